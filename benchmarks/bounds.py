@@ -120,7 +120,7 @@ def moved(truth: Population, v: Array, rng: np.random.Generator) -> Iterator[Pop
 
 
 def excess_risks(dimension: int, seeds: int, largest: int) -> Iterator[Row]:
-    """The lemma, the theorem and corollary 1."""
+    """Lemma 4.2, theorem 4.4 and corollary 4.5."""
     clients = population(dimension)
     truth = mix(clients, WEIGHTS)
     constants = worlds.constants_of(dimension, BALL, GAMMA)
@@ -153,7 +153,7 @@ def excess_risks(dimension: int, seeds: int, largest: int) -> Iterator[Row]:
 
 
 def on_the_truth(clients: list[Population], seeds: int, largest: int) -> Iterator[Row]:
-    """Corollary 1, with labels that move at the cost 1."""
+    """Corollary 4.5, with labels that move at the cost 1."""
     truth, concentration = mix(clients, WEIGHTS), labeled_square()
     best = least(truth, STEEP).value
     known = worlds.constants_of(2, BALL, GAMMA, label_cost=LABEL_COST)
@@ -177,7 +177,7 @@ def labeled_square() -> Concentration:
 
 
 def distances(seeds: int, largest: int) -> Iterator[Row]:
-    """Corollary 1's radius and the two corollaries on distances."""
+    """Corollary 4.5's radius, and corollaries 5.1 and B.1."""
     lines, mixture = [Line((c,)) for c in (-0.3, 0.1, 0.4)], Line((-0.3, 0.1, 0.4), tuple(WEIGHTS))
     target, box = Line((0.6,), spread=0.4), worlds.box_concentration(2.0, 1)
     known = worlds.constants_of(1, BALL, GAMMA, label_cost=LABEL_COST)
@@ -195,7 +195,7 @@ def distances(seeds: int, largest: int) -> Iterator[Row]:
             measured.append(math.sqrt(worlds.squared_distance_on_line(samples.ravel(), mass, far, even)))
             ordered = np.sort(samples, axis=1)
             center = np.array(WEIGHTS) @ ordered
-            stars.append(math.sqrt(np.array(WEIGHTS) @ ((ordered - center) ** 2).mean(1)))
+            stars.append(((ordered - center) ** 2).mean(1))
         radius = covering_radius(known, WEIGHTS, sizes, concentration=box, delta=DELTA)
         yield (
             f"covering radius, 1-D, n = {number:,}",
@@ -207,7 +207,7 @@ def distances(seeds: int, largest: int) -> Iterator[Row]:
         )
         yield f"W_2 to a target, 1-D, n = {number:,}", bound, [to_target]
         bound = distance_to_client(
-            WEIGHTS, sizes, 2, barycenter_distance=float(np.mean(stars)), concentration=box, delta=DELTA
+            WEIGHTS, sizes, 2, squared_distances=np.mean(stars, 0).tolist(), concentration=box, delta=DELTA
         )
         yield f"W_2 to client 2, 1-D, n = {number:,}", bound, [to_client]
     for dimension, number in ((d, n) for d in (2, 10) for n in (100, 400) if n <= largest):

@@ -4,7 +4,9 @@
 
 Claims are in docs/reproduction/claims.toml. In a claim, ``[[EXPERIMENT LABEL TEST SHARE]]`` stands for an accuracy with
 its interval, ``[[EXPERIMENT LABEL TEST SHARE over OTHER]]`` for the difference to another line, paired by seed, in bold
-if its interval leaves out 0, and ``[[EXPERIMENT LABEL radius]]`` for an achieved radius.
+if its interval leaves out 0, ``[[EXPERIMENT LABEL radius]]`` for an achieved radius, and ``[[EXPERIMENT LABEL
+matching_gamma]]`` for the gamma whose moves are as long as the attack's. What an experiment's file lists and its
+numbers lack is "not made".
 """
 
 from __future__ import annotations
@@ -14,10 +16,13 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from wafl.lab.leaderboard.tables import filled, of_experiment, of_leaderboard, signed, table
+from wafl.lab.reproduction.experiments import PROTOCOLS, Part, names, read
+from wafl.lab.reproduction.reproduce import digest
 from wafl.lab.statistics import mean_of, paired
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -43,7 +48,10 @@ def pages() -> dict[str, str]:
     numbers = {
         path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (DOCS / "reproduction").glob("*.json")
     }
-    tables = {name: of_experiment(each) for name, each in numbers.items()}
+    tables = {
+        name: of_experiment(each) + (f"\n\nThis was {note}." if (note := earlier(name, each)) else "")
+        for name, each in numbers.items()
+    }
     tables |= {"claims": claims(numbers), "made": how(numbers)}
     for path in DOCS.glob("leaderboard*.json"):
         tables[path.stem] = of_leaderboard(json.loads(path.read_text(encoding="utf-8")))
@@ -64,11 +72,14 @@ def with_numbers(text: str, numbers: Mapping[str, Any]) -> str:
     def number(match: re.Match[str]) -> str:
         experiment, label, *where = match[1].split()
         rows = [row for row in numbers[experiment]["rows"] if row.get("label") == label]
+        if not rows and re.sub("-[a-z_]+=.*", "", label.lower()) in in_file(experiment):
+            return "not made"
         if rows and all("diverged" in row for row in rows):
             return "diverged"
-        if where == ["radius"]:
-            radii = {row["seed"]: row["radius"] for row in rows if "radius" in row}
-            return f"{mean_of(list(radii.values())).value:.2f}"
+        if where in (["radius"], ["matching_gamma"]):
+            found = {row["seed"]: row[where[0]] for row in rows if where[0] in row}
+            digits = ".2f" if where == ["radius"] else ".2g"
+            return f"{mean_of(list(found.values())).value:{digits}}" if found else "not made"
         values = _by_seed(rows, where[:2])
         if not values:
             raise SystemExit(f"[[{match[1]}]]: there is no such number")
@@ -78,6 +89,24 @@ def with_numbers(text: str, numbers: Mapping[str, Any]) -> str:
         return str(mean_of(list(values.values())))
 
     return re.sub(r"\[\[(.+?)\]\]", number, text)
+
+
+@cache
+def parts() -> dict[str, Part]:
+    """What the experiments' files say now, by the name of the numbers."""
+    every = (part for name in names() for protocol in PROTOCOLS for part in read(name, protocol, "full"))
+    return {part.label: part for part in every}
+
+
+def in_file(label: str) -> set[str]:
+    """The methods that the file of an experiment lists, whether or not its numbers have them."""
+    return {method.label for method in parts()[label].experiment.methods} if label in parts() else set()
+
+
+def earlier(label: str, numbers: Mapping[str, Any]) -> str:
+    """A note if the file of an experiment has changed since its numbers were made."""
+    same = label in parts() and digest(parts()[label]) == numbers["digest"]
+    return "" if same else "made with an earlier version of its file"
 
 
 def _by_seed(rows: Sequence[Mapping[str, Any]], where: Sequence[str]) -> dict[int, float]:
@@ -96,7 +125,8 @@ def how(numbers: Mapping[str, Any]) -> str:
             version = maker["packages"]["wafl-learn"] or "from source"
             rows.append(
                 [
-                    f"[{name}](reproduction/{name}.json){only}",
+                    f"[{name}](reproduction/{name}.json){only}"
+                    + (f", {note}" if (note := earlier(name, each)) else ""),
                     f"`{maker['command']}`",
                     ", ".join(map(str, each["seeds"])),
                     f"wafl {version}, torch {maker['packages']['torch']}, Python {maker['python']}",

@@ -43,7 +43,7 @@ evaluate runs/one --attack inversion --severity 1 --attacked 0.5
 evaluate runs/one --attack fgsm --space 0 --attacked 0.5
 theory runs/one --radii 0.5 --norm 2 --metric error --gamma 5 --radius 0.1 --params-radius 5 --data-bounds 0,1
     --label-cost inf --delta 0.1 --c1 1 --c2 1 --alpha 3 --target-distance 1 --target-examples 10
-    --barycenter-distance 1 --data-dir data --output theory --trust
+    --data-dir data --output theory --trust
 certify runs/one -o certificate.json --radii 0,0.5 --norm 2 --power 2 --points 2 --sign issuer.pem
     --data-dir data --trust
 certify runs/one -o tested.json --radii 0,0.5 --metric error --part test --confidence 0.9
@@ -54,7 +54,7 @@ next-client runs/held --radius 0.1 --population-radius 0.1 --norm 2 --metric err
     --trust
 weights -s usps -t mnist --sample 5 --seed 1 --label-aware --size 8 --preprocess unit --data-dir data
     --output weights.png
-weights -s mnist -s usps --sample 5 --data-dir data
+weights -s mnist -s usps --sample 5 --label-cost 1 --data-dir data
 export runs/one/fedavg --format safetensors --output model.out --data-dir data --trust
 export runs/one --metrics metrics.csv
 config check exp.toml --set schedule.batch_size=8 --trust

@@ -70,7 +70,7 @@ def test_an_interrupted_experiment_goes_on_to_the_same_numbers(tmp_path: Path, m
     (part, *_) = files.read("fig-gamma-radius", "fair", "smoke")
     whole = reproduce.reproduce(part, tmp_path / "whole", tmp_path / "work-1", quiet)
     with monkeypatch.context() as patch:
-        patch.setattr(reproduce, "measured", lambda *_: 1 / 0)
+        patch.setattr(reproduce, "measured", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             reproduce.reproduce(part, tmp_path / "rest", tmp_path / "work-2", quiet)
     rest = reproduce.reproduce(part, tmp_path / "rest", tmp_path / "work-2", quiet)

@@ -53,6 +53,10 @@ def test_a_claim_states_accuracies_differences_by_seed_and_divergence() -> None:
     assert with_numbers("[[fig a radius]], [[fig c l_inf 0.8]]", made) == "2.00, diverged"
     with pytest.raises(SystemExit, match="there is no such number"):
         with_numbers("[[fig a l_2 0.8]]", made)
+    listed = {"fig-norms-mnist-paper": {"rows": []}}
+    assert with_numbers("[[fig-norms-mnist-paper wafl-l2-gamma=3 l_inf 0.8]]", listed) == "not made"
+    with pytest.raises(SystemExit, match="there is no such number"):
+        with_numbers("[[fig-norms-mnist-paper wafl-l3 l_inf 0.8]]", listed)
 
 
 def test_only_the_marked_tables_of_a_page_change() -> None:

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import wafl
 from tests.oracles import objective as oracles
 from wafl.base.norms import power_norm
 from wafl.objectives.ball.ascent import Room, linear_maximizer
@@ -102,3 +103,26 @@ def test_power_norm_agrees_with_numpy():
         for power in (1, 2):
             expected = np.linalg.norm(delta, ord=norm, axis=-1) ** power
             np.testing.assert_allclose(power_norm(torch.from_numpy(delta), norm, power).numpy(), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("kind", ["linear", "tanh"])
+@pytest.mark.parametrize("ratio", [1.1, 2.0, 6.0])
+def test_above_the_concavity_limit_the_ascent_converges_linearly(kind, ratio):
+    """The paper's claim of section 3.3: after k steps at most ``(L_zz / 2 gamma)^k`` of the way is left.
+
+    A step goes to ``x + g / (2 gamma)``, and g is L_zz-Lipschitz. No step is damped: the objective's curvature is at
+    most ``2 gamma + L_zz <= 4 gamma``, so a step of ``1 / (2 gamma)`` never descends.
+    """
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4)]
+    model = torch.nn.Linear(6, 4).double() if kind == "linear" else torch.nn.Sequential(*layers).double()
+    for value in model.parameters():
+        value.data *= 3.0
+    x, y = torch.randn(30, 6).double(), torch.arange(30) % 4
+    gamma = ratio * float(wafl.theory.constants(model, (x, y)).L_zz) / 2.0
+    best = wafl.robust_loss(model, x, y, gamma=gamma, steps=1000, tolerance=0.0).x_adv
+    start = (x - best).norm(dim=1)
+    for steps in range(1, 9):
+        found = wafl.robust_loss(model, x, y, gamma=gamma, steps=steps, tolerance=0.0).x_adv
+        left = (found - best).norm(dim=1)
+        assert bool((left <= ratio**-steps * start + 1e-12).all())

@@ -126,11 +126,21 @@ class Least:
     gap: float
 
 
-def least(population: Population, radius: float, gamma: float | None = None, start: Array | None = None) -> Least:
-    """No point of the ball is better than ``value - gap``, where gap is how far the tangent plane falls within it."""
+def least(
+    population: Population,
+    radius: float,
+    gamma: float | None = None,
+    start: Array | None = None,
+    weight_decay: float = 0.0,
+) -> Least:
+    """No point of the ball is better than ``value - gap``, where gap is how far the tangent plane falls within it.
+
+    With ``weight_decay`` the risk has ``weight_decay / 2 ||theta||^2`` more, which is ``weight_decay / 4 ||v||^2``.
+    """
 
     def goal(v: Array) -> tuple[float, Array]:
-        return risk_and_gradient(v, population, gamma)
+        value, gradient = risk_and_gradient(v, population, gamma)
+        return value + weight_decay / 4.0 * float(v @ v), gradient + weight_decay / 2.0 * v
 
     found = optimize.minimize(
         goal,
@@ -302,11 +312,15 @@ def squared_distance_on_line(x: Array, x_mass: Array, z: Array, z_mass: Array) -
 class Path:
     """``gaps [runs, T K + 1]``: F(mean of the clients' parameters) - F*, before and after each step.
 
-    ``farthest`` is the largest ``||theta||`` of any client along the way.
+    ``farthest`` is the largest ``||theta||`` of any client along the way; ``drift [T, K + 1, m]`` the mean squared
+    distance of each client from the mean of all, before and after each step of a round; ``to_best [T + 1]`` the mean
+    squared distance of the server to the minimizer.
     """
 
     gaps: Array
     farthest: float
+    drift: Array
+    to_best: Array
 
 
 def algorithm_1(
@@ -322,15 +336,22 @@ def algorithm_1(
     start: Array,
     runs: int,
     rng: np.random.Generator,
+    weight_decay: float = 0.0,
 ) -> Path:
     """All clients in every round, with batches drawn with replacement; ``batch_size=None`` means full batches."""
     x, sign = np.stack([c.x for c in clients]), np.stack([c.sign for c in clients])
     lam, everyone = np.array(weights), mix(clients, weights)
     who = np.arange(len(clients))[:, None]
     server = np.tile(start, (runs, 1))
-    gaps, farthest = [ascend(server, everyone.x, everyone.sign, gamma)[0] @ everyone.mass], 0.0
+
+    def value(v: Array) -> Array:
+        robust = ascend(v, everyone.x, everyone.sign, gamma)[0] @ everyone.mass
+        return robust + weight_decay / 4.0 * (v**2).sum(-1)
+
+    gaps, farthest, drift, to_best = [value(server)], 0.0, [], [((server - best.v) ** 2).sum(1).mean() / 2.0]
     for _ in range(rounds):
         local = np.repeat(server[:, None], len(clients), axis=1)
+        apart = [np.zeros(len(clients))]
         for _ in range(local_steps):
             if batch_size is None:
                 inputs, labels = x[None], sign[None]
@@ -338,12 +359,16 @@ def algorithm_1(
                 rows = rng.integers(x.shape[1], size=(runs, len(clients), batch_size))
                 inputs, labels = x[who, rows], sign[who, rows]
             _, slope, moved = ascend(local, inputs, labels, gamma)
+            local = local * (1.0 - learning_rate * weight_decay)
             local = local - 2.0 * learning_rate * gradients(slope, labels, moved).mean(-2)
             farthest = max(farthest, float(np.linalg.norm(local, axis=-1).max()) / ROOT2)
             mean = np.einsum("i,rij->rj", lam, local)
-            gaps.append(ascend(mean, everyone.x, everyone.sign, gamma)[0] @ everyone.mass)
+            apart.append(((local - mean[:, None]) ** 2).sum(-1).mean(0) / 2.0)
+            gaps.append(value(mean))
         server = mean
-    return Path(np.stack(gaps, 1) - best.value, farthest)
+        drift.append(np.stack(apart))
+        to_best.append(((server - best.v) ** 2).sum(1).mean() / 2.0)
+    return Path(np.stack(gaps, 1) - best.value, farthest, np.stack(drift), np.array(to_best))
 
 
 def spreads(

@@ -190,6 +190,26 @@ def test_l_z_with_labels_is_lipschitz_in_the_joint_metric(loss, norm, label_cost
     assert best >= 0.5 * known.L_z
 
 
+def test_a_networks_label_constant_is_what_one_unit_of_the_label_changes():
+    """Two |residual| per unit of a target, at its farthest from the prediction; between classes, the widest gap."""
+    torch.manual_seed(0)
+    rng, outside = np.random.default_rng(0), 1e-9
+    x = rng.normal(size=(40, 2))
+    model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    y = rng.uniform(-1, 1, size=(40, 1))
+    still, moving = (constants(model, (x, y), loss="squared_error", label_cost=cost).L_z for cost in (math.inf, 0.5))
+    ends = np.array([y.min(), y.max()])
+    residual = np.abs(theory.plain_outputs(model, x) - ends).max()
+    assert moving == pytest.approx(math.hypot(still, 2.0 * residual / math.sqrt(0.5)), rel=1e-6)
+    rise = ((theory.plain_outputs(model, x) - ends) ** 2).max() - (residual - outside) ** 2
+    assert rise / outside / math.sqrt(0.5) <= moving  # attained by moving one target alone
+    classes = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    pair = x, np.arange(40) % 3
+    still, moving = (constants(classes, pair, label_cost=cost).L_z for cost in (math.inf, 0.5))
+    gap = np.ptp(theory.plain_outputs(classes, x), axis=1).max()
+    assert moving == pytest.approx(math.hypot(still, gap / math.sqrt(0.5)), rel=1e-6)
+
+
 NETWORKS = {
     "tanh": ((3,), lambda: [nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)]),
     "deep tanh": ((2,), lambda: [nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2)]),

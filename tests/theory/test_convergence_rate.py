@@ -12,7 +12,7 @@ import wafl
 from tests.oracles import bounds as worlds
 from tests.oracles.bounds import ROOT2, Cluster, least, mix
 from wafl import PreconditionError
-from wafl.theory import Constants, convergence
+from wafl.theory import Constants, client_drift, convergence, round_progress
 
 WEIGHTS = [0.5, 0.3, 0.2]
 BALL = 2.0
@@ -85,6 +85,60 @@ def test_the_mean_gap_of_algorithm_1_is_below_the_bound(
         24 * local_steps**2 + 20 * local_steps
     )
     assert bound.value <= distance**2 / (2.0 * eta * local_steps * rounds) + printed, "the paper's, at the same rate"
+
+
+@pytest.mark.parametrize("local_steps", [1, 6])
+def test_with_an_l2_regularizer_the_bound_is_about_the_regularized_risk(clients, constants, local_steps):
+    """The regularizer counts into F, which stays convex: only L grows."""
+    decay, rng = 0.3, np.random.default_rng(2)
+    best = least(mix(clients, WEIGHTS), ROOT2 * BALL, GAMMA, weight_decay=decay)
+    _, apart = worlds.spreads(clients, WEIGHTS, GAMMA, BALL, rng)
+    distance = float(np.linalg.norm(START - best.v)) / ROOT2
+    given = {"gamma": GAMMA, "rounds": 12, "local_steps": local_steps, "distance": distance}
+    bound = convergence(constants, WEIGHTS, **given, noise=0.0, heterogeneity=apart, weight_decay=decay)
+    assert bound.inputs["L"] == pytest.approx(float(constants.smoothness(GAMMA)) + decay)
+    path = worlds.algorithm_1(
+        clients, WEIGHTS, best, gamma=GAMMA, learning_rate=bound.learning_rate, rounds=12, local_steps=local_steps,
+        batch_size=None, start=START, runs=1, rng=rng, weight_decay=decay,
+    )  # fmt: skip
+    assert 0 < path.gaps[:, :-1].mean() <= bound.value
+    assert path.gaps.min() > -1e-7  # the minimum is that of the regularized risk
+
+
+@pytest.mark.parametrize(("local_steps", "batch_size"), [(4, None), (8, 2)])
+def test_the_lemmas_on_a_round_and_on_client_drift_hold_in_every_round(
+    clients, constants, best, local_steps, batch_size
+):
+    """Lemmas C.2 and C.3, ours and the paper's, at the paper's largest rate and at ours."""
+    rng, smooth = np.random.default_rng(3), float(constants.smoothness(GAMMA))
+    deviation, apart = worlds.spreads(clients, WEIGHTS, GAMMA, BALL, rng)
+    noise = 0.0 if batch_size is None else deviation / math.sqrt(batch_size)
+    for rate in (1.0 / (3.0 * smooth), 1.0 / smooth):
+        step = {"smoothness": smooth, "learning_rate": rate, "local_steps": local_steps, "noise": noise}
+        path = worlds.algorithm_1(
+            clients, WEIGHTS, best, gamma=GAMMA, learning_rate=rate, rounds=4, local_steps=local_steps,
+            batch_size=batch_size, start=START, runs=200 if batch_size else 1, rng=rng,
+        )  # fmt: skip
+        drift = client_drift(**step, heterogeneity=apart)
+        assert 0 < path.drift.max() <= drift.value < drift.paper
+        for number in range(4):
+            before, after = (math.sqrt(value) for value in path.to_best[number : number + 2])
+            strayed = float((path.drift[number, :-1] @ WEIGHTS).mean())
+            bound = round_progress(WEIGHTS, **step, drift=strayed, before=before, after=after)
+            gaps = path.gaps[:, number * local_steps : (number + 1) * local_steps].mean()
+            assert gaps <= bound.value * (1.0 + 1e-2 * (noise > 0)) <= bound.paper * (1.0 + 1e-2)
+    with pytest.raises(PreconditionError, match="must be at most 1 / L"):
+        client_drift(**{**step, "learning_rate": 1.1 / smooth}, heterogeneity=apart)
+
+
+def test_the_lemmas_agree_with_a_calculation_by_hand():
+    drift = client_drift(smoothness=2.0, learning_rate=0.1, local_steps=3, noise=0.5, heterogeneity=0.7)
+    assert drift.terms == pytest.approx({"heterogeneity": 0.08 * 9 * 0.49, "noise": 0.04 * 3 * 0.25})
+    assert drift.paper == pytest.approx(0.01 * (216 + 60) * 0.49)
+    step = {"smoothness": 2.0, "learning_rate": 0.1, "local_steps": 3, "noise": 0.5}
+    progress = round_progress(WEIGHTS, **step, drift=0.2, before=0.9, after=0.6)
+    assert progress.terms == pytest.approx({"progress": 0.45 / 0.6, "noise": 0.05 * 0.38 * 0.25, "client drift": 0.2})
+    assert progress.paper == pytest.approx(0.75 + 0.2 * 0.38 * 0.25 + 0.4)
 
 
 def test_the_simulation_agrees_with_the_engine(clients, best):

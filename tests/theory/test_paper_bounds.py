@@ -24,6 +24,7 @@ from wafl.theory import (
     distance_to_target,
     excess_risk_sandwich,
     generalization_to_truth,
+    risk_spread,
     robust_generalization,
 )
 from wafl.theory.paper.generalization import ENTROPY
@@ -52,7 +53,7 @@ def test_a_bound_is_the_sum_of_its_terms():
     assert "paper" not in str(replace(bound, paper=None))
 
 
-# --- lemma excess_risk ---
+# --- lemma 4.2 ---
 
 
 @pytest.mark.parametrize("dimension", [1, 3])
@@ -236,7 +237,19 @@ def test_the_sandwich_needs_constants_over_the_whole_ball():
         excess_risk_sandwich(worlds.constants_of(1, None), gamma=gamma, radius=radius, surrogate_excess=surrogate)
 
 
-# --- theorem excess_risk ---
+def test_no_two_risks_in_the_ball_are_farther_apart_than_proposition_d_1_says():
+    """Uphill and downhill by the radius, where the loss is a straight line, attain it."""
+    rng, radius = np.random.default_rng(0), 0.4
+    v = np.array([1.2, -0.7, 30.0])
+    population = replace(Cluster((0.2, 0.1)).sample(50, rng), sign=-np.ones(50))
+    known = wafl.theory.constants(worlds.model(v), population.pair)
+    bound = risk_spread(known, radius=radius)
+    assert bound.value == pytest.approx(2.0 * radius * math.hypot(1.2, 0.7))
+    risks = [risk(v, population.moved(x)) for x in moves(population, v, radius, rng)]
+    assert 0.999 * bound.value <= max(risks) - min(risks) <= bound.value * (1.0 + 1e-12)
+
+
+# --- theorem 4.4 ---
 
 
 def test_the_entropy_integral_of_a_ball():
@@ -373,7 +386,7 @@ TAKERS = {
         weights, sizes, 10, empirical_distance=1.0, concentration=CONCENTRATION, delta=delta
     ),
     "distance_to_client": lambda weights, sizes, delta: distance_to_client(
-        weights, sizes, 0, barycenter_distance=1.0, concentration=CONCENTRATION, delta=delta
+        weights, sizes, 0, squared_distances=[1.0] * len(weights), concentration=CONCENTRATION, delta=delta
     ),
 }
 
@@ -401,7 +414,7 @@ def test_every_bound_refuses_weights_that_are_nan(name):
         TAKERS[name]([math.nan, 0.5, 0.5], [10, 20, 30], 0.05)
 
 
-# --- corollary 1 ---
+# --- corollary 4.5 ---
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3, 4, 5, 10])
@@ -642,7 +655,7 @@ def test_the_distance_to_a_target_holds(line_constants):
 
 
 @pytest.mark.parametrize("client", [0, 2])
-def test_the_distance_to_a_client_holds(line_constants, client):
+def test_the_distance_to_a_client_holds_as_a_user_composes_it(line_constants, client):
     rng = np.random.default_rng(15)
     number, delta = 60, 0.2
     sizes = [number] * 3
@@ -653,9 +666,11 @@ def test_the_distance_to_a_client_holds(line_constants, client):
         ordered = np.sort(np.stack(samples), axis=1)
         center = np.array(WEIGHTS) @ ordered  # on a line, the quantiles of the barycenter are the mean quantiles
         star = math.sqrt(np.array(WEIGHTS) @ ((ordered - center) ** 2).mean(1))
+        measured = wafl.weights.bilevel([sample[:, None] for sample in samples], WEIGHTS).distances
         bound = distance_to_client(
-            WEIGHTS, sizes, client, barycenter_distance=star, concentration=line_constants, delta=delta
+            WEIGHTS, sizes, client, squared_distances=measured, concentration=line_constants, delta=delta
         )
+        assert bound.terms["mixture to barycenter"] == pytest.approx(star, rel=1e-6)
         held.append(truth <= bound.value)
         # the middle terms separately: the measured distances of the mixture and the client from the barycenter
         even = np.full(number, 1.0 / number)
@@ -663,10 +678,49 @@ def test_the_distance_to_a_client_holds(line_constants, client):
         to_center = worlds.squared_distance_on_line(np.concatenate(samples), mass, center, even)
         assert math.sqrt(to_center) <= bound.terms["mixture to barycenter"] + 1e-12
         own = worlds.squared_distance_on_line(samples[client], even, center, even)
-        assert math.sqrt(own) <= bound.terms["barycenter to client"] + 1e-12
+        assert math.sqrt(own) == pytest.approx(bound.terms["barycenter to client"], rel=1e-6)
         paper.append(star / WEIGHTS[client] - bound.terms["barycenter to client"])
     assert np.mean(held) >= 1.0 - delta
     assert min(paper) > 0
+
+
+def test_the_distance_to_a_client_holds_with_the_distances_of_any_center():
+    """Three clients at 0, 4 and 5 and equal weights: with rho* = 0, that of the barycenter's own weights, it would not.
+
+    Samples of 200 points around each center, so that nearly nothing is left to sampling.
+    """
+    rng = np.random.default_rng(0)
+    even, delta = [1 / 3] * 3, 0.05
+    clients = [center + 0.1 * rng.uniform(-1, 1, size=(200, 1)) for center in (0.0, 4.0, 5.0)]
+    truth = math.sqrt(ot.emd2_1d(np.concatenate(clients)[:, 0], clients[0][:, 0], metric="sqeuclidean"))
+    given = {"concentration": worlds.box_concentration(0.2, 1), "delta": delta}
+    for center in (wafl.weights.barycenter(clients), wafl.weights.bilevel(clients, even)):
+        bound = distance_to_client(even, [200] * 3, 0, squared_distances=center.distances, **given)
+        assert truth <= bound.value < 8.0
+    assert wafl.weights.barycenter(clients).value == pytest.approx(0.0, abs=1e-12)
+    assert truth > 3.6
+
+
+def test_the_distance_to_a_target_holds_as_a_user_composes_it():
+    """Weights and distance from ``mixture``, with labels: the truth is a distance of the joint metric."""
+    rng = np.random.default_rng(3)
+    label_cost, number, delta = 1.0, 50, 0.2
+    clients, target = [Cluster((0.2,), share=0.5), Cluster((0.5,), share=0.2)], Cluster((0.4,), share=0.6)
+    limits = worlds.labeled_line_concentration(2.0, label_cost)
+    fine = [[c.nodes(40) for c in clients], target.nodes(40)]
+    held = []
+    for _ in range(20):
+        samples = [c.sample(number, rng).pair for c in clients]
+        aim = target.sample(number, rng).pair
+        near = wafl.weights.mixture(samples, aim, label_cost=label_cost)
+        bound = distance_to_target(
+            near.weights, [number] * 2, number, empirical_distance=near.radius, concentration=limits,
+            label_cost=label_cost, delta=delta,
+        )  # fmt: skip
+        mixed = mix(fine[0], near.weights)
+        cost = (mixed.x - fine[1].x.T) ** 2 + label_cost * (mixed.sign[:, None] != fine[1].sign)
+        held.append(math.sqrt(ot.emd2(mixed.mass, fine[1].mass / fine[1].mass.sum(), cost)) <= bound.value)
+    assert np.mean(held) >= 1.0 - delta
 
 
 def test_the_distances_agree_with_a_calculation_by_hand():
@@ -679,9 +733,11 @@ def test_the_distances_agree_with_a_calculation_by_hand():
     assert list(bound.terms.values()) == pytest.approx([radius, 0.7, math.sqrt(last)])
     assert bound.paper == pytest.approx(printed + 0.7 + last)
     last = math.sqrt(math.log(2.0 / 0.03) / (1.5 * 20))
-    bound = distance_to_client(WEIGHTS, sizes, 1, barycenter_distance=0.7, concentration=CONCENTRATION, delta=delta)
-    assert list(bound.terms.values()) == pytest.approx([radius, 0.7, 0.7 / math.sqrt(0.3), math.sqrt(last)])
-    assert bound.paper == pytest.approx(printed + 0.7 + 0.7 / 0.3 + last)
+    squares = [0.5, 0.2, 0.9]
+    bound = distance_to_client(WEIGHTS, sizes, 1, squared_distances=squares, concentration=CONCENTRATION, delta=delta)
+    star = math.sqrt(0.25 + 0.06 + 0.18)
+    assert list(bound.terms.values()) == pytest.approx([radius, star, math.sqrt(0.2), math.sqrt(last)])
+    assert bound.paper == pytest.approx(printed + star + star / 0.3 + last)
     assert bound.name == "W_2 of mixture and client 1"
 
 
@@ -691,11 +747,16 @@ def test_the_distances_refuse_bad_numbers_and_clients():
         with pytest.raises(ValueError, match=r"distance=.* must be finite and at least 0"):
             distance_to_target(WEIGHTS, target_examples=5, empirical_distance=bad, **given)
         with pytest.raises(ValueError, match=r"distance=.* must be finite and at least 0"):
-            distance_to_client(WEIGHTS, client=0, barycenter_distance=bad, **given)
+            distance_to_client(WEIGHTS, client=0, squared_distances=[1.0, bad, 1.0], **given)
     with pytest.raises(ValueError, match="num_examples=0 must be at least 1"):
         distance_to_target(WEIGHTS, target_examples=0, empirical_distance=1.0, **given)
     for client in (-1, 3):
         with pytest.raises(ValueError, match=rf"client={client} must lie in 0 .. 2"):
-            distance_to_client(WEIGHTS, client=client, barycenter_distance=1.0, **given)
-    with pytest.raises(PreconditionError, match="client 1 has weight 0"):
-        distance_to_client([0.6, 0.0, 0.4], client=1, barycenter_distance=1.0, **given)
+            distance_to_client(WEIGHTS, client=client, squared_distances=[1.0] * 3, **given)
+    with pytest.raises(ValueError, match="2 squared_distances for 3 clients"):
+        distance_to_client(WEIGHTS, client=1, squared_distances=[1.0] * 2, **given)
+    aside = distance_to_client([0.6, 0.0, 0.4], client=1, squared_distances=[1.0, 4.0, 1.0], **given)
+    assert aside.terms["barycenter to client"] == 2.0  # it has no weight, and is bounded all the same
+    assert aside.paper == math.inf
+    with pytest.raises(PreconditionError, match="label_cost=inf: labels cannot move"):
+        distance_to_target(WEIGHTS, target_examples=5, empirical_distance=1.0, label_cost=math.inf, **given)

@@ -103,6 +103,39 @@ def test_the_label_aware_distance_equals_that_of_a_double_loop():
     assert found > distance(x, x_other).value
 
 
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("kind", ["inputs", "classes", "targets"])
+def test_the_distance_is_the_least_cost_of_the_ball(order, kind):
+    """``||x - x'||^p``, plus the price of a label in the ball, minimized over assignments of as many points."""
+    from scipy.optimize import linear_sum_assignment
+
+    generator = np.random.default_rng(1)
+    x, other = generator.normal(size=(2, 20, 3))
+    labels, others = generator.integers(4, size=(2, 20)) if kind == "classes" else generator.normal(size=(2, 20, 2))
+    cost = np.sqrt(cost_matrix(x, other)) ** order
+    if kind == "classes":
+        cost += 0.7 * (labels[:, None] != others)
+    elif kind == "targets":
+        cost += 0.7 * cost_matrix(labels, others)
+    pair = (x, other) if kind == "inputs" else ((x, labels), (other, others))
+    found = distance(*pair, label_cost=None if kind == "inputs" else 0.7, order=order)
+    assert found.value == pytest.approx(cost[linear_sum_assignment(cost)].mean(), rel=1e-9)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_the_ball_of_the_distance_holds_what_the_objective_moves(order):
+    """Equation 3 and the ball have one ground cost: moved examples, labels too, are at most their mean cost away."""
+    torch.manual_seed(0)
+    x, y = torch.rand(40, 5).double(), torch.arange(40) % 3
+    model = torch.nn.Linear(5, 3).double()
+    options = {"gamma": 0.05, "label_cost": 0.4, "power": order, "bounds": (-1.0, 2.0)}
+    moved = wafl.robust_loss(model, x, y, **options)
+    assert (moved.y_adv != y).any()
+    apart = (moved.x_adv - x).norm(dim=1) ** order + 0.4 * (moved.y_adv != y)
+    found = distance((x, y), (moved.x_adv, moved.y_adv), label_cost=0.4, order=order)
+    assert found.value <= float(apart.mean()) * (1.0 + 1e-9)
+
+
 def test_the_label_aware_distance_does_not_depend_on_the_names_of_labels():
     x, y = cloud(0, 30), np.arange(30) % 3
     assert distance((x, y), (x + 1.0, (y + 1) % 3), label_aware=True).value == pytest.approx(

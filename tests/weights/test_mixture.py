@@ -78,6 +78,18 @@ def test_tiny_units_lose_no_precision():
     assert tiny.gap <= 1e-8 * tiny.value
 
 
+def test_the_price_of_a_label_moves_the_mixture_to_the_targets_shares_of_labels():
+    """Two sources with the same points, one of each class; the target has a quarter of class 1."""
+    points = np.arange(8.0)[:, None]
+    sources = [(points, np.full(8, label)) for label in (0, 1)]
+    found = weights.mixture(sources, (points, np.array([0, 0, 1, 0, 0, 0, 1, 0])), label_cost=100.0)
+    assert found.weights == pytest.approx((0.75, 0.25))
+    ball = weights.cover(sources, label_cost=100.0)
+    assert ball.weights == pytest.approx((0.5, 0.5), abs=1e-6)
+    assert ball.value == pytest.approx(50.0, rel=1e-6)  # half of the mass changes its label
+    assert weights.cover(sources).value == pytest.approx(0.0, abs=1e-9)
+
+
 def test_label_aware_mixture_follows_the_labels():
     """Two sources with the same points but different labels: only the label-aware cost can tell them apart."""
     generator = np.random.default_rng(0)

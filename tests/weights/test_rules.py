@@ -16,6 +16,7 @@ from wafl.weights import (
     agnostic,
     by_examples,
     fixed,
+    project_to_simplex,
     qffl,
     snapshot,
     uniform,
@@ -108,6 +109,30 @@ def test_training_asks_a_rule_for_nothing_but_what_it_must_have():
     learned = wafl.fit(model, clients, wafl.FedAvg(client_weights=OwnLearnedRule()), **schedule)
     assert sorted(learned.client_weights.tolist()) == [0.0, 0.0, 1.0]
     assert learned.history.column("cohort") == [(0, 1), (0, 1)]
+
+
+def test_one_step_drfa_with_all_clients_is_not_afl():
+    """The paper's section 6 calls AFL a special case of DRFA; after one round their weights differ.
+
+    AFL's climb the losses where the step began, and DRFA's those where it ended, after clients that lambda has drawn.
+    """
+    x, step = torch.arange(12.0)[:, None] / 12, 0.5
+    labels = [torch.zeros(4).long(), torch.zeros(4).long(), torch.ones(4).long()]
+    clients = wafl.Federation.from_arrays(list(zip(x.split(4), labels, strict=True)), test_fraction=0)
+    model = wafl.models.mlr(clients)
+    schedule = {"rounds": 1, "local_steps": 1, "batch_size": None, "learning_rate": 1.0}
+    runs = {
+        "AFL": wafl.fit(model, clients, wafl.AFL(weights_step=step), **schedule),
+        "DRFA": wafl.fit(model, clients, wafl.DRFA(weights_step=step), cohort=3, **schedule),
+    }
+
+    def climbed(at):
+        losses = [torch.nn.functional.cross_entropy(at(x), y).item() for x, y in map(clients.train.of, range(3))]
+        return project_to_simplex(torch.full((3,), 1 / 3).double() + step * torch.tensor(losses).double())
+
+    torch.testing.assert_close(runs["AFL"].client_weights.double(), climbed(model), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(runs["DRFA"].client_weights.double(), climbed(runs["DRFA"].model), rtol=1e-5, atol=1e-6)
+    assert float((runs["AFL"].client_weights - runs["DRFA"].client_weights).abs().max()) > 0.1
 
 
 class TellsItself(OwnRule):

@@ -1,7 +1,8 @@
 """The domain tasks: two of MNIST, USPS and SVHN are clients, and the third is a target that none of them has seen.
 
 An experiment file names its clients by ``data.source``; :func:`target_of` gives the target that belongs to them. Each
-domain has at most :data:`LIMIT` training examples: client weights by size are those of the whole data sets.
+domain has at most :data:`LIMIT` training examples: client weights by size are those of the whole data sets. With the
+ending ``_whole`` a task has all of them, standardized by the sources' pixels, as in the paper.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from wafl.data.named.cache import locate
 from wafl.data.named.domains import Domains, domains
 from wafl.data.named.natural import NATURAL
 from wafl.shifts import rotation
+from wafl.weights import distance
 
 LIMIT = 6000
 TASKS = {
@@ -28,6 +30,8 @@ TASKS = {
     "to_mnist": ("usps", "svhn", "mnist"),
 }
 """The two sources and the target of each task, by the name of the function that makes its clients."""
+WHOLE = "_whole"
+"""The end of the names of the tasks with all examples, standardized."""
 TURNED = "turned_digits"
 ANGLES = (0.0, 25.0, 50.0)
 """In degrees, of the digits that stand in for the three domains: two sources, and a target that is turned further."""
@@ -39,6 +43,7 @@ def clients_of(name: str) -> Federation:
 
 
 to_usps, to_svhn, to_mnist, turned_digits = (partial(clients_of, name) for name in (*TASKS, TURNED))
+to_usps_whole, to_svhn_whole, to_mnist_whole = (partial(clients_of, name + WHOLE) for name in TASKS)
 """The functions that experiment files name: each returns the clients of its task."""
 
 
@@ -49,7 +54,7 @@ def target_of(source: str | None) -> Federation | None:
 
 def data_sets(source: str) -> list[str]:
     """The data sets that clients and target are made of."""
-    return list(TASKS.get(source.rpartition(":")[2], ("digits",)))
+    return list(TASKS.get(source.rpartition(":")[2].removesuffix(WHOLE), ("digits",)))
 
 
 def missing(names: Iterable[str], folder: Path) -> str | None:
@@ -65,7 +70,9 @@ def missing(names: Iterable[str], folder: Path) -> str | None:
 def task(name: str) -> Domains:
     """The clients and the target of a task; those of turned digits are parts of the digits, each with its own angle."""
     if name != TURNED:
-        *sources, target = TASKS[name]
+        *sources, target = TASKS[name.removesuffix(WHOLE)]
+        if name.endswith(WHOLE):
+            return domains(sources, target, preprocess="zscore")
         return domains(sources, target, preprocess="unit", limit=LIMIT)
     turned = [rotation(severity=angle / 90.0) for angle in ANGLES]
     clients = load_dataset("digits").partition(num_clients=3, iid=True, skew=turned, preprocess="unit")
@@ -73,12 +80,14 @@ def task(name: str) -> Domains:
     return Domains(*parts)
 
 
-def statistics(experiment: Experiment) -> dict[str, float | int | str]:
-    """What the paper's tables say about the data of an experiment: clients, examples, labels and sizes."""
+def statistics(experiment: Experiment) -> list[dict[str, float | int | str]]:
+    """The numbers of the paper's tables 2 and 3 about data: clients or domains, examples, labels and sizes."""
+    if experiment.data.source is not None:
+        return _of_domains(experiment.data.source.rpartition(":")[2])
     clients = make_clients(experiment.data)
     sizes = torch.tensor(clients.num_examples, dtype=torch.float64)
     held = (clients.label_counts() > 0).sum(1)
-    return {
+    row: dict[str, float | int | str] = {
         "data": experiment.data.dataset,
         "clients": clients.num_clients,
         "examples": int(sizes.sum()),
@@ -90,3 +99,21 @@ def statistics(experiment: Experiment) -> dict[str, float | int | str]:
         "min_size": int(sizes.min()),
         "max_size": int(sizes.max()),
     }
+    return [row]
+
+
+def _of_domains(name: str) -> list[dict[str, float | int | str]]:
+    """Sizes of the whole data sets of a task, and how far they are apart in W_2^2, by 300 images each."""
+    found, names = task(name), TASKS.get(name, [f"{angle:g}" for angle in ANGLES])
+    images = [x for x, _ in map(found.clients.train.of, (0, 1))] + [found.target.train.of(0)[0]]
+    rows: list[dict[str, float | int | str]] = []
+    for label, own in zip(names, images, strict=True):
+        whole = load_dataset("digits" if name == TURNED else label)
+        sizes = {"training": len(whole.y_train), "test": len(whole.y_test)}
+        far = {
+            f"W_2^2 to {other}": distance(own, others, sample=300).value
+            for other, others in zip(names, images, strict=True)
+        }
+        shape = "x".join(map(str, whole.x_train.shape[2:]))
+        rows.append({"data": label, "original_size": shape, "labels": whole.num_classes or 0, **sizes, **far})
+    return rows

@@ -218,7 +218,7 @@ def certificates_against_radius(runs: Mapping[str, Curve], norm: float, unit: st
 def radius_against_gamma(
     gammas: Sequence[float], radii: Sequence[float], norm: float, unit: str, path: Path | None = None
 ) -> Any:
-    """The paper's first figure: the achieved radius falls as gamma rises."""
+    """The paper's figure 2: the achieved radius falls as gamma rises."""
     figure, (axes,) = _figure(5.5, 3.8)
     axes.plot(gammas, radii, color=COLORS[2], marker="o", markersize=4)
     axes.set(xscale="log", yscale="log", xlabel="gamma", ylabel=f"achieved radius, {norm_name(norm)} ({unit})")

@@ -8,7 +8,7 @@ from wafl.theory.certificates.certificate import Certificate, Certificates
 from wafl.theory.certificates.certify import certify
 from wafl.theory.constants.assumptions import Constants, constants
 from wafl.theory.constants.constant import Constant
-from wafl.theory.paper.convergence import convergence
+from wafl.theory.paper.convergence import client_drift, convergence, round_progress
 from wafl.theory.paper.generalization import (
     Concentration,
     covering_radius,
@@ -16,16 +16,19 @@ from wafl.theory.paper.generalization import (
     distance_to_target,
     excess_risk_sandwich,
     generalization_to_truth,
+    risk_spread,
     robust_generalization,
 )
+from wafl.theory.paper.measured import ExcessRisk, GradientSpread, excess_risk, gradient_spread
 from wafl.theory.paper.perturbations import inside_ball
 from wafl.theory.paper.theorem import Bound
 from wafl.theory.population.next_client import NextClient, next_client
 from wafl.theory.summary import Refusal, Summary, summarize
 
 __all__ = [
-    "Bound", "Calibration", "Certificate", "Certificates", "Concentration", "Constant", "Constants", "NextClient",
-    "Refusal", "Summary", "calibrate", "certify", "constants", "convergence", "covering_radius", "distance_to_client",
-    "distance_to_target", "excess_risk_sandwich", "generalization_to_truth", "inside_ball", "next_client",
-    "robust_generalization", "summarize",
+    "Bound", "Calibration", "Certificate", "Certificates", "Concentration", "Constant", "Constants", "ExcessRisk",
+    "GradientSpread", "NextClient", "Refusal", "Summary", "calibrate", "certify", "client_drift", "constants",
+    "convergence", "covering_radius", "distance_to_client", "distance_to_target", "excess_risk", "excess_risk_sandwich",
+    "generalization_to_truth", "gradient_spread", "inside_ball", "next_client", "risk_spread", "robust_generalization",
+    "round_progress", "summarize",
 ]  # fmt: skip

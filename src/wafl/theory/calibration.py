@@ -92,7 +92,7 @@ class Calibration:
         return total ** (1.0 / self.objective.power)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Plot the achieved radius against gamma: the paper's first figure."""
+        """Plot the achieved radius against gamma: the paper's figure 2."""
         from wafl.report.plotting import radius_against_gamma
 
         return radius_against_gamma(self.gammas, self.radii, self.norm, self.unit, None if path is None else Path(path))
@@ -137,7 +137,7 @@ def calibrate(
     loss: Loss | None = None,
     seed: int = 0,
 ) -> Calibration:
-    """The achieved radius of each gamma, the paper's first figure: clients report two numbers per gamma.
+    """The achieved radius of each gamma, the paper's figure 2: clients report two numbers per gamma.
 
     The model stays as it is. During training the radius of a gamma changes with the model, which
     ``wafl.WAFL(radius=...)`` follows.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -29,9 +29,14 @@ from wafl.theory.paper.generalization import (
     generalization_to_truth,
     robust_generalization,
 )
+from wafl.theory.paper.measured import excess_risk, gradient_spread
 from wafl.theory.paper.theorem import Bound, require
+from wafl.weights import bilevel
 
 T = TypeVar("T")
+
+POINTS = 100
+"""How many points of each client the distance to the barycenter is measured with."""
 
 UNKNOWN = "c1 and c2 of Fournier and Guillin are not given, and there are no universal values"
 
@@ -75,12 +80,11 @@ def summarize(
     concentration: Concentration | None = None,
     target_distance: float | None = None,
     target_examples: int | None = None,
-    barycenter_distance: float | None = None,
 ) -> Summary:
     """Every bound of :mod:`wafl.theory.paper.generalization` and the convergence rate, for a run on its clients.
 
-    Nothing is known about the best parameters in the ball except that their loss is not negative, so the optimization
-    gap is at most the surrogate's own value, and the start is at most two radii away.
+    The optimization gap is what the tangent plane at the run's parameters proves (:func:`wafl.theory.excess_risk`), and
+    the start is at most two radii away from the best parameters.
 
     Args:
         run: with its model, loss, weights and settings.
@@ -92,9 +96,8 @@ def summarize(
         label_cost: by default the run's own.
         delta: the probability that a bound fails.
         concentration: how fast samples approach the distributions they come from.
-        target_distance: the measured W_2 between the mixture and a target.
-        target_examples: how many examples that target has.
-        barycenter_distance: rho*, the root mean squared W_2 from the clients to their barycenter.
+        target_distance: the measured W_2 between the mixture and a target, with the same ``label_cost``.
+        target_examples: with how many points of the target it was measured; as many of each client count.
     """
     check_types(run.settings, SETTINGS, "settings")
     here, ball, why, price, within = _setting(run, clients, gamma, radius, params_radius, data_bounds, label_cost)
@@ -102,11 +105,10 @@ def summarize(
     weights, sizes = run.client_weights.tolist(), clients.train.num_examples.tolist()
     clean = Mixture.of(run, clients).means(None, [{}]).value[0]
     surrogate = clean + here.L_z**2 / (4.0 * price)
-
-    heaviest = max(range(len(weights)), key=weights.__getitem__)
+    gap = surrogate - (0.0 if ball is None else _least(run, clients, price, ball))
     statements: dict[str, Callable[[], Bound]] = {
         "excess risk, width g": lambda: excess_risk_sandwich(
-            _given(ball, why), gamma=price, radius=within, surrogate_excess=surrogate, gamma_star=best
+            _given(ball, why), gamma=price, radius=within, surrogate_excess=gap, gamma_star=best
         ),
         "excess risk in the ball": lambda: robust_generalization(
             _given(ball, why),
@@ -115,7 +117,7 @@ def summarize(
             gamma=price,
             radius=within,
             delta=delta,
-            optimization_gap=surrogate,
+            optimization_gap=gap,
             gamma_star=best,
         ),
         "covering radius rho_n": lambda: covering_radius(
@@ -128,27 +130,29 @@ def summarize(
             gamma=price,
             concentration=concentration,
             delta=delta,
-            optimization_gap=surrogate,
+            optimization_gap=gap,
         ),
         "W_2 of mixture and target": lambda: distance_to_target(
             weights,
-            sizes,
-            _given(target_examples, "target_examples is not given: how many examples the target has"),
+            _at_most(sizes, _given(target_examples, "target_examples is not given: how many were measured with")),
+            target_examples or 0,
             empirical_distance=_given(target_distance, "target_distance is not given: wafl weights measures it"),
             concentration=_given(concentration, UNKNOWN),
+            label_cost=here.label_cost,
             delta=delta,
         ),
         "W_2 of mixture and its heaviest client": lambda: distance_to_client(
             weights,
-            sizes,
-            heaviest,
-            barycenter_distance=_given(
-                barycenter_distance, "barycenter_distance is not given: wafl weights measures it"
-            ),
+            _at_most(sizes, POINTS),
+            max(range(len(weights)), key=weights.__getitem__),
             concentration=_given(concentration, UNKNOWN),
+            squared_distances=_to_barycenter(clients, weights),
             delta=delta,
         ),
-        "mean optimality gap": lambda: _convergence(run, _given(ball, why), sizes, price),
+        "mean optimality gap": lambda: _convergence(run, clients, _given(ball, why), sizes, price),
+        "mean optimality gap, sigma and Omega as measured": lambda: _convergence(
+            run, clients, _given(ball, why), sizes, price, measured=True
+        ),
     }
     return Summary(here, ball, price, within, tuple(_attempt(name, state) for name, state in statements.items()))
 
@@ -192,6 +196,18 @@ def _finite(reach: float) -> float:
     return reach if math.isfinite(reach) else 0.0
 
 
+def _to_barycenter(clients: Federation, weights: Sequence[float]) -> tuple[float, ...]:
+    """``W_2^2`` from each client to the barycenter at these weights."""
+    try:
+        return bilevel(clients, weights, sample=POINTS).distances
+    except ValueError as error:  # POT is not installed, or there are too many clients
+        raise PreconditionError(str(error)) from error
+
+
+def _at_most(sizes: Sequence[int], points: int) -> list[int]:
+    return [min(size, points) for size in sizes]
+
+
 def _given(value: T | None, otherwise: str) -> T:
     if value is None:
         raise PreconditionError(otherwise)
@@ -205,8 +221,23 @@ def _attempt(name: str, statement: Callable[[], Bound]) -> Bound | Refusal:
         return Refusal(name, str(error))
 
 
-def _convergence(run: Run, ball: Constants, sizes: list[int], gamma: float) -> Bound:
-    """The theorem with what is proven about a run: gradients of norm at most L_theta, and a start in the ball."""
+def _least(run: Run, clients: Federation, gamma: float, ball: Constants) -> float:
+    """What no surrogate in the ball is below."""
+    radius = ball.params_radius
+    if radius is None or not ball.convex:
+        return 0.0
+    bounds = ball.data_bounds if _geometry(run)[2] else None
+    options: dict[str, Any] = {"norm": ball.norm, "label_cost": ball.label_cost, "bounds": bounds}
+    return excess_risk(run, clients, gamma=gamma, params_radius=radius, steps=0, **options).least
+
+
+def _convergence(
+    run: Run, clients: Federation, ball: Constants, sizes: list[int], gamma: float, *, measured: bool = False
+) -> Bound:
+    """The theorem with what is proven about a run: gradients of norm at most L_theta, and a start in the ball.
+
+    With ``measured``, sigma and Omega are those at some parameters of the ball: an estimate.
+    """
     schedule = run.settings["schedule"]
     cohort = schedule["cohort"]
     require(
@@ -215,8 +246,7 @@ def _convergence(run: Run, ball: Constants, sizes: list[int], gamma: float) -> B
     )
     require(
         _steps_plainly(run.settings["method"], schedule),
-        "momentum, weight_decay, clip_norm, server_learning_rate, or another server or local step: the theorem is "
-        "about plain steps",
+        "momentum, clip_norm, server_learning_rate, or another server or local step: the theorem is about plain steps",
     )
     work = LocalWork(schedule["local_steps"], schedule["local_epochs"], schedule["batch_size"])
     steps = work.num_steps(sizes)
@@ -226,6 +256,11 @@ def _convergence(run: Run, ball: Constants, sizes: list[int], gamma: float) -> B
     )
     batch = min(schedule["batch_size"] or min(sizes), min(sizes))
     assert ball.params_radius is not None
+    noise, apart = float(ball.L_theta), 2.0 * ball.L_theta
+    if measured:
+        bounds = ball.data_bounds if _geometry(run)[2] else None
+        found = gradient_spread(run, clients, gamma=gamma, params_radius=ball.params_radius, draws=2, bounds=bounds)
+        noise, apart = float(found.noise), float(found.heterogeneity)
     return convergence(
         ball,
         run.client_weights.tolist(),
@@ -233,14 +268,15 @@ def _convergence(run: Run, ball: Constants, sizes: list[int], gamma: float) -> B
         rounds=schedule["rounds"],
         local_steps=steps[0],
         distance=2.0 * ball.params_radius,
-        noise=ball.L_theta / math.sqrt(batch),
-        heterogeneity=2.0 * ball.L_theta,
+        noise=noise / math.sqrt(batch),
+        heterogeneity=apart,
+        weight_decay=schedule["weight_decay"],
     )
 
 
 def _steps_plainly(method: Mapping[str, Any], schedule: Mapping[str, Any]) -> bool:
     """Whether clients take plain gradient steps and the server takes the mean of their parameters."""
-    extras = (schedule["momentum"], schedule["weight_decay"], schedule.get("clip_norm"))
+    extras = (schedule["momentum"], schedule.get("clip_norm"))
     unchanged = schedule["server_learning_rate"] in (None, 1.0) and not any(extras)
     server, local = describe(averaging()), describe(sgd())
     return unchanged and method.get("server", server) == server and method.get("local", local) == local

@@ -19,14 +19,14 @@ from wafl.weights.reweighting.slack import Slack, slack
 from wafl.weights.reweighting.term import Tilted, term
 from wafl.weights.simplex import project_to_simplex
 from wafl.weights.snapshot import Snapshot, snapshot
-from wafl.weights.transport import TransportWeights, barycenter, bilevel, cover, mixture, nearest
+from wafl.weights.transport import Distance, TransportWeights, barycenter, bilevel, cover, distance, mixture, nearest
 
 __all__ = [
-    "KL", "Agnostic", "ByExamples", "CVaR", "Chi2", "ClientWeights", "Cohort", "Fixed", "Group", "Learned", "LossQuery",
-    "PrimalDual", "QFair", "Reweighted", "RiskVariance", "Round", "Slack", "Snapshot", "StepSize", "Tilted",
-    "TransportWeights", "Uniform", "agnostic", "barycenter", "bilevel", "by_examples", "chi2", "cover", "cvar", "fixed",
-    "group_dro", "kl", "mixture", "nearest", "primal_dual", "project_to_simplex", "qffl", "rex", "slack", "snapshot",
-    "term", "uniform",
+    "KL", "Agnostic", "ByExamples", "CVaR", "Chi2", "ClientWeights", "Cohort", "Distance", "Fixed", "Group", "Learned",
+    "LossQuery", "PrimalDual", "QFair", "Reweighted", "RiskVariance", "Round", "Slack", "Snapshot", "StepSize",
+    "Tilted", "TransportWeights", "Uniform", "agnostic", "barycenter", "bilevel", "by_examples", "chi2", "cover",
+    "cvar", "distance", "fixed", "group_dro", "kl", "mixture", "nearest", "primal_dual", "project_to_simplex", "qffl",
+    "rex", "slack", "snapshot", "term", "uniform",
 ]  # fmt: skip
 
 RULES = {

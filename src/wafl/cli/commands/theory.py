@@ -42,9 +42,6 @@ def theory(
     target_examples: Annotated[
         int | None, Option(help="Bounds: how many examples of the target that was measured with.")
     ] = None,
-    barycenter_distance: Annotated[
-        float | None, Option(help="Bounds: the root of the barycenter's value, as wafl weights measures it.")
-    ] = None,
     data_dir: DataDir = None,
     output: Annotated[Path | None, Option(help="Folder for the figure. Default: that of the study or run.")] = None,
     trust: Trust = False,
@@ -80,7 +77,6 @@ def theory(
                 concentration=concentration,
                 target_distance=target_distance,
                 target_examples=target_examples,
-                barycenter_distance=barycenter_distance,
             )
             found[name] = certify(each, clients, radii=sizes, norm=ground, metric=cast(Any, metric))
             place = len(sizes) // 2

@@ -24,6 +24,9 @@ def weights(
     ] = None,
     seed: Annotated[int, Option(min=0, help="The seed of the draw.")] = 0,
     label_aware: Annotated[bool, Option("--label-aware", help="Add the distance between labels (OTDD).")] = False,
+    label_cost: Annotated[
+        float | None, Option(help="The price kappa of another label, as in the ball. Default: inputs alone.")
+    ] = None,
     size: Annotated[int, Option(min=1, help="The width and height that all images are resized to.")] = 28,
     preprocess: Annotated[
         str, Option(help="The scale that distances are measured in: unit, symmetric or zscore.")
@@ -43,7 +46,7 @@ def weights(
     from wafl.weights import barycenter, cover, mixture, nearest
 
     sample = sample or (100 if target is None else 600)
-    options: dict[str, Any] = {"sample": sample, "seed": seed, "label_aware": label_aware}
+    options: dict[str, Any] = {"sample": sample, "seed": seed, "label_aware": label_aware, "label_cost": label_cost}
     with one_line_errors():
         if target is not None:
             task = domains(source, target, data_dir=data_dir, size=size, preprocess=preprocess)
@@ -52,7 +55,7 @@ def weights(
         else:
             clients = federation_of(source, data_dir=data_dir, size=size, preprocess=preprocess)
             found = [cover(clients, **options)]
-            if not label_aware:
+            if not label_aware and label_cost is None:
                 found.append(barycenter(clients, sample=sample, seed=seed))
         output.parent.mkdir(parents=True, exist_ok=True)
         weights_and_distances(

@@ -95,10 +95,9 @@ def _ranks(results: Mapping[str, Mapping[str, Any]]) -> str:
 def of_experiment(numbers: Mapping[str, Any]) -> str:
     """The table of an experiment as Markdown: the mean and interval of every method under every test."""
     if numbers["figure"] == "partition":
-        (row,) = numbers["rows"]
-        return table(
-            list(row), [[f"{value:.1f}" if isinstance(value, float) else str(value) for value in row.values()]]
-        )
+        rows = numbers["rows"]
+        cells = [[f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in row.values()] for row in rows]
+        return table(list(rows[0]), cells)
     every = numbers["rows"]
     rows = [row for row in every if "test" in row]
     tests = list(dict.fromkeys((row["test"], row["attacked"]) for row in rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -109,7 +110,7 @@ def _by_gamma(numbers: Numbers, axes: Any) -> None:
                     panel.axhspan(mean.value - mean.half, mean.value + mean.half, color=color, alpha=0.12, linewidth=0)
         match = matching_gamma(numbers)
         if match is not None:
-            panel.axvline(match, color="#888888", linestyle=":", label="radius closest\nto the attack's")
+            panel.axvline(match, color="#888888", linestyle=":", label="as far as\nthe attack")
         if any("gamma" in row for row in numbers["rows"]):
             _logarithmic(panel.xaxis)
         panel.set(xlabel="gamma", ylabel=name)
@@ -134,7 +135,13 @@ def _logarithmic(axis: Any) -> None:
 
 
 def matching_gamma(numbers: Numbers) -> float | None:
-    """The swept gamma whose achieved radius is closest to the length of the attack in l2: epsilon sqrt(d)."""
+    """The gamma whose moves are as long as the attack's, at the model that was trained with the nearest one.
+
+    Where that was not measured, the swept gamma whose achieved radius is closest to the attack's length in l2.
+    """
+    near = [row for row in numbers["rows"] if "gamma" in row and "matching_gamma" in row]
+    if near:
+        return min(near, key=lambda row: abs(math.log(row["gamma"] / row["matching_gamma"])))["matching_gamma"]
     length = numbers.get("attack_length")
     radii = means([row for row in numbers["rows"] if row.get("radius") and "gamma" in row], "gamma", "radius")
     return min(radii, key=lambda gamma: abs(radii[gamma].value - length)) if length and radii else None

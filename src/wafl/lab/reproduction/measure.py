@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from wafl.attacks import Attack as ModelAttack
+from wafl.base.bounds import DATA
 from wafl.base.files import write_whole
 from wafl.config.experiment import Attack
 from wafl.config.plan import Entry, make_attack
@@ -15,17 +17,21 @@ from wafl.engine.embedded import find_device
 from wafl.evaluation.compare import compare
 from wafl.results.run import Run, load_run
 from wafl.studies.study import Study
+from wafl.theory.calibration import calibrate
 
 LAST = 0.25
 """The share of the rounds, at the end, over which an achieved radius is averaged."""
 
 
-def measured(study: Study, entry: Entry, tests: Mapping[str, Any], target: Federation | None) -> list[dict[str, Any]]:
+def measured(
+    study: Study, entry: Entry, tests: Mapping[str, Any], target: Federation | None, *, match: bool = False
+) -> list[dict[str, Any]]:
     """What a method gave that is done in a study: one row per run, test and share of attacked clients.
 
     The attacked clients are drawn by the run's seed, so methods are compared on the same ones. ``tests`` are attacks by
     name, as in an experiment file, each with its shares ``attacked`` (none is clean data), and ``seeds`` if only some
-    of them are tested. ``target`` are clients to test on instead of the study's own.
+    of them are tested. ``target`` are clients to test on instead of the study's own. With ``match``, rows have the
+    gamma at which a linear model's examples move as far as the first attack moves them.
     """
     rows: list[dict[str, Any]] = []
     labels, seeds = study.labels(entry), len(study.plan.experiment.seeds)
@@ -39,6 +45,8 @@ def measured(study: Study, entry: Entry, tests: Mapping[str, Any], target: Feder
         about |= {"radius": achieved_radius(run), "rounds": len(run.history)}
         clients = target or study.plan.federation
         assert clients is not None
+        if match and study.plan.experiment.model.kind == "mlr":
+            about["matching_gamma"] = matching_gamma(run, clients, next(iter(tests.values())))
         kept = study.run_folder(entry, point) / "tested.json"
         for name, test in tests.items():
             if point["seed"] in test.get("seeds", [point["seed"]]):
@@ -57,8 +65,7 @@ def _tested_once(kept: Path, run: Run, clients: Federation, name: str, test: Map
 
 
 def _tested(run: Run, clients: Federation, name: str, test: Mapping[str, Any]) -> list[dict[str, Any]]:
-    options = {key: value for key, value in test.items() if key not in ("attacked", "seeds")}
-    attack = make_attack(Attack(**options))
+    attack = _attack(test)
     attack = None if attack is None else attack.within(clients.bounds)
     shares = test.get("attacked", [0.0]) if attack is not None else [0.0]
     seed = run.settings["schedule"]["seed"]
@@ -73,6 +80,18 @@ def _tested(run: Run, clients: Federation, name: str, test: Mapping[str, Any]) -
         }
         for share, row in zip(shares, table.rows, strict=True)
     ]
+
+
+def _attack(test: Mapping[str, Any]) -> ModelAttack | None:
+    return make_attack(Attack(**{key: value for key, value in test.items() if key not in ("attacked", "seeds")}))
+
+
+def matching_gamma(run: Run, clients: Federation, test: Mapping[str, Any]) -> float:
+    """The gamma whose moves are as long as an attack's, at this model: the blue line of the paper's figure 3."""
+    attack = _attack(test)
+    assert attack is not None
+    bounds = None if test.get("bounds") == "none" else DATA
+    return calibrate(run, clients, gammas=[0.1], part="test", steps=40, bounds=bounds).gamma_matching(attack)
 
 
 def achieved_radius(run: Run) -> float | None:

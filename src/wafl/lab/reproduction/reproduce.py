@@ -126,7 +126,7 @@ def _kept(path: Path, part: Part) -> dict[str, Any] | None:
 def _made(part: Part, folder: Path, name: str) -> dict[str, Any]:
     """What one method gave: it is tuned, trained and tested in its own folder."""
     if part.figure == "partition":
-        return {"chosen": {}, "rows": [domains.statistics(part.experiment)]}
+        return {"chosen": {}, "rows": domains.statistics(part.experiment)}
     work = folder / name
     work.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
@@ -144,7 +144,8 @@ def _made(part: Part, folder: Path, name: str) -> dict[str, Any]:
         except DivergedError:  # every run, each of which has said why: rows of their own
             results = study.folder.read_results()
         (entry,) = study.plan.entries
-        rows = measured(study, entry, part.tests, domains.target_of(part.experiment.data.source))
+        match = part.figure == "gamma" and part.protocol == "paper"
+        rows = measured(study, entry, part.tests, domains.target_of(part.experiment.data.source), match=match)
     assert study.plan.federation is not None
     length = part.experiment.attack.epsilon * math.prod(study.plan.federation.input_shape) ** 0.5
     about = {"clients": results["clients"], "unit": results["unit"], "attack_length": length}

@@ -242,7 +242,7 @@ def _radius_and_gamma(lines: Sequence[Mapping[str, Any]], titles: Mapping[str, s
 
 
 def radius_against_gamma(curves: Sequence[Curve], what: str) -> Section:
-    """The section with the paper's first figure."""
+    """The section with the paper's figure 2."""
     chart = charts.lines(curves, "gamma", "achieved radius", log=True, marks=True)
     chart["layout"]["yaxis"]["type"] = "log"
     lead = "A larger price of transport, gamma, means a smaller ball."

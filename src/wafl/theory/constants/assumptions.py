@@ -67,7 +67,7 @@ class Constants:
         return float(self.L_zz) / 2.0 if self.norm == 2 else math.inf
 
     def smoothness(self, gamma: float) -> Constant:
-        """L of phi_gamma in the parameters (lemma f_smooth): ``L_theta_theta + L_theta_z^2 / (2 gamma - L_zz)``.
+        """L of phi_gamma in the parameters (lemma C.1): ``L_theta_theta + L_theta_z^2 / (2 gamma - L_zz)``.
 
         The paper has ``gamma - L_zz`` in the denominator, for a cost that is 1-strongly convex; the squared l2 cost is
         2-strongly convex, so ``2 gamma > L_zz`` is enough.
@@ -274,7 +274,7 @@ def _searched(task: Task, params: Tensor, clients: Federation, norm: float) -> d
         ),
         "L_theta_z": Constant(estimates.largest_mixed(task, params, x, y), "estimate", f"{why}, by power iteration"),
         "max_loss": Constant(float(losses.max()), "estimate", why),
-        "label_gap": Constant(float(losses.max()), "estimate", why),
+        "label_gap": Constant(estimates.largest_label_gap(task, params, x, _labels(clients, y)), "estimate", why),
     }
 
 
@@ -286,6 +286,14 @@ def _alone(data: tuple[Any, Any]) -> Federation:
 def _span(clients: Federation) -> tuple[float, float]:
     spans = [part.span() for part in (clients.train, clients.test) if len(part.y)]
     return min(low for low, _ in spans), max(high for _, high in spans)
+
+
+def _labels(clients: Federation, y: Tensor) -> list[Tensor]:
+    """What the labels ``y`` may become: each class, or the lowest and the highest targets and y itself."""
+    targets = _targets(clients)
+    if targets is None:
+        return [torch.full_like(y, label) for label in range(clients.num_classes or 0)]
+    return [y, *(bound.to(y).view(y[:1].shape).expand_as(y) for bound in targets)]
 
 
 def _targets(clients: Federation) -> Tensor | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -43,6 +43,18 @@ def largest_param_slope(task: Task, params: Tensor, x: Tensor, y: Tensor) -> flo
         return grad(lambda flat: _loss(task, z, label, flat))(params).norm()
 
     return max(float(vmap(length)(*part).max()) for part in _parts(x, y))
+
+
+def largest_label_gap(task: Task, params: Tensor, x: Tensor, labels: Sequence[Tensor]) -> float:
+    """How much a label changes the loss of an example: between classes, or per unit of a target at these targets."""
+    if not labels[0].is_floating_point():
+        losses = torch.stack([task.losses(params[None], x[None], y[None])[0] for y in labels])
+        return float((losses.amax(0) - losses.amin(0)).max())
+
+    def length(z: Tensor, target: Tensor) -> Tensor:
+        return grad(lambda moved: _loss(task, z, moved, params))(target).norm()
+
+    return max(float(vmap(length)(x, y).max()) for y in labels)
 
 
 def largest_param_curvature(task: Task, params: Tensor, x: Tensor, y: Tensor) -> float:

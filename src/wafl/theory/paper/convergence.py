@@ -32,8 +32,9 @@ def convergence(
     noise: float,
     heterogeneity: float,
     learning_rate: float | None = None,
+    weight_decay: float = 0.0,
 ) -> Rate:
-    """Theorem convergence: the mean gap ``F - min F`` over all local steps, for a loss convex in the parameters.
+    """Theorem 3.6: the mean gap ``F - min F`` over all local steps, for a loss convex in the parameters.
 
     With all clients in every round and ``learning_rate <= 1 / L``, where L is the smoothness of phi_gamma, the mean of
     ``F(mean of the clients' parameters)`` over the steps 0 .. K - 1 of all rounds is at most
@@ -52,7 +53,8 @@ def convergence(
 
     A bound on the gradient bounds both sigma and Omega: ``noise <= L_theta``, ``heterogeneity <= 2 L_theta``. The
     constants must hold wherever the objective goes: if it has no bounds, compute them with
-    ``reach=constants.reach_of(gamma)``.
+    ``reach=constants.reach_of(gamma)``. A regularizer ``weight_decay / 2 ||theta||^2`` (appendix G.2) counts into F,
+    which stays convex: it is the same for all clients and examples, so that it adds to L alone.
 
     Args:
         constants: of the loss, over a bounded set of parameters (``params_radius``).
@@ -64,9 +66,15 @@ def convergence(
         noise: the standard deviation of a batch's gradient.
         heterogeneity: the largest ``||grad F_i - grad F||``.
         learning_rate: eta; None takes the one that minimizes the bound.
+        weight_decay: of the clients' steps.
     """
     check_positive("gamma", gamma)
-    for name, value in (("distance", distance), ("noise", noise), ("heterogeneity", heterogeneity)):
+    for name, value in (
+        ("distance", distance),
+        ("noise", noise),
+        ("heterogeneity", heterogeneity),
+        ("weight_decay", weight_decay),
+    ):
         if not (value >= 0 and math.isfinite(value)):
             raise ValueError(f"{name}={value} must be finite and at least 0")
     for name, count in (("rounds", rounds), ("local_steps", local_steps)):
@@ -79,7 +87,7 @@ def convergence(
         "in, to wafl.theory.constants",
     )
     require(math.isinf(constants.label_cost), "labels move: phi_gamma is then not smooth; use label_cost=inf")
-    smoothness = float(constants.smoothness(gamma))
+    smoothness = float(constants.smoothness(gamma)) + weight_decay
     cap = 1.0 / smoothness
     spread = sum(weight**2 for weight in check_weights(client_weights, [1] * len(client_weights)))
     steps, total = local_steps, local_steps * rounds
@@ -98,13 +106,77 @@ def convergence(
     best = cap if slope(cap) <= 0 else low if slope(low) >= 0 else root(slope, low, cap)
     by_paper, paper = _paper(distance, noise, max(noise, heterogeneity), spread, smoothness, steps, rounds)
     rate = best if learning_rate is None else learning_rate
-    check_positive("learning_rate", rate)
-    require(
-        rate <= cap * (1.0 + 1e-12),
-        f"learning_rate={rate:g} must be at most 1 / L = {cap:.4g}: lower it, or raise gamma",
-    )
+    _check_rate(rate, smoothness)
     inputs = {"gamma": gamma, "L": smoothness, "learning rate": rate}
     return Rate("mean optimality gap", terms(rate), by_paper, inputs, rate, best, paper)
+
+
+def round_progress(
+    client_weights: Sequence[float],
+    *,
+    smoothness: float,
+    learning_rate: float,
+    local_steps: int,
+    noise: float,
+    drift: float,
+    before: float,
+    after: float,
+) -> Bound:
+    """Lemma C.2: the mean gap ``F - min F`` over the local steps of one round, for convex F_i and all clients.
+
+    ``(before^2 - after^2) / (2 eta K) + eta Lambda sigma^2 / 2 + L drift / 2`` for ``eta <= 1 / L``. The paper has
+    ``2 eta Lambda sigma^2 + L drift`` for the last two, and ``eta <= 1 / (3 L)``. The proof is that of the rate
+    (docs/theory.md).
+
+    Args:
+        client_weights: lambda, one weight per client.
+        smoothness: L of phi_gamma in the parameters, :meth:`Constants.smoothness`.
+        learning_rate: eta.
+        local_steps: K.
+        noise: sigma, the standard deviation of a batch's gradient.
+        drift: ``sum_i lambda_i E ||theta_i - mean||^2``, the mean over the steps; :func:`client_drift` bounds it.
+        before: the distance to the minimizer at the start of the round.
+        after: its root mean square at the end.
+    """
+    _check_rate(learning_rate, smoothness)
+    spread = sum(weight**2 for weight in check_weights(client_weights, [1] * len(client_weights)))
+    progress = (before**2 - after**2) / (2.0 * learning_rate * local_steps)
+    jitter = learning_rate * spread * noise**2 / 2.0
+    terms = {"progress": progress, "noise": jitter, "client drift": smoothness * drift / 2.0}
+    inputs = {"L": smoothness, "learning rate": learning_rate}
+    return Bound("mean gap of a round", terms, progress + 4.0 * jitter + smoothness * drift, inputs)
+
+
+def client_drift(
+    *, smoothness: float, learning_rate: float, local_steps: int, noise: float, heterogeneity: float
+) -> Bound:
+    """Lemma C.3: how far a client is from the mean of all, ``E ||theta_i - mean||^2``, within a round of K steps.
+
+    ``eta^2 (8 K^2 Omega^2 + 4 K sigma^2)`` for ``eta <= 1 / L``: after k steps the root mean square distance of two
+    clients is at most ``eta (2 Omega k + sigma sqrt(2 k))``. The paper has
+    ``eta^2 (24 K^2 + 20 K) max(sigma, Omega)^2``; its last line does not follow, but is true (docs/theory.md).
+
+    Args:
+        smoothness: L of phi_gamma in the parameters, :meth:`Constants.smoothness`.
+        learning_rate: eta.
+        local_steps: K.
+        noise: sigma, the standard deviation of a batch's gradient.
+        heterogeneity: Omega, the largest ``||grad F_i - grad F||``.
+    """
+    _check_rate(learning_rate, smoothness)
+    square, steps = learning_rate**2, local_steps
+    terms = {"heterogeneity": 8.0 * square * steps**2 * heterogeneity**2, "noise": 4.0 * square * steps * noise**2}
+    paper = square * (24.0 * steps**2 + 20.0 * steps) * max(noise, heterogeneity) ** 2
+    return Bound("client drift", terms, paper, {"L": smoothness, "learning rate": learning_rate})
+
+
+def _check_rate(learning_rate: float, smoothness: float) -> None:
+    check_positive("learning_rate", learning_rate)
+    check_positive("smoothness", smoothness)
+    require(
+        learning_rate * smoothness <= 1.0 + 1e-12,
+        f"learning_rate={learning_rate:g} must be at most 1 / L = {1.0 / smoothness:.4g}: lower it, or raise gamma",
+    )
 
 
 def _paper(

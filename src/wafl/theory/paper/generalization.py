@@ -34,10 +34,25 @@ class Sandwich(Bound):
         return self.surrogate_excess + self.value
 
 
+def risk_spread(constants: Constants, *, radius: float) -> Bound:
+    """Proposition D.1: no distribution in the ball has a risk more than ``2 L_z radius`` above that of another in it.
+
+    Two distributions of the ball are at most ``2 radius`` apart in W_2, and so in W_1, in which risks are
+    L_z-Lipschitz (Kantorovich and Rubinstein).
+
+    Args:
+        constants: of the loss.
+        radius: of the ball.
+    """
+    check_positive("radius", radius)
+    require_proven(L_z=constants.L_z)
+    return Bound("risks in the ball", {"2 L_z radius": 2.0 * float(constants.L_z) * radius}, None, {"radius": radius})
+
+
 def excess_risk_sandwich(
     constants: Constants, *, gamma: float, radius: float, surrogate_excess: float = 0.0, gamma_star: float | None = None
 ) -> Sandwich:
-    """Lemma excess_risk: the excess risk on any Q in the ball is within g of the surrogate's excess.
+    """Lemma 4.2: the excess risk on any Q in the ball is within g of the surrogate's excess.
 
     ``g = L_z radius + L_z^2 / (4 gamma) + min(gamma radius^2, L_z radius)``, for every gamma. The paper's
     ``2 L_z radius + |gamma - gamma*| radius^2`` needs ``gamma >= L_z / radius``, and its proof uses the gamma* of one
@@ -78,7 +93,7 @@ def robust_generalization(
     optimization_gap: float = 0.0,
     gamma_star: float | None = None,
 ) -> Bound:
-    """Theorem excess_risk: with probability ``1 - delta``, the excess risk on every Q within ``radius`` of the truth.
+    """Theorem 4.4: with probability ``1 - delta``, the excess risk on every Q within ``radius`` of the truth.
 
     ``24 s C(Theta) + M s sqrt(2 log(2 / delta)) + optimization_gap + g`` with ``s = sqrt(sum_i lambda_i^2 / n_i)``,
     ``C(Theta) <= 1.3526 C L_theta sqrt(d)`` for the ball ``||theta|| <= C`` in d dimensions, and the g of
@@ -118,7 +133,7 @@ def generalization_to_truth(
     delta: float = 0.05,
     optimization_gap: float = 0.0,
 ) -> Bound:
-    """Corollary 1: with probability ``1 - delta``, the excess risk on the true mixture itself.
+    """Corollary 4.5: with probability ``1 - delta``, the excess risk on the true mixture itself.
 
     ``24 s C(Theta) + M s sqrt(2 log(2 / delta)) + optimization_gap + L_z^2 / (4 gamma)``, as in
     :func:`robust_generalization`: the truth lies at distance 0 from itself, so that no ball has to cover it. The paper
@@ -214,7 +229,7 @@ def covering_radius(
     concentration: Concentration,
     delta: float = 0.05,
 ) -> Bound:
-    """Corollary 1: with probability ``1 - delta / 2`` the true mixture is this close to the empirical one, in W_2.
+    """Corollary 4.5: with probability ``1 - delta / 2`` the true mixture is this close to the empirical one, in W_2.
 
     ``rho_n = sqrt(sum_i lambda_i rho-hat_i)``, where ``W_2^2`` exceeds rho-hat_i with probability ``delta / (2 m)``, so
     that the m levels add up to ``delta / 2``. The paper states ``delta / m`` but proves it with ``delta / 2m``. The
@@ -228,11 +243,7 @@ def covering_radius(
         concentration: how fast samples approach the distributions they come from.
         delta: twice the probability that the bound fails.
     """
-    require(
-        math.isfinite(constants.label_cost),
-        "label_cost=inf: labels cannot move, so no ball around a sample holds the true label frequencies; give a "
-        "finite label_cost",
-    )
+    _require_moving_labels(constants.label_cost)
     return _sampling_radius(client_weights, num_examples, concentration, delta)
 
 
@@ -243,23 +254,27 @@ def distance_to_target(
     *,
     empirical_distance: float,
     concentration: Concentration,
+    label_cost: float | None = None,
     delta: float = 0.05,
 ) -> Bound:
-    """Corollary of section 5: with probability ``1 - delta``, a bound on ``W_2(P_lambda, Q)`` for a target Q.
+    """Corollary 5.1: with probability ``1 - delta``, a bound on ``W_2(P_lambda, Q)`` for a target Q.
 
     ``sqrt(sum_i lambda_i rho-hat_i) + W_2(empirical mixture, empirical target) + sqrt(rho-hat_Q)``: the measured
-    distance and what sampling adds at either end. rho-hat bounds a squared distance, so the last term is its root; the
-    paper leaves out the root.
+    distance and what sampling adds at either end (equation 7). rho-hat bounds a squared distance, so the last term is
+    its root; the paper leaves out the root. All sizes are those of the points that were measured with.
 
     Args:
         client_weights: lambda, one weight per client.
         num_examples: n_i, one count per client.
         target_examples: how many examples the target has.
-        empirical_distance: the measured W_2, such as ``sqrt(wafl.weights.mixture(...).value)``.
+        empirical_distance: the measured W_2, such as ``wafl.weights.mixture(..., label_cost=...).radius``.
         concentration: how fast samples approach the distributions they come from.
+        label_cost: with which the distance was measured; None if it was measured between inputs alone.
         delta: the probability that the bound fails.
     """
     _check_distance(empirical_distance)
+    if label_cost is not None:
+        _require_moving_labels(label_cost)
     sampling = _sampling_radius(client_weights, num_examples, concentration, delta)
     at_target = concentration.squared_distance(target_examples, delta / 2.0)
     terms = {
@@ -276,44 +291,45 @@ def distance_to_client(
     num_examples: Sequence[int],
     client: int,
     *,
-    barycenter_distance: float,
+    squared_distances: Sequence[float],
     concentration: Concentration,
     delta: float = 0.05,
 ) -> Bound:
-    """Corollary of appendix B: with probability ``1 - delta``, a bound on ``W_2(P_lambda, P_j)`` for a client j.
+    """Corollary B.1: with probability ``1 - delta``, a bound on ``W_2(P_lambda, P_j)`` of a client j, between inputs.
 
-    ``sqrt(sum_i lambda_i rho-hat_i) + rho* + rho* / sqrt(lambda_j) + sqrt(rho-hat_j)``, where rho*^2 is
-    ``sum_i lambda_i W_2^2(P_i, barycenter)`` (:func:`wafl.weights.barycenter`): this sum includes
-    ``lambda_j W_2^2(P_j, barycenter)``, so the distance is at most ``rho* / sqrt(lambda_j)``. The paper has
-    ``rho* / lambda_j``, which is larger, and no root in the last term.
+    ``sqrt(sum_i lambda_i rho-hat_i) + rho* + W_2(P_j, Q) + sqrt(rho-hat_j)`` with
+    ``rho*^2 = sum_i lambda_i W_2^2(P_i, Q)``, which is at least ``W_2^2(P_lambda, Q)``. It holds for every Q, so it
+    cannot be given that of other weights; the barycenter has the least rho*. The paper bounds ``W_2(P_j, Q)`` by
+    ``rho* / lambda_j``, has no root in the last term, and takes rho* from a program whose value is 0 at weights that
+    are not those in use.
 
     Args:
         client_weights: lambda, one weight per client.
-        num_examples: n_i, one count per client.
+        num_examples: n_i, one count per client: of the points that were measured with.
         client: which client, counted from 0.
-        barycenter_distance: rho*.
+        squared_distances: ``W_2^2(P_i, Q)``, one per client: ``wafl.weights.bilevel(clients, weights).distances``.
         concentration: how fast samples approach the distributions they come from.
         delta: the probability that the bound fails.
     """
-    _check_distance(barycenter_distance)
+    for value in squared_distances:
+        _check_distance(value)
     weights = check_weights(client_weights, num_examples)
     if not 0 <= client < len(weights):
         raise ValueError(f"client={client} must lie in 0 .. {len(weights) - 1}")
-    require(weights[client] > 0, f"client {client} has weight 0: the sum over the clients says nothing about it")
+    if len(squared_distances) != len(weights):
+        raise ValueError(f"{len(squared_distances)} squared_distances for {len(weights)} clients: give one per client")
+    star = math.sqrt(sum(w * d for w, d in zip(weights, squared_distances, strict=True)))
     sampling = _sampling_radius(client_weights, num_examples, concentration, delta)
     own = concentration.squared_distance(num_examples[client], delta / 2.0)
     terms = {
         "sampling of the clients": sampling.value,
-        "mixture to barycenter": barycenter_distance,
-        "barycenter to client": barycenter_distance / math.sqrt(weights[client]),
+        "mixture to barycenter": star,
+        "barycenter to client": math.sqrt(squared_distances[client]),
         "sampling of the client": math.sqrt(own),
     }
-    paper = (
-        (sampling.paper or 0.0)
-        + barycenter_distance
-        + barycenter_distance / weights[client]
-        + concentration.paper_squared_distance(num_examples[client], delta / 2.0)
-    )
+    printed = concentration.paper_squared_distance(num_examples[client], delta / 2.0)
+    far = star / weights[client] if weights[client] > 0 else math.inf
+    paper = (sampling.paper or 0.0) + star + far + printed
     return Bound(f"W_2 of mixture and client {client}", terms, paper, {"delta": delta})
 
 
@@ -360,6 +376,14 @@ def _paper_statistics(
     complexity = 1.5 * _require_ball(constants) * constants.L_theta * math.sqrt(constants.num_params)
     deviation = 2.0 * constants.max_loss * math.sqrt(2.0 * math.log(levels * len(client_weights) / delta))
     return (48.0 * complexity + deviation) * inverse_roots
+
+
+def _require_moving_labels(label_cost: float) -> None:
+    require(
+        0 < label_cost < math.inf,
+        f"label_cost={label_cost:g}: labels cannot move, so no ball around a sample holds the true label frequencies; "
+        "give a finite label_cost",
+    )
 
 
 def _require_ball(constants: Constants) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -20,11 +21,16 @@ Features = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Cloud:
-    """Points ``x [n, k]`` in float64 and, if asked for, their labels; drawn from ``total`` points."""
+    """Points ``x [n, k]`` in float64 and, if asked for, their labels; drawn from ``total`` points.
+
+    ``label_cost`` is the price of a label; None for that of clouds. ``order`` is p, of the distance W_p.
+    """
 
     x: Tensor
     y: Tensor | None
     total: int
+    label_cost: float | None = None
+    order: int = 2
 
     def __len__(self) -> int:
         return len(self.x)
@@ -32,17 +38,37 @@ class Cloud:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which points of a data set are used, and how: ``sample`` of them (None: all), mapped by ``features``."""
+    """Which points of a data set are used, and how: ``sample`` of them (None: all), mapped by ``features``.
+
+    Labels are compared at ``label_cost``, if it is given, or by the clouds of their points if ``label_aware``.
+    """
 
     sample: int | None
     seed: int = 0
     features: Features | None = None
     label_aware: bool = False
+    label_cost: float | None = None
+    order: int = 2
+
+    @property
+    def labels(self) -> str | None:
+        """The option that asks for labels, if one does."""
+        by_cost = None if self.label_cost is None else f"label_cost={self.label_cost:g}"
+        return "label_aware=True" if self.label_aware else by_cost
 
     def __post_init__(self) -> None:
         if self.sample is not None and not (isinstance(self.sample, Integral) and self.sample >= 1):
             raise ValueError(f"sample={self.sample!r} must be a whole number of at least 1 point, or None for all")
         check_seed(self.seed)
+        if self.label_cost is not None and not 0 < self.label_cost < math.inf:
+            raise ValueError(
+                f"label_cost={self.label_cost:g} must be positive and finite: at an infinite one, data with other "
+                "shares of labels are infinitely far; leave it out to compare inputs alone"
+            )
+        if self.label_cost is not None and self.label_aware:
+            raise ValueError("label_aware and label_cost are two prices of a label: give one")
+        if self.order not in (1, 2):
+            raise ValueError(f"order={self.order} must be 1 or 2, the order of the distance")
 
 
 def read_clients(clients: Federation | Iterable[Any], sampling: Sampling) -> list[Cloud]:
@@ -115,7 +141,8 @@ class _Data:
                     f"{self.name}: features made {tuple(x.shape)} numbers of {len(rows)} examples, "
                     "or NaN or infinity: it must return one row of finite numbers per example"
                 )
-        return Cloud(x.reshape(len(rows), -1).to(torch.float64), None if self.y is None else self.y[rows], size)
+        y = None if self.y is None else self.y[rows]
+        return Cloud(x.reshape(len(rows), -1).to(torch.float64), y, size, sampling.label_cost, sampling.order)
 
 
 def _pooled(target: Any) -> Any:
@@ -153,15 +180,23 @@ def _read_all(sources: Federation | Iterable[Any], sampling: Sampling, word: str
 def _read(name: str, item: Any, key: Key, sampling: Sampling) -> _Data:
     paired = isinstance(item, tuple | list) and len(item) == 2 and all(isinstance(v, Tensor | np.ndarray) for v in item)
     x, y = item if paired else (item, None)
-    x, y = _tensor(name, x), _tensor(name, y) if sampling.label_aware and y is not None else None
+    wanted = sampling.labels
+    x, y = _tensor(name, x), _tensor(name, y) if wanted and y is not None else None
     if x.ndim < 1 or x.numel() == 0:
         raise ValueError(f"{name} has examples of shape {tuple(x.shape)}: give at least one point of one number")
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
         raise ValueError(f"{name} has NaN or infinity among its examples: clean or drop those")
-    if sampling.label_aware and (y is None or y.is_floating_point() or y.shape != x.shape[:1]):
+    if wanted and (y is None or not _fits(y, len(x), sampling.label_aware)):
         labels = "no labels" if y is None else f"labels of shape {tuple(y.shape)} and type {y.dtype}"
-        raise ValueError(f"{name} has {labels}: label_aware=True needs one integer label per example, in pairs (x, y)")
+        kind = "integer label" if sampling.label_aware else "class or target"
+        raise ValueError(f"{name} has {labels}: {wanted} needs one {kind} per example, in pairs (x, y)")
     return _Data(name, x, y, key)
+
+
+def _fits(y: Tensor, count: int, label_aware: bool) -> bool:
+    """Whether there is one class per example, or, unless labels stand for clouds, one target of any shape."""
+    targets = y.is_floating_point()
+    return y.shape[:1] == (count,) and not (targets and label_aware) and (targets or y.ndim == 1)
 
 
 def _tensor(name: str, values: Any) -> Tensor:

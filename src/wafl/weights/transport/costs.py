@@ -31,10 +31,12 @@ class Pair:
 
 
 def ground_cost(a: Cloud, b: Cloud) -> Tensor:
-    """``d^2((x, y), (x', y')) = ||x - x'||^2``, and for clouds with labels ``+ W_2^2(cloud of y, cloud of y')``.
+    """``d^p((x, y), (x', y')) = ||x - x'||^p``, and for clouds with labels what the labels cost.
 
-    The label term (Alvarez-Melis and Fusi, "Geometric dataset distances via optimal transport", NeurIPS 2020)
-    compares labels by the points that have them, so the two data sets need not use the same names.
+    At a label cost kappa this is the cost of the ball: ``kappa 1(y != y')`` for classes, ``kappa ||y - y'||^2`` for
+    targets. Without one it is ``W_p^p(cloud of y, cloud of y')`` (Alvarez-Melis and Fusi, "Geometric dataset distances
+    via optimal transport", NeurIPS 2020), which compares labels by the points that have them, so the two data sets need
+    not use the same names.
 
     >>> two = Cloud(torch.tensor([[0.0], [1.0]], dtype=torch.float64), torch.tensor([0, 1]), total=2)
     >>> ground_cost(two, two)
@@ -43,9 +45,11 @@ def ground_cost(a: Cloud, b: Cloud) -> Tensor:
     """
     ot = require("ot", extra="transport", what="optimal transport")
     x = a.x.numpy()
-    cost = torch.from_numpy(ot.dist(x, x if a is b else b.x.numpy()))
+    cost = torch.from_numpy(ot.dist(x, x if a is b else b.x.numpy(), "sqeuclidean" if a.order == 2 else "euclidean"))
     if a.y is None or b.y is None:
         return cost
+    if a.label_cost is not None:
+        return cost + a.label_cost * _label_distance(a.y, b.y)
     (labels, of_row), (others, of_column) = (cloud.unique(return_inverse=True) for cloud in (a.y, b.y))
     between = torch.tensor(
         [
@@ -55,6 +59,13 @@ def ground_cost(a: Cloud, b: Cloud) -> Tensor:
         dtype=torch.float64,
     )
     return cost + between[of_row][:, of_column]
+
+
+def _label_distance(y: Tensor, other: Tensor) -> Tensor:
+    """``1(y != y')`` of classes, ``||y - y'||^2`` of targets."""
+    if not (y.is_floating_point() or other.is_floating_point()):
+        return (y[:, None] != other).to(torch.float64)
+    return (y.double().view(len(y), 1, -1) - other.double().view(1, len(other), -1)).square().sum(2)
 
 
 def solve_pair(cost: Tensor) -> Pair:

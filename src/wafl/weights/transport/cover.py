@@ -23,6 +23,7 @@ def cover(
     seed: int = 0,
     features: Features | None = None,
     label_aware: bool = False,
+    label_cost: float | None = None,
     tolerance: float | None = None,
     exchange: Literal["examples"] = "examples",
 ) -> TransportWeights:
@@ -38,6 +39,8 @@ def cover(
         seed: what the points are drawn from.
         features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
         label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
+        label_cost: kappa, the price of a label in the ball: add ``kappa 1(y != y')``, or ``kappa ||y - y'||^2`` for
+            targets of a regression; None compares inputs alone.
         tolerance: stop at a ``gap`` of this times the value; None as in :func:`wafl.weights.mixture`.
         exchange: what the clients send: their ``examples``, which are pooled. There is no other way to cover clients:
             cuts would show each client's examples to all others.
@@ -50,7 +53,7 @@ def cover(
     >>> result.weights, result.radius
     ((0.0, 1.0, 0.0), 2.0)
     """
-    sampling = Sampling(sample, seed, features, label_aware)
+    sampling = Sampling(sample, seed, features, label_aware, label_cost)
     if exchange != "examples":
         raise ValueError(
             f"exchange={exchange!r} must be 'examples': clients cannot be covered without pooled examples, as every "

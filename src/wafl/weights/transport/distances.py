@@ -21,7 +21,7 @@ Method = Literal["exact", "entropic"]
 
 @dataclass(frozen=True)
 class Distance:
-    """A squared W_2 distance; ``standard_error`` only accounts for the random draw of the points."""
+    """A squared W_2 distance, or W_1; ``standard_error`` only accounts for the random draw of the points."""
 
     value: float
     standard_error: float
@@ -35,10 +35,12 @@ def distance(
     seed: int = 0,
     features: Features | None = None,
     label_aware: bool = False,
+    label_cost: float | None = None,
     method: Method = "exact",
     regularization: float = 0.05,
+    order: int = 2,
 ) -> Distance:
-    """``W_2^2(P, Q)``, the least mean squared distance over which P can be carried to Q.
+    """``W_p^p(P, Q)`` (equation 3): the least mean of ``d^p`` over which P can be carried to Q.
 
     Args:
         a: an array ``x`` or a pair ``(x, y)``.
@@ -47,14 +49,17 @@ def distance(
         seed: what the points are drawn from.
         features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
         label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
+        label_cost: kappa, the price of a label in the ball: add ``kappa 1(y != y')``, or ``kappa ||y - y'||^2`` for
+            targets of a regression; None compares inputs alone.
         method: ``exact``, or ``entropic`` for the debiased Sinkhorn divergence.
         regularization: of the entropic method, in multiples of the mean cost.
+        order: p, 1 or 2.
 
     >>> points = torch.arange(6.0)[:, None]
     >>> distance(points, points + 3)
     Distance(value=9.0, standard_error=0.0)
     """
-    sampling = Sampling(sample, seed, features, label_aware)
+    sampling = Sampling(sample, seed, features, label_aware, label_cost, order)
     check_method(method, regularization)
     (cloud,), target = read_sources_and_target([a], b, sampling)
     check_size(len(cloud) * len(target))

@@ -30,12 +30,12 @@ Array = NDArray[np.float64]
 Exchange = Literal["examples", "cuts"]
 
 
-def check_exchange(exchange: str, *, label_aware: bool, method: str = "exact") -> None:
+def check_exchange(exchange: str, *, labels: str | None, method: str = "exact") -> None:
     """Refuse an unknown exchange, and options that cuts do not have."""
     if exchange not in ("examples", "cuts"):
         raise ValueError(f"exchange={exchange!r} must be 'examples' or 'cuts'")
-    if exchange == "cuts" and (label_aware or method != "exact"):
-        option = "label_aware=True" if label_aware else f"method={method!r}"
+    if exchange == "cuts" and (labels or method != "exact"):
+        option = labels or f"method={method!r}"
         raise ValueError(f"{option} cannot be used with exchange='cuts', which is exact and sends no labels: drop one")
 
 

@@ -27,6 +27,7 @@ def mixture(
     seed: int = 0,
     features: Features | None = None,
     label_aware: bool = False,
+    label_cost: float | None = None,
     tolerance: float | None = None,
     exchange: Exchange = "examples",
 ) -> TransportWeights:
@@ -48,6 +49,8 @@ def mixture(
         seed: what the points are drawn from.
         features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
         label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
+        label_cost: kappa, the price of a label in the ball: add ``kappa 1(y != y')``, or ``kappa ||y - y'||^2`` for
+            targets of a regression; None compares inputs alone.
         tolerance: stop at a ``gap`` of this times the value; by default 1e-9 for up to a million costs (points of all
             sources times points of the target), and 1e-3 for more; with cuts 1e-6 for up to 100 points of the target.
         exchange: what the sources send: their ``examples``, which are pooled, or only ``cuts``.
@@ -61,8 +64,8 @@ def mixture(
     >>> [round(weight, 9) for weight in result.weights], round(result.value, 9)
     ([0.75, 0.25], 0.25)
     """
-    sampling = Sampling(sample, seed, features, label_aware)
-    check_exchange(exchange, label_aware=label_aware)
+    sampling = Sampling(sample, seed, features, label_aware, label_cost)
+    check_exchange(exchange, labels=sampling.labels)
     if exchange == "cuts":
         clouds, aim = read_apart(sources, target, sampling, MOST_POINTS)
         return weights_from_cuts(Here([cloud.x for cloud in clouds], aim.x), aim.x, tolerance)

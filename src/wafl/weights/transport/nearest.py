@@ -23,6 +23,7 @@ def nearest(
     seed: int = 0,
     features: Features | None = None,
     label_aware: bool = False,
+    label_cost: float | None = None,
     method: Method = "exact",
     regularization: float = 0.05,
     exchange: Exchange = "examples",
@@ -43,6 +44,8 @@ def nearest(
         features: a map of examples ``[n, ...] -> [n, k]``, such as a network's last hidden layer, whose results are
             compared instead.
         label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
+        label_cost: kappa, the price of a label in the ball: add ``kappa 1(y != y')``, or ``kappa ||y - y'||^2`` for
+            targets of a regression; None compares inputs alone.
         method: ``exact``, or ``entropic`` for the debiased Sinkhorn divergence, which is slower, and less inflated by
             drawing the larger ``regularization`` is.
         regularization: of the entropic method, in multiples of the mean cost.
@@ -58,9 +61,9 @@ def nearest(
     >>> result.weights, round(result.value, 6)
     ((0.0, 1.0), 0.02)
     """
-    sampling = Sampling(sample, seed, features, label_aware)
+    sampling = Sampling(sample, seed, features, label_aware, label_cost)
     check_method(method, regularization)
-    check_exchange(exchange, label_aware=label_aware, method=method)
+    check_exchange(exchange, labels=sampling.labels, method=method)
     if exchange == "cuts":
         clouds, aim = read_apart(sources, target, sampling, MOST_POINTS)
         alone = [weights_from_cuts(Here([cloud.x], aim.x), aim.x, None) for cloud in clouds]
