@@ -52,7 +52,13 @@ def surrogates(model: Known, ball: Ball, x: Tensor, y: Tensor, gammas: Sequence[
 
     None stands for a gamma at which nothing moves.
     """
-    found, inputs = model.outputs(x), x[0].numel()
+    return from_outputs(model, ball, model.outputs(x), y, gammas, x[0].numel())
+
+
+def from_outputs(
+    model: Known, ball: Ball, found: Outputs, y: Tensor, gammas: Sequence[float | None], inputs: int
+) -> Tensor:
+    """The same, from what the model gives for the examples."""
     if not model.classifies:
         return torch.stack([_squared(model, ball, found, y, gamma, inputs) for gamma in gammas])
     own, (offset, soft) = y[:, None], model.margin if ball.metric == "loss" else (0.0, 1.0)
@@ -65,13 +71,8 @@ def surrogates(model: Known, ball: Ball, x: Tensor, y: Tensor, gammas: Sequence[
     # The loss is t times the cross-entropy of scores (s - u e_y) / t, and so is phi_gamma, at gamma / t.
     scores = found.values.scatter_add(1, own, torch.full_like(found.values[:, :1], -offset)) / soft
     shifted = Outputs(scores, found.error / soft * (1.0 + 4.0 * UNIT))
-    weight = model.last / soft if model.linear else None
-    return soft * torch.stack(
-        [
-            _logistic(weight, ball, shifted, worst, slopes, y, None if gamma is None else gamma / soft)
-            for gamma in gammas
-        ]
-    )
+    weight, prices = model.last / soft if model.linear else None, [gamma and gamma / soft for gamma in gammas]
+    return soft * torch.stack([_logistic(weight, ball, shifted, worst, slopes, y, price) for price in prices])
 
 
 def _squared(model: Known, ball: Ball, found: Outputs, y: Tensor, gamma: float | None, inputs: int) -> Tensor:

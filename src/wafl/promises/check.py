@@ -168,20 +168,15 @@ def _read_model(claim: Claim, module: nn.Module, loss: Any, data: Federation | N
     if data is None:
         return proof, Line("model", "attested", f"{name}; give data to prove something")
     x = data.train.rows(torch.arange(min(len(data.train.y), 16)), torch.float64)
-    whole = _outputs(module, x)
-    if whole is None or not torch.allclose(whole, proof.plain(x), rtol=1e-6, atol=1e-9):
-        return None, Line("model", "attested", f"{name}; it computes something else than its layers")
-    return proof, Line("model", "recomputed", name)
-
-
-def _outputs(module: nn.Module, x: Tensor) -> Tensor | None:
-    """What the model itself gives, in float64 if it can; None if these inputs do not fit it."""
     try:
         with torch.no_grad():
             outputs: Tensor = copy.deepcopy(module).cpu().double().eval()(x)
+            same = outputs.ndim == 2 and torch.allclose(outputs, proof.plain(x), rtol=1e-6, atol=1e-9)
     except RuntimeError as error:
         raise ValueError(f"examples of shape {tuple(x.shape[1:])} do not fit the model: {error}") from error
-    return outputs if outputs.ndim == 2 else None
+    if not same:
+        return None, Line("model", "attested", f"{name}; it computes something else than its layers")
+    return proof, Line("model", "recomputed", name)
 
 
 class Checker:
@@ -211,7 +206,8 @@ class Checker:
             return Line(name, "attested", "its examples are the same; without a proof for the model, nothing else is")
         if self._claim.confidence is not None and self.most(None) == math.inf:
             return Line(name, "attested", "not checked: give data with their bounds")
-        values = torch.cat([surrogates(self._model, self.ball, x, y, self._gammas) for x, y in self._of(here)], 1)
+        examples = chunks(self._examples, here)
+        values = torch.cat([surrogates(self._model, self.ball, x, y, self._gammas) for x, y in examples], 1)
         for row, witness, now in zip(self._claim.rows, self._parts.witnesses, values, strict=True):
             for what, mean, published in self._numbers(witness, place, now):
                 least = mean * (1.0 + 4.0 * (size + 8) * UNIT)
@@ -261,9 +257,6 @@ class Checker:
         assert self._data is not None
         return self._data.train if self._claim.part == "train" else self._data.test
 
-    def _of(self, client: int) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from chunks(self._examples, client)
-
     def _most(self, gamma: float | None) -> float:
         """What phi_gamma is never above, where that matters and is known."""
         if self._claim.confidence is None:
@@ -305,7 +298,7 @@ class Checker:
                 continue
             found = [
                 candidates(self._model, self.ball, x, y, witness.gamma, row.radius)
-                for x, y in self._of(self._places[client.name])
+                for x, y in chunks(self._examples, self._places[client.name])
             ]
             value, cost = (torch.cat(each) for each in zip(*found, strict=True))
             gained = value[:, 0] if witness.gamma is None else (value - witness.gamma * cost).amax(1)

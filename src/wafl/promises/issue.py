@@ -18,7 +18,7 @@ from wafl.data.arguments import check_arguments
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.bets import STAKES, paid
-from wafl.promises.bound import Ball, steepest_slope, surrogates
+from wafl.promises.bound import Ball, from_outputs, steepest_slope, surrogates
 from wafl.promises.check import Checker, check, chunks, loss_of
 from wafl.promises.known import Known, known
 from wafl.promises.promise import (
@@ -184,14 +184,14 @@ def _gammas(
     rows = torch.linspace(0, len(share) - 1, min(SOME, len(share)), dtype=torch.float64).long()
     x, y, some = examples.rows(rows, torch.float64), examples.y[rows], share[rows] / share[rows].sum()
     y = y.double() if y.is_floating_point() else y
-    found: list[float | None] = []
+    outputs, inputs, found = model.outputs(x), x[0].numel(), list[float | None]()
     for radius in radii:
         if radius == 0.0 or (ball.power == 1 and ball.metric == "loss"):
             found.append(None)
             continue
 
         def bound(gamma: float, radius: float = radius) -> float:
-            return gamma * ball.cost(radius) + float(some @ surrogates(model, ball, x, y, [gamma])[0])
+            return gamma * ball.cost(radius) + float(some @ from_outputs(model, ball, outputs, y, [gamma], inputs)[0])
 
         found.append(_least(bound, *_range(model, ball, x, y, some, radius)))
     return found
