@@ -79,6 +79,12 @@ def test_maxmin_sorts_each_pair() -> None:
         assert torch.equal(found[:, channel + 3], pair.amin(0))
 
 
+def test_maxmin_of_channels_that_have_no_partner_is_refused() -> None:
+    """The second of 3 channels would be paired twice, and then the layer is steeper than 1."""
+    with pytest.raises(ValueError, match="there are 3: give the layer before an even number"):
+        MaxMin()(torch.zeros(1, 3))
+
+
 class Own(nn.Module):
     """A module of one's own with such layers."""
 

@@ -1,6 +1,7 @@
 """Every leaf of every kind of certificate is changed and sealed again: only what a slow proof agrees with is accepted.
 
-The slow proof knows nothing of the library's: it moves examples over a fine grid of the plane.
+The slow proof knows nothing of the library's: it moves examples over a fine grid of the plane, and bets against every
+pair of clients' means.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import torch
 from torch import nn
 
 import wafl
+from tests.oracles.betting import HEDGE, log_capital
+from wafl.models.layers import LipschitzLinear, MaxMin, NormalizedLinear
 from wafl.promises.in_words import statement
 from wafl.promises.promise import digest_of, whole_file
 
@@ -36,8 +39,16 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "network, loss": {"model": "network", "radii": [0.3]},
     "network, error": {"model": "network", "radii": [0.3], "metric": "error"},
+    "network, loss, with confidence": {"model": "network", "radii": [0.3], "part": "test", "confidence": 0.9},
+    "1-Lipschitz, loss": {"model": "1-Lipschitz", "radii": [0.3]},
+    "1-Lipschitz, error": {"model": "1-Lipschitz", "radii": [0.0, 0.05], "metric": "error"},
+    "1-Lipschitz, error, with confidence": {
+        "model": "1-Lipschitz", "radii": [0.02], "metric": "error", "part": "test", "confidence": 0.8
+    },
+    "1-Lipschitz, margin": {"model": "margin", "radii": [0.3]},
     "linear, labels": {"model": "linear", "radii": [0.4], "points": 2},
 }  # fmt: skip
+LOSSES = {"margin": wafl.MarginLoss(0.5, 0.25)}
 
 
 @cache
@@ -48,7 +59,11 @@ def models() -> dict[str, nn.Module]:
     with torch.no_grad():
         for value in (*linear.parameters(), *network.parameters()):
             value.mul_(2.0)
-    return {"linear": linear, "network": network}
+    tight = nn.Sequential(LipschitzLinear(2, 6), MaxMin(), LipschitzLinear(6, 4), MaxMin(), NormalizedLinear(4, 3))
+    for layer in tight:
+        if not isinstance(layer, MaxMin):
+            nn.init.normal_(layer.weight)  # pyright: ignore[reportArgumentType]
+    return {"linear": linear, "network": network, "1-Lipschitz": tight.double(), "margin": tight.double()}
 
 
 @cache
@@ -61,8 +76,9 @@ def federation() -> wafl.Federation:
 @cache
 def issued(kind: str) -> Content:
     options = dict(KINDS[kind])
-    model = models()[options.pop("model")]
-    return json.loads(json.dumps(wafl.issue(model, federation(), **options).content))
+    name = options.pop("model")
+    found = wafl.issue(models()[name], federation(), loss=LOSSES.get(name), **options)
+    return json.loads(json.dumps(found.content))
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -117,6 +133,11 @@ def mutations(content: Content, path: tuple[Any, ...]) -> Iterator[tuple[str, Co
 GRID = np.stack(np.meshgrid(*[np.linspace(-6.0, 6.0, 81)] * 2), axis=-1).reshape(-1, 2)
 
 
+def margin(model: str) -> tuple[float, float]:
+    """u and t of the loss ``t CE((s - u e_y) / t)``."""
+    return (LOSSES[model].offset, LOSSES[model].temperature) if model in LOSSES else (0.0, 1.0)
+
+
 @cache
 def landscape(model: str, part: str, client: int, metric: str) -> tuple[np.ndarray, np.ndarray]:
     """The loss of every example after every move of the grid, and the moves."""
@@ -127,7 +148,9 @@ def landscape(model: str, part: str, client: int, metric: str) -> tuple[np.ndarr
         outputs = models()[model](moved).numpy().reshape(len(x), len(GRID), 3)
     own = np.take_along_axis(outputs, y[:, None, None], -1)[..., 0]
     if metric == "loss":
-        return np.log(np.exp(outputs - own[..., None]).sum(-1)), y
+        offset, soft = margin(model)
+        leads = outputs - own[..., None] + offset * (np.arange(3) != y[:, None, None])
+        return soft * np.log(np.exp(leads / soft).sum(-1)), y
     outputs[np.arange(len(y)), :, y] = -np.inf
     return (outputs.max(-1) >= own).astype(float), y
 
@@ -175,7 +198,10 @@ def slow_proof(model: str, content: Content) -> str | None:
 
 
 def drawn(model: str, claim: Content, places: list[int], weights: np.ndarray, witness: Content) -> float:
-    """The empirical Bernstein bound, from phi of the grid; the range of phi from its largest value in the box."""
+    """The largest mean that no capital refutes, of all pairs of means on a grid, from phi of the grid of moves.
+
+    The range of phi is its largest value in the box.
+    """
     box = np.stack(np.meshgrid(*[np.linspace(0.0, 1.0, 5)] * 2), axis=-1).reshape(-1, 2)
     most = 1.0
     if claim["metric"] == "loss":
@@ -186,16 +212,18 @@ def drawn(model: str, claim: Content, places: list[int], weights: np.ndarray, wi
         outputs = outputs.reshape(len(box), len(GRID), 3)
         losses = np.log(np.exp(outputs[..., None, :] - outputs[..., :, None]).sum(-1))
         most = (losses - price[:, None]).max()
-    level = math.log(2.0 / ((1.0 - claim["confidence"]) / len(claim["rows"])))
-    share, total, spread, far = weights / 5.0, 0.0, 0.0, 0.0
-    for place, weight, a, center in zip(places, weights, share, witness["draws"]["centers"], strict=True):
-        values = phi(model, claim, place, witness["gamma"])
-        total += weight * values.mean()
-        spread += a * a * 5.0 * ((values - center) ** 2).mean()
-        far = max(far, (a * max(center, most - center)) ** 2 * level / 2.0)
-    return (
-        total + math.sqrt(2.0 * level) * (math.sqrt(spread + far) + math.sqrt(far)) + level * share.max() * most / 3.0
-    )
+    bets = witness["draws"]["bets"]
+    if max(bets) * most >= 1.0:
+        return most
+    means, logs = np.linspace(0.0, most, 400), np.zeros((len(HEDGE), 1))
+    mixed = np.zeros(1)
+    for place, weight, bet in zip(places, weights, bets, strict=True):
+        values = phi(model, claim, place, witness["gamma"]).clip(max=most)
+        own = np.array([[log_capital(values, mean, part * bet) for mean in means] for _, part in HEDGE])
+        logs = (logs[:, :, None] + own[:, None]).reshape(len(HEDGE), -1)
+        mixed = (mixed[:, None] + weight * means).ravel()
+    capital = np.array([share for share, _ in HEDGE]) @ np.exp(logs)
+    return float(mixed[capital < len(claim["rows"]) / (1.0 - claim["confidence"])].max())
 
 
 def labels_hold(model: str, content: Content, other: Content) -> bool:
@@ -240,7 +268,7 @@ def check_mutations(kind: str, tmp_path: Path, share: float) -> None:
                 continue
             try:
                 file.write_bytes(whole_file(other, None))
-                found = wafl.verify(file, model=models()[model], data=federation())
+                found = wafl.verify(file, model=models()[model], data=federation(), loss=LOSSES.get(model))
                 assert not wafl.verify(file).recomputed
             except ValueError:
                 refused += 1

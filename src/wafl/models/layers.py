@@ -109,6 +109,10 @@ class MaxMin(nn.Module):
     """
 
     def forward(self, input: Tensor) -> Tensor:
+        if input.shape[1] % 2:
+            raise ValueError(
+                f"MaxMin pairs channels, and there are {input.shape[1]}: give the layer before an even number"
+            )
         first, second = input.chunk(2, dim=1)
         return torch.cat([torch.maximum(first, second), torch.minimum(first, second)], dim=1)
 

@@ -10,6 +10,8 @@ is added. With ``A_j = s_j - s_y`` and the slopes ``K_yj`` of :mod:`wafl.promise
   ``t = max_j K_yj / gamma`` on, nothing is gained. For a linear model in l2 with ``2 gamma > L`` the objective is
   concave with modulus ``2 gamma - L``, so from wherever an ascent has come,
   ``phi_gamma <= f + ||grad f||^2 / (2 (2 gamma - L))``. The least of these counts.
+- **MarginLoss** ``t CE((s - u e_y) / t)`` is t times the cross-entropy with ``(A_j + u) / t`` and ``K_yj / t``, at
+  ``gamma / t``.
 - **Squared error, p = 2.** If the outputs move by at most ``B t``, ``phi_gamma <= ||r||^2 / (1 - B^2 / gamma)``.
 - **p = 1.** At a gamma that is the steepest slope nothing is gained: phi_gamma is the loss.
 - **Errors.** Another class is at least ``max(0, min_j -A_j / K_yj)`` away, so ``phi_gamma <= max(0, 1 - gamma d^p)``.
@@ -50,16 +52,27 @@ def surrogates(model: Known, ball: Ball, x: Tensor, y: Tensor, gammas: Sequence[
 
     None stands for a gamma at which nothing moves.
     """
-    found, inputs = model.outputs(x), x[0].numel()
+    return from_outputs(model, ball, model.outputs(x), y, gammas, x[0].numel())
+
+
+def from_outputs(
+    model: Known, ball: Ball, found: Outputs, y: Tensor, gammas: Sequence[float | None], inputs: int
+) -> Tensor:
+    """The same, from what the model gives for the examples."""
     if not model.classifies:
         return torch.stack([_squared(model, ball, found, y, gamma, inputs) for gamma in gammas])
-    slopes = model.margins(ball.norm, inputs)[y]
-    margins = found.values - found.values.gather(1, y[:, None])
-    worst = margins + 2.0 * found.error[:, None] + 2.0 * UNIT * margins.abs()
-    worst.scatter_(1, y[:, None], 0.0)
+    own, (offset, soft) = y[:, None], model.margin if ball.metric == "loss" else (0.0, 1.0)
+    margins = found.values - found.values.gather(1, own) + offset
+    worst = (margins + 2.0 * found.error[:, None] + 4.0 * UNIT * (margins.abs() + offset)) / soft
+    worst.scatter_(1, own, 0.0)
+    slopes = model.margins(ball.norm, inputs) / soft
     if ball.metric == "error":
-        return torch.stack([_errors(ball, worst, slopes, y, gamma) for gamma in gammas])
-    return torch.stack([_logistic(model, ball, found, worst, slopes, y, gamma) for gamma in gammas])
+        return torch.stack([_errors(ball, worst, slopes[y], y, gamma) for gamma in gammas])
+    # The loss is t times the cross-entropy of scores (s - u e_y) / t, and so is phi_gamma, at gamma / t.
+    scores = found.values.scatter_add(1, own, torch.full_like(found.values[:, :1], -offset)) / soft
+    shifted = Outputs(scores, found.error / soft * (1.0 + 4.0 * UNIT))
+    weight, prices = model.last / soft if model.linear else None, [gamma and gamma / soft for gamma in gammas]
+    return soft * torch.stack([_logistic(weight, ball, shifted, worst, slopes, y, price) for price in prices])
 
 
 def _squared(model: Known, ball: Ball, found: Outputs, y: Tensor, gamma: float | None, inputs: int) -> Tensor:
@@ -82,22 +95,23 @@ def _errors(ball: Ball, worst: Tensor, slopes: Tensor, y: Tensor, gamma: float |
 
 
 def _logistic(
-    model: Known, ball: Ball, found: Outputs, worst: Tensor, slopes: Tensor, y: Tensor, gamma: float | None
+    weight: Tensor | None, ball: Ball, found: Outputs, worst: Tensor, slopes: Tensor, y: Tensor, gamma: float | None
 ) -> Tensor:
+    """Of the cross-entropy; the weights are those of a linear model, if it is one."""
     rounding = (2 * worst.shape[1] + 64) * UNIT
     loss = worst.logsumexp(1)
     loss = loss + rounding * (1.0 + loss.abs())
     if gamma is None:
         return loss
-    steepest = slopes.amax(1)
+    steepest = slopes[y].amax(1)
     far = steepest / gamma
     extra = rounding * (1.0 + loss.abs() + 2.0 * steepest * far)
-    if not model.linear:
-        return _highest(loss, worst, slopes, far, gamma).maximum(loss) + extra
-    widest = float(model.margins(ball.norm, model.last.shape[1]).max()) ** 2 / 4.0 * WIDER
-    upper = _highest(loss, worst, slopes, far, gamma, (_slope(model, ball, found, y), widest))
+    if weight is None:
+        return _highest(loss, worst, slopes[y], far, gamma).maximum(loss) + extra
+    widest = float(slopes.max()) ** 2 / 4.0 * WIDER
+    upper = _highest(loss, worst, slopes[y], far, gamma, (_slope(weight, ball, found, y), widest))
     if ball.norm == 2 and 2.0 * gamma > widest:
-        upper = upper.minimum(_ascended(model, found, y, gamma, widest))
+        upper = upper.minimum(_ascended(weight, found, y, gamma, widest))
     return upper.maximum(loss) + extra
 
 
@@ -120,9 +134,8 @@ def _highest(
     return torch.stack(tops).amin(0).amax(1)
 
 
-def _slope(model: Known, ball: Ball, found: Outputs, y: Tensor) -> Tensor:
+def _slope(weight: Tensor, ball: Ball, found: Outputs, y: Tensor) -> Tensor:
     """``||g||_*`` of a linear model's loss at each example, rounded upwards."""
-    weight = model.last
     share = found.values.softmax(1).scatter_add(1, y[:, None], -torch.ones(len(y), 1, dtype=torch.float64))
     length = power_norm(share @ weight, dual(ball.norm), 1)
     size = float(power_norm(weight, dual(ball.norm), 1).max())
@@ -130,9 +143,9 @@ def _slope(model: Known, ball: Ball, found: Outputs, y: Tensor) -> Tensor:
     return length * WIDER + 4.0 * size * off
 
 
-def _ascended(model: Known, found: Outputs, y: Tensor, gamma: float, widest: float) -> Tensor:
+def _ascended(weight: Tensor, found: Outputs, y: Tensor, gamma: float, widest: float) -> Tensor:
     """Examples move by ``W^T u``, so outputs by ``G u`` with ``G = W W^T``; any u proves, the best proves most."""
-    weight, outputs = model.last, found.values.T.contiguous()
+    outputs = found.values.T.contiguous()
     gram, size = weight @ weight.T, weight.abs() @ weight.abs().T
     label = torch.zeros_like(outputs).scatter_(0, y[None], 1.0)
     u = torch.zeros_like(label)
@@ -160,43 +173,17 @@ def steepest_slope(model: Known, ball: Ball, inputs: int) -> float:
 def largest_surrogate(
     model: Known, ball: Ball, shape: Sequence[int], box: tuple[float, float], gamma: float | None
 ) -> float:
-    """phi_gamma of the cross-entropy is never above this for an example in the box.
+    """phi_gamma of a classifier's loss is never above this for an example in the box.
 
-    It is at most ``logsumexp_j(A_j + K_yj^2 / (4 gamma))``, and each A_j is at most that in the center of the box, plus
-    what is gained by moving every input by half of the box's width.
+    Of the cross-entropy it is at most ``logsumexp_j(A_j + K_yj^2 / (4 gamma))``, and each A_j is at most that in the
+    center of the box, plus what is gained by moving every input by half of the box's width.
     """
-    low, high = box
+    (low, high), (offset, soft) = box, model.margin
     inputs, half = math.prod(shape), (high - low) / 2.0
     center = model.outputs(torch.full((1, *shape), low + half, dtype=torch.float64))
     scores = center.values[0]
     margins = scores - scores[:, None] + 2.0 * center.error + model.margins(math.inf, inputs) * half * WIDER
     gained = 0.0 if gamma is None else model.margins(ball.norm, inputs).square() / (4.0 * gamma)
-    most = float((margins + gained).logsumexp(1).max())
-    return most + 64.0 * len(scores) * UNIT * (1.0 + abs(most) + float(margins.abs().max()))
-
-
-def upper_mean(
-    weights: Sequence[float],
-    sizes: Sequence[int],
-    means: Sequence[float],
-    spreads: Sequence[float],
-    centers: Sequence[float],
-    most: float,
-    delta: float,
-) -> float:
-    """At least the mean of the populations' mixture, but for probability ``delta``.
-
-    Clients' examples are independent draws in ``[0, most]``, with mean m_i and mean squared distance v_i from a center
-    c_i that was chosen without them. With ``a_i = lambda_i / n_i``, ``L = log(2 / delta)``, ``w = sum_i a_i^2 n_i v_i``
-    and ``M = max_i a_i^2 max(c_i, most - c_i)^2`` the mean is at most, by Bernstein's inequality for the examples and
-    for their squares (docs/theory.md has the proof),
-
-        sum_i lambda_i m_i + sqrt(2 L) (sqrt(w + L M / 2) + sqrt(L M / 2)) + L max_i a_i most / 3.
-    """
-    log = math.log(2.0 / delta)
-    share = [weight / size for weight, size in zip(weights, sizes, strict=True)]
-    spread = math.fsum(a * a * size * v for a, size, v in zip(share, sizes, spreads, strict=True))
-    far = max((a * max(c, most - c)) ** 2 for a, c in zip(share, centers, strict=True)) * log / 2.0
-    mean = math.fsum(weight * value for weight, value in zip(weights, means, strict=True))
-    deviation = math.sqrt(spread + far) + math.sqrt(far)
-    return (mean + math.sqrt(2.0 * log) * deviation + log * max(share) * most / 3.0) * (1.0 + 64.0 * UNIT)
+    raised = (margins + offset * (1.0 - torch.eye(len(scores), dtype=torch.float64)) + gained) / soft
+    most = float(raised.logsumexp(1).max())
+    return soft * (most + 64.0 * len(scores) * UNIT * (1.0 + abs(most) + float(raised.abs().max())))

@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,10 +24,11 @@ from wafl.base.norms import NORMS, norm_name
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.attack import candidates, reached
-from wafl.promises.bound import Ball, largest_surrogate, steepest_slope, surrogates, upper_mean
+from wafl.promises.bets import STAKES, paid, upper_mean
+from wafl.promises.bound import Ball, largest_surrogate, steepest_slope, surrogates
 from wafl.promises.in_words import Facts
 from wafl.promises.known import UNIT, WIDER, Known, known
-from wafl.promises.promise import Claim, Content, Promise, client_digest, digest_of, to_bytes
+from wafl.promises.promise import Claim, Content, Promise, Witness, client_digest, digest_of, to_bytes
 from wafl.promises.published_labels import differences
 from wafl.promises.read import read_file
 from wafl.promises.sign import is_signed_by
@@ -35,7 +37,7 @@ from wafl.tasks.losses import output_loss
 from wafl.tasks.task import Loss
 
 CHUNK = 2048
-DRAWS = "the examples are independent draws that model, weights, gammas and centers do not depend on"
+DRAWS = "the examples are independent draws that model, weights, gammas and bets do not depend on"
 Status = Literal["recomputed", "attested", "wrong"]
 
 
@@ -166,20 +168,15 @@ def _read_model(claim: Claim, module: nn.Module, loss: Any, data: Federation | N
     if data is None:
         return proof, Line("model", "attested", f"{name}; give data to prove something")
     x = data.train.rows(torch.arange(min(len(data.train.y), 16)), torch.float64)
-    whole = _outputs(module, x)
-    if whole is None or not torch.allclose(whole, proof.plain(x), rtol=1e-6, atol=1e-9):
-        return None, Line("model", "attested", f"{name}; it computes something else than its layers")
-    return proof, Line("model", "recomputed", name)
-
-
-def _outputs(module: nn.Module, x: Tensor) -> Tensor | None:
-    """What the model itself gives, in float64 if it can; None if these inputs do not fit it."""
     try:
         with torch.no_grad():
             outputs: Tensor = copy.deepcopy(module).cpu().double().eval()(x)
+            same = outputs.ndim == 2 and torch.allclose(outputs, proof.plain(x), rtol=1e-6, atol=1e-9)
     except RuntimeError as error:
         raise ValueError(f"examples of shape {tuple(x.shape[1:])} do not fit the model: {error}") from error
-    return outputs if outputs.ndim == 2 else None
+    if not same:
+        return None, Line("model", "attested", f"{name}; it computes something else than its layers")
+    return proof, Line("model", "recomputed", name)
 
 
 class Checker:
@@ -190,6 +187,7 @@ class Checker:
         self._other, self.ball = other, ball_of(parts.claim)
         self._gammas = [witness.gamma for witness in parts.witnesses]
         self._places = {} if data is None else {name: place for place, name in enumerate(data.names)}
+        self.most = cache(self._most)
 
     def client(self, place: int) -> Line:
         """The numbers of one client: its examples, and that its means are no smaller than what is proven of them."""
@@ -208,17 +206,22 @@ class Checker:
             return Line(name, "attested", "its examples are the same; without a proof for the model, nothing else is")
         if self._claim.confidence is not None and self.most(None) == math.inf:
             return Line(name, "attested", "not checked: give data with their bounds")
-        values = torch.cat([surrogates(self._model, self.ball, x, y, self._gammas) for x, y in self._of(here)], 1)
+        examples = chunks(self._examples, here)
+        values = torch.cat([surrogates(self._model, self.ball, x, y, self._gammas) for x, y in examples], 1)
         for row, witness, now in zip(self._claim.rows, self._parts.witnesses, values, strict=True):
-            now = now.minimum(torch.tensor(self.most(witness.gamma)))
-            pairs = [("mean of phi", now, witness.means[place])]
-            if witness.draws is not None:
-                pairs.append(("spread", (now - witness.draws.centers[place]).square(), witness.draws.spreads[place]))
-            for what, numbers, published in pairs:
-                least = float(numbers.mean()) * (1.0 + 4.0 * (size + 8) * UNIT)
+            for what, mean, published in self._numbers(witness, place, now):
+                least = mean * (1.0 + 4.0 * (size + 8) * UNIT)
                 if not least <= published:
                     return Line(name, "wrong", f"radius {row.radius:g}: its {what} is {least:.6g}, not {published:.6g}")
         return Line(name, "recomputed", f"{size:,} examples")
+
+    def _numbers(self, witness: Witness, place: int, values: Tensor) -> Iterator[tuple[str, float, float]]:
+        """What the witness says about a client, with what it is if phi is this; everything grows with phi."""
+        values = values.clamp_max(self.most(witness.gamma))
+        yield "mean of phi", float(values.mean()), witness.means[place]
+        if witness.draws is not None:
+            for (_, part), pays in zip(STAKES, witness.draws.paid, strict=True):
+                yield "payment", float(paid(values, witness.draws.bets[place], part).mean()), pays[place]
 
     def row(self, place: int, clients: Mapping[str, Line]) -> Line:
         """What is promised at one radius: that it follows from the witnesses, and that no attack refutes it."""
@@ -254,10 +257,7 @@ class Checker:
         assert self._data is not None
         return self._data.train if self._claim.part == "train" else self._data.test
 
-    def _of(self, client: int) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from chunks(self._examples, client)
-
-    def most(self, gamma: float | None) -> float:
+    def _most(self, gamma: float | None) -> float:
         """What phi_gamma is never above, where that matters and is known."""
         if self._claim.confidence is None:
             return math.inf
@@ -282,10 +282,7 @@ class Checker:
             most, level = self.most(witness.gamma), (1.0 - self._claim.confidence) / len(self._claim.rows)
             if most == math.inf:
                 return None
-            centers = witness.draws.centers
-            if max(centers) > most:
-                return math.inf
-            mean = upper_mean(weights, sizes, witness.means, witness.draws.spreads, centers, most, level)
+            mean = upper_mean(weights, sizes, witness.draws.bets, witness.draws.paid, most, level)
         # Weights may sum to a little less than 1, and those of a mixture do not.
         total = (offset + mean / min(math.fsum(weights), 1.0)) * (1.0 + 64.0 * UNIT)
         return min(total, 1.0) if self._claim.metric == "error" else total
@@ -301,13 +298,13 @@ class Checker:
                 continue
             found = [
                 candidates(self._model, self.ball, x, y, witness.gamma, row.radius)
-                for x, y in self._of(self._places[client.name])
+                for x, y in chunks(self._examples, self._places[client.name])
             ]
             value, cost = (torch.cat(each) for each in zip(*found, strict=True))
             gained = value[:, 0] if witness.gamma is None else (value - witness.gamma * cost).amax(1)
-            mean, said = float(gained.mean()), witness.means[there]
-            if mean > said * WIDER:
-                return f"an attack on {client.name} reaches a mean of phi of {mean:.6g}, more than {said:.6g}"
+            for what, mean, said in self._numbers(witness, there, gained):
+                if mean > said * WIDER:
+                    return f"an attack on {client.name} reaches a {what} of {mean:.6g}, more than {said:.6g}"
             values.append(value)
             costs.append(cost)
             shares.append(torch.full((len(value),), client.weight / len(value), dtype=torch.float64))

@@ -17,7 +17,8 @@ from wafl.base.options import Count
 from wafl.data.arguments import check_arguments
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
-from wafl.promises.bound import Ball, steepest_slope, surrogates
+from wafl.promises.bets import STAKES, paid
+from wafl.promises.bound import Ball, from_outputs, steepest_slope, surrogates
 from wafl.promises.check import Checker, check, chunks, loss_of
 from wafl.promises.known import Known, known
 from wafl.promises.promise import (
@@ -40,6 +41,7 @@ from wafl.tasks.losses import output_loss
 from wafl.tasks.task import Loss
 from wafl.theory.certificates.certify import check_confidence, check_question, check_radii
 from wafl.theory.certificates.mixture import Mixture
+from wafl.theory.certificates.sampling import Sample
 from wafl.weights import ClientWeights
 
 ROOM = 1.0 + 1e-9
@@ -145,7 +147,8 @@ def _proof(module: nn.Module, loss: Loss, ball: Ball, clients: Federation, confi
     if found is None:
         raise PreconditionError(
             "nothing is proven about this model: certify a linear model, or a network of linear layers, convolutions, "
-            "pooling and tanh, sigmoid, SiLU or ReLU, with cross-entropy or squared error"
+            "pooling and tanh, sigmoid, SiLU or ReLU, or of wafl.models.layers, with cross-entropy, MarginLoss or "
+            "squared error"
         )
     if ball.metric == "error" and not found.classifies:
         raise PreconditionError("metric='error' needs a classifier: certify the loss of this model")
@@ -181,14 +184,14 @@ def _gammas(
     rows = torch.linspace(0, len(share) - 1, min(SOME, len(share)), dtype=torch.float64).long()
     x, y, some = examples.rows(rows, torch.float64), examples.y[rows], share[rows] / share[rows].sum()
     y = y.double() if y.is_floating_point() else y
-    found: list[float | None] = []
+    outputs, inputs, found = model.outputs(x), x[0].numel(), list[float | None]()
     for radius in radii:
         if radius == 0.0 or (ball.power == 1 and ball.metric == "loss"):
             found.append(None)
             continue
 
         def bound(gamma: float, radius: float = radius) -> float:
-            return gamma * ball.cost(radius) + float(some @ surrogates(model, ball, x, y, [gamma])[0])
+            return gamma * ball.cost(radius) + float(some @ from_outputs(model, ball, outputs, y, [gamma], inputs)[0])
 
         found.append(_least(bound, *_range(model, ball, x, y, some, radius)))
     return found
@@ -225,6 +228,10 @@ def _least(bound: Callable[[float], float], low: float, high: float) -> float:
     return min(found, key=found.__getitem__)
 
 
+def _published(values: Tensor) -> float:
+    return float(values.mean()) * ROOM + 1e-12
+
+
 def _witnesses(content: Content, model: Known, clients: Federation, examples: Examples) -> tuple[Witness, ...]:
     """Each client's numbers at each gamma, with room for what other machines compute."""
     checker, gammas = Checker(content, model, clients), [witness.gamma for witness in content.witnesses]
@@ -235,14 +242,21 @@ def _witnesses(content: Content, model: Known, clients: Federation, examples: Ex
 
     places = range(examples.num_clients)
     drawn = [numbers(examples, client) for client in places]
-    means = [[float(each.mean()) * ROOM + 1e-12 for each in client] for client in drawn]
+    means = [[_published(each) for each in client] for client in drawn]
     found = [Witness(gamma, tuple(each), None) for gamma, each in zip(gammas, zip(*means, strict=True), strict=True)]
     if content.claim.confidence is None:
         return tuple(found)
     trained = [numbers(clients.train, client) for client in places]
+    weights, sizes = ([getattr(each, key) for each in content.claim.clients] for key in ("weight", "examples"))
+    level = (1.0 - content.claim.confidence) / len(found)
     for row, witness in enumerate(found):
-        most = checker.most(witness.gamma)
-        centers = tuple(min(float(trained[client][row].mean()), most) for client in places)
-        spreads = (float((drawn[client][row] - centers[client]).square().mean()) * ROOM + 1e-12 for client in places)
-        found[row] = replace(witness, draws=Draws(centers, tuple(spreads)))
+        before = [client[row] for client in trained]
+        means, seconds = ([float(each.mean()) for each in part] for part in (before, [x.square() for x in before]))
+        training = Sample([len(each) for each in before], means, seconds, checker.most(witness.gamma))
+        bets = training.bets(weights, sizes, level)
+        pays = [
+            tuple(_published(paid(client[row], bet, part)) for client, bet in zip(drawn, bets, strict=True))
+            for _, part in STAKES
+        ]
+        found[row] = replace(witness, draws=Draws(tuple(bets), tuple(pays)))
     return tuple(found)

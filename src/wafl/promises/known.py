@@ -1,18 +1,19 @@
 """The models that the checker of certificates can prove something about: what they compute, and how steep they are.
 
-A sequence of plain layers is read into float64. Two things are known of it. The **outputs**, with a bound on what
-float64 has lost: a sum of n products is off by at most ``n u`` times the sum of their sizes (Higham, Accuracy and
-Stability of Numerical Algorithms, section 3.1; ``u = 2^-53``), so if layer k sums ``n_k`` numbers, what it computes is
-off by at most ``u sum_k (n_k + 4)`` times its *size*, which is what the same layers give for ``|x|``, with ``|W|`` and
-``|b|``. And the **slopes**: a margin ``s_j - s_y`` changes by at most ``K_yj ||x' - x||``, with ``K_yj`` the norm of
-the difference of two rows of the last layer, times the norms of the layers before it.
+A sequence of plain layers is read into float64; a layer that rescales its weights is the plain layer of those that it
+uses, as float64 gives them. Two things are known of it. The **outputs**, with a bound on what float64 has lost: a sum
+of n products is off by at most ``n u`` times the sum of their sizes (Higham, Accuracy and Stability of Numerical
+Algorithms, section 3.1; ``u = 2^-53``), so if layer k sums ``n_k`` numbers, what it computes is off by at most
+``u sum_k (n_k + 4)`` times its *size*, which is what the same layers give for ``|x|``, with ``|W|`` and ``|b|``. And
+the **slopes**: a margin ``s_j - s_y`` changes by at most ``K_yj ||x' - x||``, with ``K_yj`` the norm of the difference
+of two rows of the last layer, times the norms of the layers before it.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,15 +21,30 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from wafl.base.norms import dual, power_norm
-from wafl.tasks.losses import CrossEntropy, OutputLoss, SquaredError
+from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear
+from wafl.tasks.losses import CrossEntropy, MarginLoss, OutputLoss, SquaredError
+from wafl.tasks.rescaling import make_plain
 
 UNIT = 2.0**-53
 WIDER = 1.0 + 2.0**-30
 """Norms are made larger by this factor: the singular values of a matrix are off by far less."""
-SLOPES: dict[type[nn.Module], float] = {
-    nn.Identity: 1.0, nn.Flatten: 1.0, nn.ReLU: 1.0, nn.Tanh: 1.0, nn.Sigmoid: 0.25, nn.SiLU: 1.1
-}  # fmt: skip
+STEPS = 50
+"""How often the weights of the bound on a convolution's norm are improved."""
+RESCALED = (LipschitzLinear, LipschitzConv2d, NormalizedLinear)
+KEEPING = (nn.Identity, nn.Flatten, nn.PixelUnshuffle)
+"""Layers that put the same numbers into another order."""
+SLOPES: dict[type[nn.Module], float] = {nn.ReLU: 1.0, nn.Tanh: 1.0, nn.Sigmoid: 0.25, nn.SiLU: 1.1}
 """How steep activations are; for all but the sigmoid, ``|a(z)|`` is at most this times ``|z|``, too."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What is known of a layer: its l2 slope, what it makes of its inputs' sizes, and how many numbers it sums."""
+
+    module: nn.Module
+    slope: float
+    sizes: Callable[[Tensor], Tensor]
+    summed: int = 0
 
 
 @dataclass(frozen=True)
@@ -43,41 +59,41 @@ class Outputs:
 class Known:
     """A model that is a sequence of known layers, in float64, with a loss that is known."""
 
-    layers: tuple[nn.Module, ...]
+    layers: tuple[Layer, ...]
+    last: Tensor
+    """The weights of the last layer ``[C, H]``."""
     loss: OutputLoss
 
     @property
     def classifies(self) -> bool:
-        return isinstance(self.loss, CrossEntropy)
+        return isinstance(self.loss, CrossEntropy | MarginLoss)
 
     @property
-    def last(self) -> Tensor:
-        """The weights of the last layer ``[C, H]``."""
-        layer = self.layers[-1]
-        assert isinstance(layer, nn.Linear)
-        return layer.weight
+    def margin(self) -> tuple[float, float]:
+        """u and t of the loss ``t CE((s - u e_y) / t)``."""
+        return (self.loss.offset, self.loss.temperature) if isinstance(self.loss, MarginLoss) else (0.0, 1.0)
 
     @property
     def linear(self) -> bool:
         """Whether the outputs are an affine function of the flat input."""
-        return all(type(layer) in (nn.Flatten, nn.Identity) for layer in self.layers[:-1])
+        return all(type(layer.module) in (nn.Flatten, nn.Identity) for layer in self.layers[:-1])
 
     def plain(self, x: Tensor) -> Tensor:
         for layer in self.layers:
-            x = layer(x)
+            x = layer.module(x)
         return x
 
     def outputs(self, x: Tensor) -> Outputs:
         """Two passes: one for the outputs, one for their sizes."""
-        values, size, summed = x, x.abs(), 0
+        values, size = x, x.abs()
         with torch.no_grad():
             for layer in self.layers:
-                values, size, summed = layer(values), _size(layer, size), summed + _summed(layer) + 4
-        return Outputs(values, 2.0 * UNIT * summed * size.amax(1))
+                values, size = layer.module(values), layer.sizes(size)
+        return Outputs(values, 2.0 * UNIT * sum(layer.summed + 4 for layer in self.layers) * size.amax(1))
 
     def before(self) -> float:
         """The l2 slope of what comes before the last layer."""
-        return math.prod(steepness(layer) or 0.0 for layer in self.layers[:-1]) * WIDER
+        return math.prod(layer.slope for layer in self.layers[:-1]) * WIDER
 
     def margins(self, norm: float, inputs: int) -> Tensor:
         """``K [C (y), C (j)]`` for moves whose length is in this norm."""
@@ -100,27 +116,23 @@ class Known:
 
 def known(module: nn.Module, loss: OutputLoss) -> Known | None:
     """The model, if every layer is known and does nothing else, and the loss is; otherwise None."""
-    layers = _flat(copy.deepcopy(module).cpu().double().eval().requires_grad_(False))
-    if not layers or type(layers[-1]) is not nn.Linear or type(loss) not in (CrossEntropy, SquaredError):
+    layers = [_read(layer) for layer in _flat(copy.deepcopy(module).cpu().double().eval().requires_grad_(False))]
+    found = [layer for layer in layers if layer is not None]
+    if not found or len(found) < len(layers) or type(loss) not in (CrossEntropy, MarginLoss, SquaredError):
         return None
-    if any(not _is_plain(layer) or steepness(layer) is None for layer in layers):
-        return None
-    for layer in layers:
-        if isinstance(layer, nn.ReLU | nn.SiLU):
-            layer.inplace = False
-    return Known(tuple(layers), loss)
+    last = found[-1].module
+    return Known(tuple(found), last.weight, loss) if isinstance(last, nn.Linear) else None
 
 
 def _flat(module: nn.Module) -> list[nn.Module]:
-    kind = type(module)
-    if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward and _is_plain(module):
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and _is_plain(module):
         return [layer for part in module for layer in _flat(part)]
     return [module]
 
 
 def _is_plain(module: nn.Module) -> bool:
     """Whether it computes what its kind computes: nothing is replaced on the object, and nothing hooks into it."""
-    own = set(vars(module)) & {"forward", "_conv_forward", "__call__", "_call_impl"}
+    own = set(vars(module)) & {"forward", "_conv_forward", "rescale", "__call__", "_call_impl"}
     calls = type(module).__call__ is nn.Module.__call__ and (
         not isinstance(module, nn.Sequential) or type(module).__iter__ is nn.Sequential.__iter__
     )
@@ -128,48 +140,74 @@ def _is_plain(module: nn.Module) -> bool:
     return calls and not own and not hooks
 
 
-def steepness(layer: nn.Module) -> float | None:
-    """The l2 Lipschitz constant of a layer, rounded upwards; None if it is not known."""
+def _read(layer: nn.Module) -> Layer | None:
+    """What is known of a layer; None if that is nothing. Subclasses may compute anything, so kinds are compared."""
+    if not _is_plain(layer):
+        return None
+    if type(layer) in RESCALED and isinstance(layer, RESCALED):
+        layer.weight = nn.Parameter(layer.rescale(layer.weight), requires_grad=False)
+        layer = make_plain(layer)
     kind = type(layer)
-    if kind is nn.Flatten:
-        return 1.0 if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1) else None
     if kind in SLOPES:
-        return SLOPES[kind]
+        if isinstance(layer, nn.ReLU | nn.SiLU):
+            layer.inplace = False
+        least = 1.0 if kind is nn.Sigmoid else 0.0
+        return Layer(layer, SLOPES[kind], lambda size: (size * max(SLOPES[kind], 1.0)).clamp_min(least))
+    if kind in KEEPING and (not isinstance(layer, nn.Flatten) or (layer.start_dim, layer.end_dim) == (1, -1)):
+        return Layer(layer, 1.0, layer)
+    if kind is MaxMin:
+        return Layer(layer, 1.0, lambda size: torch.cat([torch.maximum(*size.chunk(2, dim=1))] * 2, dim=1))
     if kind is nn.Linear and isinstance(layer, nn.Linear):
-        return float(torch.linalg.matrix_norm(layer.weight.double(), ord=2)) * WIDER
+        slope = float(torch.linalg.matrix_norm(layer.weight, ord=2)) * WIDER
+        return Layer(layer, slope, _absolute(layer), layer.in_features + 1)
     if kind is nn.Conv2d and isinstance(layer, nn.Conv2d) and layer.padding_mode == "zeros":
-        # The norm of the kernel on one patch, times the root of how many patches an input is in.
-        parts = [part.double().flatten(1) for part in layer.weight.chunk(layer.groups)]
-        patch = max(float(torch.linalg.matrix_norm(part, ord=2)) for part in parts)
-        return patch * math.sqrt(_windows(layer.kernel_size, layer.stride, layer.dilation)) * WIDER
+        return Layer(layer, _convolution_norm(layer), _absolute(layer), layer.weight[0].numel() + 1)
     if kind is nn.MaxPool2d and isinstance(layer, nn.MaxPool2d) and not (layer.ceil_mode or layer.return_indices):
-        return math.sqrt(_windows(layer.kernel_size, layer.stride, layer.dilation)) * WIDER
+        return Layer(layer, math.sqrt(_windows(layer.kernel_size, layer.stride, layer.dilation)) * WIDER, layer)
     if kind is nn.AvgPool2d and isinstance(layer, nn.AvgPool2d):
-        if layer.ceil_mode or layer.divisor_override is not None or layer.padding:
-            return None
-        share = _windows(layer.kernel_size, layer.stride, 1) / math.prod(_pair(layer.kernel_size))
-        return math.sqrt(share) * WIDER
+        size = math.prod(_pair(layer.kernel_size))
+        slope = math.sqrt(_windows(layer.kernel_size, layer.stride, 1) / size) * WIDER
+        whole = not layer.ceil_mode and layer.divisor_override is None and not layer.padding
+        return Layer(layer, slope, layer, size) if whole else None
     return None
 
 
-def _size(layer: nn.Module, size: Tensor) -> Tensor:
-    """What a layer makes of the sizes of its inputs."""
-    if isinstance(layer, nn.Linear):
-        return functional.linear(size, layer.weight.abs(), None if layer.bias is None else layer.bias.abs())  # pyright: ignore[reportUnnecessaryComparison]
-    if isinstance(layer, nn.Conv2d):
-        bias = None if layer.bias is None else layer.bias.abs()
-        return layer._conv_forward(size, layer.weight.abs(), bias)  # pyright: ignore[reportPrivateUsage]
-    if isinstance(layer, nn.Sigmoid):
-        return size.clamp_min(1.0)
-    if isinstance(layer, nn.ReLU | nn.Tanh | nn.SiLU):
-        return size * SLOPES[type(layer)]
-    return layer(size)
+def _absolute(layer: nn.Linear | nn.Conv2d) -> nn.Module:
+    """The layer of the absolute values of its weights and biases."""
+    found = copy.deepcopy(layer)
+    for value in found.parameters():
+        value.abs_()
+    return found
 
 
-def _summed(layer: nn.Module) -> int:
-    if isinstance(layer, nn.Linear | nn.Conv2d):
-        return layer.weight[0].numel() + 1
-    return math.prod(_pair(layer.kernel_size)) if isinstance(layer, nn.AvgPool2d) else 0
+def _convolution_norm(layer: nn.Conv2d) -> float:
+    """At most the norm of a convolution W on images of any size.
+
+    It is at most that of the kernel on one patch, times the root of how many patches an input is in. And its square,
+    the largest eigenvalue of ``R = W^T W``, is at most ``max_i sum_j |R_ij| v_j / v_i`` for any positive numbers v of
+    the channels, with ``|R_ij|`` summed over all offsets of two pixels (Schur's test); the same holds of ``W W^T``.
+    Strides and zeros around an image take rows and columns away, and a dilated filter sees several images apart.
+    """
+    squares = list[float]()
+    for part in layer.weight.chunk(layer.groups):
+        patch = float(torch.linalg.matrix_norm(part.flatten(1), ord=2)) ** 2
+        windows = _windows(layer.kernel_size, layer.stride, layer.dilation)
+        squares.append(min(patch * windows, _by_entries(part), _by_entries(part.transpose(0, 1))))
+    return math.sqrt(max(squares)) * WIDER
+
+
+def _by_entries(weight: Tensor) -> float:
+    around = [side - 1 for side in weight.shape[2:]]
+    entries, sizes = (
+        functional.conv2d(each, each, padding=around).abs().sum((2, 3)) for each in (weight, weight.abs())
+    )
+    entries = entries + 2.0 * (weight[0].numel() + 8) * UNIT * sizes
+    least, v = math.inf, torch.ones(len(entries), dtype=torch.float64)
+    for _ in range(STEPS):
+        sums = entries @ v
+        least = min(least, float((sums / v).max()))
+        v = (sums / sums.max().clamp_min(1e-300)).clamp_min(1e-100)
+    return least
 
 
 def _stretch(norm: float, inputs: int) -> float:

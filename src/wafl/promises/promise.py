@@ -62,10 +62,13 @@ class Claim:
 
 @dataclass(frozen=True)
 class Draws:
-    """For a confidence, per client: a center, chosen without the examples, and their mean squared distance from it."""
+    """For a confidence, per client: a bet, chosen without the examples, and what they pay for each stake on average.
 
-    centers: tuple[float, ...]
-    spreads: tuple[float, ...]
+    What is paid is :mod:`wafl.promises.bets`'s; ``paid`` has a line for each stake.
+    """
+
+    bets: tuple[float, ...]
+    paid: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from wafl.base.files import SEAL, read_limited
 from wafl.base.json_types import as_type, check_types, parsed_table
+from wafl.promises.bets import STAKES
 from wafl.promises.promise import FORMAT, Content, Promise, to_bytes, whole_file
 from wafl.promises.sign import ALGORITHM
 
@@ -88,8 +89,8 @@ def _complaints(found: Content) -> Iterator[str]:
         yield "its witnesses are not one per radius"
     for row, witness in zip(claim.rows, found.witnesses, strict=False):
         draws, moves = witness.draws, row.radius > 0 and not (claim.power == 1 and claim.metric == "loss")
-        counts = {len(witness.means), *(() if draws is None else (len(draws.centers), len(draws.spreads)))}
-        if counts != {len(names)}:
+        each = [witness.means] if draws is None else [witness.means, draws.bets, *draws.paid]
+        if {len(numbers) for numbers in each} != {len(names)} or len(each) not in (1, 2 + len(STAKES)):
             yield "its witnesses do not have one number per client"
         if (draws is None) != (claim.confidence is None):
             yield "its confidence and its witnesses do not belong together"

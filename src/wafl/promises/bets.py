@@ -1,0 +1,77 @@
+"""From clients' examples to the distributions that they come from: the checker's own bound on a mean, by betting.
+
+The numbers ``X_ik`` of client i, ``n_i`` of them and N in all, are independent draws in ``[0, B]`` with mean ``mu_i``;
+its weight is ``lambda_i > 0``, and its bet ``b_i`` in ``(0, 1/B)`` was chosen without them. Then the *capital*
+``prod_ik (1 - b_i X_ik) / (1 - b_i mu_i)`` is not negative and 1 in the mean, so it is ``1 / delta`` or more with
+probability ``delta`` at most (Markov). Client i *pays* ``L_i``, the mean of ``-log(1 - b_i X_ik)``, which is all that
+is needed of its numbers. With ``c_i = lambda_i / (n_i b_i)``, a geometric mean is at most the arithmetic one, so
+
+    prod_i (1 - b_i mu_i)^n_i  <=  prod_i c_i^-n_i (sum_i n_i c_i (1 - b_i mu_i) / N)^N
+                                =  prod_i c_i^-n_i ((sum_i lambda_i / b_i - mu) / N)^N,    mu = sum_i lambda_i mu_i,
+
+and the logarithm of the capital is at least
+
+    sum_i n_i (log c_i - L_i)  -  N log((sum_i lambda_i / b_i - mu) / N).
+
+With m for mu, this grows with m. So if it is ``log(1 / delta)`` or more at some m, then ``mu < m``, but for probability
+``delta``. The same holds for several shares of a capital, which bet several parts of ``b_i``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from wafl.promises.known import UNIT
+
+STAKES = ((0.85, 1.0), (0.05, 1.0 / 4.0), (0.05, 1.0 / 16.0), (0.05, 1.0 / 64.0))
+"""Shares of the capital, and what each multiplies the bets by, in case the examples spread more than was thought."""
+SMALLEST = 1e-100
+"""Weights and bets below this prove nothing: they would end the arithmetic."""
+
+
+def paid(values: Tensor, bet: float, part: float) -> Tensor:
+    """``-log(1 - b x)`` of each number, rounded upwards; not a number, or infinite, if b x is not below 1."""
+    return -(-part * bet * values * (1.0 + 8.0 * UNIT)).log1p() * (1.0 + 16.0 * UNIT)
+
+
+def upper_mean(
+    weights: Sequence[float],
+    sizes: Sequence[int],
+    bets: Sequence[float],
+    paid: Sequence[Sequence[float]],
+    most: float,
+    delta: float,
+) -> float:
+    """More than ``sum_i lambda_i mu_i``, but for probability ``delta``; ``paid`` has a line for each stake."""
+    here = [place for place, weight in enumerate(weights) if weight > 0.0]
+    largest = most * math.fsum(weights) * (1.0 + 8.0 * UNIT)
+    if not all(bets[i] * most * (1.0 + 8.0 * UNIT) < 1.0 and min(weights[i], bets[i]) > SMALLEST for i in here):
+        return largest
+    count, stakes = sum(sizes[i] for i in here), list[tuple[float, float]]()
+    for (share, part), pays in zip(STAKES, paid, strict=True):
+        logs = [math.log(weights[i] / (sizes[i] * part * bets[i])) for i in here]
+        lost = math.fsum(sizes[i] * (1.0 + abs(log) + pays[i]) for i, log in zip(here, logs, strict=True))
+        won = math.fsum(sizes[i] * (log - pays[i]) for i, log in zip(here, logs, strict=True))
+        reach = math.fsum(weights[i] / (part * bets[i]) for i in here) * (1.0 + 16.0 * UNIT)
+        stakes.append((math.log(share) + won - 16.0 * UNIT * lost, reach))
+
+    def refuted(mean: float) -> bool:
+        """Whether the capital is surely at least ``1 / delta``: what rounding may have lost is taken off."""
+        capital = 0.0
+        for won, reach in stakes:
+            if mean >= reach:
+                return True
+            log = math.log((reach - mean) / count)
+            at_least = won - count * (log + 16.0 * UNIT * (1.0 + abs(log))) + math.log(delta)
+            capital += math.exp(min(at_least, 1.0))
+        return capital >= 1.0 + 1e-9
+
+    low, high = 0.0, largest
+    if not refuted(high):
+        return largest
+    while low < (middle := (low + high) / 2.0) < high:
+        low, high = (low, middle) if refuted(middle) else (middle, high)
+    return high

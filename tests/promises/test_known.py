@@ -1,0 +1,183 @@
+"""What the checker knows of layers, and what it proves of 1-Lipschitz networks, against the layers' matrices."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import wafl
+from tests.models.test_layers import LAYERS, operator
+from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear
+from wafl.promises.bound import Ball, largest_surrogate, surrogates
+from wafl.promises.known import Known, known
+from wafl.tasks.losses import CrossEntropy, OutputLoss
+
+CONVOLUTIONS = {
+    "plain": (nn.Conv2d(2, 4, 3, padding=1), 0.5),
+    "strided": (nn.Conv2d(3, 4, 3, stride=2), 0.5),
+    "patches": (nn.Conv2d(3, 8, 2, stride=2), 1.0 - 1e-6),
+    "dilated": (nn.Conv2d(2, 2, 3, dilation=2, padding=2), 0.4),
+    "grouped": (nn.Conv2d(4, 6, 3, groups=2, padding=2), 0.5),
+    "one tap": (nn.Conv2d(3, 5, 1), 1.0 - 1e-6),
+}
+MARGIN = wafl.MarginLoss(0.5, 0.25)
+
+
+def slope_of(layer: nn.Module) -> float:
+    found = known(nn.Sequential(layer, nn.Flatten(), nn.Linear(1, 2)), CrossEntropy())
+    assert found is not None
+    return found.layers[0].slope
+
+
+@pytest.mark.parametrize("kind", CONVOLUTIONS)
+def test_no_convolution_is_steeper_than_the_checker_says(kind: str) -> None:
+    layer, share = CONVOLUTIONS[kind]
+    shape = (layer.in_channels, 6, 5)
+    norm = float(torch.linalg.matrix_norm(operator(layer.double(), shape), ord=2))
+    assert norm <= slope_of(layer) <= norm / share
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e4])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_layers_that_rescale_their_weights_are_not_steeper_than_one(kind: str, scale: float) -> None:
+    make, shape = LAYERS[kind]
+    torch.manual_seed(0)
+    layer = make().double()
+    nn.init.normal_(layer.weight, std=scale)  # type: ignore[arg-type]
+    norm = float(torch.linalg.matrix_norm(operator(layer, shape), ord=2))
+    assert norm <= slope_of(layer) <= 1.0 + 1e-8
+
+
+def test_a_layer_that_rescales_in_a_way_of_its_own_is_not_known() -> None:
+    model = nn.Sequential(LipschitzLinear(2, 4), MaxMin(), NormalizedLinear(4, 2))
+    assert known(model, CrossEntropy()) is not None
+    model[0].rescale = lambda weight: 10.0 * weight
+    assert known(model, CrossEntropy()) is None
+
+    class Own(LipschitzLinear):
+        def rescale(self, weight: Tensor) -> Tensor:
+            return 10.0 * weight
+
+    assert known(nn.Sequential(Own(2, 4), MaxMin(), NormalizedLinear(4, 2)), CrossEntropy()) is None
+
+
+def test_layers_that_share_their_weights_are_rescaled_once_each() -> None:
+    first, second = LipschitzLinear(4, 4), LipschitzLinear(4, 4)
+    nn.init.normal_(first.weight)
+    second.weight = first.weight
+    model = nn.Sequential(first, MaxMin(), second, first, NormalizedLinear(4, 3)).double()
+    found, x = known(model, CrossEntropy()), torch.randn(5, 4, dtype=torch.float64)
+    assert found is not None
+    torch.testing.assert_close(found.plain(x), model(x), rtol=1e-13, atol=1e-13)
+
+
+def plane(loss: OutputLoss) -> Known:
+    torch.manual_seed(1)
+    model = nn.Sequential(LipschitzLinear(2, 8), MaxMin(), LipschitzLinear(8, 4), MaxMin(), NormalizedLinear(4, 3))
+    for layer in model:
+        if not isinstance(layer, MaxMin):
+            nn.init.normal_(layer.weight)  # type: ignore[arg-type]
+    found = known(model, loss)
+    assert found is not None
+    return found
+
+
+LINE = torch.linspace(-3.0, 3.0, 121, dtype=torch.float64)
+MOVES = torch.cartesian_prod(LINE, LINE)
+
+
+@pytest.mark.parametrize("linear", [False, True])
+@pytest.mark.parametrize("norm", [1, 2, math.inf])
+@pytest.mark.parametrize("loss", [CrossEntropy(), MARGIN, wafl.MarginLoss(2.0, 3.0)])
+def test_no_move_of_a_grid_gains_more(loss: OutputLoss, norm: float, linear: bool) -> None:
+    model, ball = plane(loss), Ball("loss", norm, 2)
+    if linear:
+        line = known(nn.Sequential(nn.Linear(2, 3)), loss)
+        assert line is not None
+        model = line
+    x, y = torch.rand(12, 2, dtype=torch.float64), torch.arange(12) % 3
+    moved = model.plain((x[:, None] + MOVES).flatten(0, 1))
+    values = loss.value(moved, y.repeat_interleave(len(MOVES))).view(len(x), -1)
+    for gamma in (0.05, 0.3, 2.0):
+        reached = (values - gamma * torch.linalg.vector_norm(MOVES, ord=norm, dim=1).square()).amax(1)
+        found = surrogates(model, ball, x, y, [gamma])[0]
+        assert bool((reached <= found).all())
+        assert float(reached.max()) <= largest_surrogate(model, ball, (2,), (0.0, 1.0), gamma)
+    if linear and norm == 2:
+        assert float((found - reached).mean()) < 0.02, "and it is not far above"
+
+
+def images() -> tuple[nn.Sequential, wafl.Federation]:
+    rng, draws = np.random.default_rng(0), torch.manual_seed(0)
+    pairs = [(rng.uniform(size=(24, 1, 4, 4)), rng.integers(0, 3, 24)) for _ in range(3)]
+    layers = [nn.PixelUnshuffle(2), LipschitzConv2d(4, 6, 3), MaxMin(), nn.Flatten(), NormalizedLinear(24, 3)]
+    model = nn.Sequential(*layers).double()
+    for layer in (model[1], model[4]):
+        nn.init.normal_(layer.weight, generator=draws)  # type: ignore[arg-type]
+    with torch.no_grad():  # labels that are mostly right, so that there is something to flip
+        pairs = [(x, np.where(rng.random(24) < 0.9, model(torch.from_numpy(x)).argmax(1).numpy(), y)) for x, y in pairs]
+    return model, wafl.Federation.from_arrays(pairs, bounds=(0.0, 1.0), num_classes=3)
+
+
+def flipped(distance: np.ndarray, radius: float) -> float:
+    """The largest share of examples that a budget of ``radius^2`` takes over the boundary, a part of the last one."""
+    left, share, count = radius**2, 0.0, len(distance)
+    for cost in np.sort(distance) ** 2 / count:
+        part = 1.0 if cost <= left else left / cost
+        share, left = share + part / count, left - part * cost
+    return share
+
+
+def test_a_promised_error_rate_is_that_of_the_layers_matrices(tmp_path: Path) -> None:
+    model, clients = images()
+    x, y = (torch.cat([clients.train.of(place)[part] for place in range(3)]) for part in (0, 1))
+    fold, wide = operator(model[0], (1, 4, 4)).numpy(), operator(model[1], (4, 2, 2)).numpy()
+    bias = np.repeat(model[1].bias.detach().numpy(), 4)
+    rows = model[4].weight.detach().numpy()
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    hidden = (x.double().flatten(1).numpy() @ fold.T) @ wide.T + bias
+    first, second = hidden[:, :12], hidden[:, 12:]
+    last = np.concatenate([np.maximum(first, second), np.minimum(first, second)], 1)
+    scores = last @ rows.T + model[4].bias.detach().numpy()
+    lead = scores[np.arange(len(y)), y][:, None] - scores
+    apart = np.linalg.norm(rows[y][:, None] - rows, axis=2)
+    apart[np.arange(len(y)), y] = 1e-300
+    lead[np.arange(len(y)), y] = 1.0
+    distance = (lead / apart).min(1).clip(0.0)
+    radii = [0.0, 0.05, 0.2]
+    promise = wafl.issue(model, clients, radii=radii, metric="error")
+    for radius in radii:
+        # The norm of the convolution is between that of its matrix on these images and 1.
+        least = flipped(distance / np.linalg.norm(wide, ord=2), radius)
+        assert least * (1.0 - 1e-9) <= promise.values[radius] <= flipped(distance, radius) * (1.0 + 1e-4) + 1e-9
+    promise.save(tmp_path / "certificate.json")
+    assert wafl.verify(tmp_path / "certificate.json", model=model, data=clients).recomputed
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", MARGIN])
+@pytest.mark.parametrize("options", [{}, {"norm": math.inf}, {"power": 1}, {"metric": "error"}], ids=str)
+def test_what_is_published_of_such_networks_is_what_a_search_certifies(options, loss, tmp_path: Path) -> None:
+    model, clients = images()
+    radii = [0.0, 0.02, 0.1]
+    promise = wafl.issue(model, clients, radii=radii, loss=loss, **options)
+    rows = wafl.certify(model, clients, radii=radii, loss=loss, achieved=False, **options)
+    for value, row in zip(promise.values.values(), rows, strict=True):
+        assert value == pytest.approx(row.best, rel=0.01)
+    promise.save(tmp_path / "certificate.json")
+    found = wafl.verify(tmp_path / "certificate.json", model=model, data=clients, loss=loss)
+    assert found.recomputed
+    other = wafl.MarginLoss(5.0, 1.0)  # every loss is larger
+    if "metric" not in options:
+        assert not wafl.verify(tmp_path / "certificate.json", model=model, data=clients, loss=other).ok
+
+
+def test_the_sizes_of_maxmin_are_those_of_the_larger_of_a_pair() -> None:
+    """Of 1 and -5 the smaller is -5, however large the first may be."""
+    model = known(nn.Sequential(MaxMin(), nn.Linear(2, 2)), CrossEntropy())
+    assert model is not None
+    assert model.layers[0].sizes(torch.tensor([[1.0, 5.0]])).tolist() == [[5.0, 5.0]]
