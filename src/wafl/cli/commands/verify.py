@@ -43,7 +43,7 @@ def verify(
     from wafl.base.visible import visible
     from wafl.cli.tables import verification
     from wafl.cli.terminal import make_console, say
-    from wafl.promises.check import verify as check
+    from wafl.promises.verify import verify as check
 
     with reading(trust):
         run = None if model is None else only_run(model)[1]
