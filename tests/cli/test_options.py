@@ -52,6 +52,8 @@ audit certificate.json --model runs/one --data mine --key issuer.pub.pem --trust
 run exp.toml --set data.num_clients=8 --set data.unseen=0.5 --name held --quiet
 next-client runs/held --radius 0.1 --population-radius 0.1 --norm 2 --metric error --confidence 0.5 --data-dir data
     --trust
+next-client runs/held --radius 0.1 --metric error --confidence 0.5 --output next.json --sign issuer.pem --data-dir data
+verify next.json --model runs/held --data runs/held --key issuer.pub.pem --data-dir data
 weights -s usps -t mnist --sample 5 --seed 1 --label-aware --size 8 --preprocess unit --data-dir data
     --output weights.png
 weights -s mnist -s usps --sample 5 --label-cost 1 --data-dir data

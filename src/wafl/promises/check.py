@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -28,10 +26,9 @@ from wafl.promises.bets import STAKES, paid, upper_mean
 from wafl.promises.bound import Ball, largest_surrogate, steepest_slope, surrogates
 from wafl.promises.in_words import Facts
 from wafl.promises.known import UNIT, WIDER, Known, known
-from wafl.promises.promise import Claim, Content, Promise, Witness, client_digest, digest_of, to_bytes
+from wafl.promises.next_client import NextClaim, NextClientPromise
+from wafl.promises.promise import Claim, Content, Promise, Witness, client_digest, digest_of
 from wafl.promises.published_labels import differences
-from wafl.promises.read import read_file
-from wafl.promises.sign import is_signed_by
 from wafl.results.run import Run
 from wafl.tasks.losses import output_loss
 from wafl.tasks.task import Loss
@@ -52,7 +49,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Verification:
-    """What :func:`verify` found.
+    """What :func:`wafl.verify` found.
 
     Args:
         lines: of the certificate: its model, each radius, and what is said besides.
@@ -66,7 +63,7 @@ class Verification:
     clients: Mapping[str, Line]
     share: float
     signed: bool
-    promise: Promise
+    promise: Promise | NextClientPromise
 
     @property
     def ok(self) -> bool:
@@ -75,11 +72,11 @@ class Verification:
 
     @property
     def recomputed(self) -> bool:
-        """Whether every radius was proven again."""
+        """Whether all that is promised was proven again."""
         return self.ok and all(line.status == "recomputed" for line in self.lines if line.name.startswith("radius "))
 
     @property
-    def values(self) -> Mapping[float, float]:
+    def values(self) -> Mapping[Any, float]:
         return self.promise.values
 
     @property
@@ -92,38 +89,24 @@ class Verification:
         return "\n".join([*table, f"recomputed: {self.share:.1%} of the clients' weight"])
 
 
-def verify(
-    file: str | os.PathLike[str],
-    *,
-    model: Run | nn.Module | None = None,
-    data: Federation | None = None,
-    key: str | os.PathLike[str] | None = None,
-    loss: Loss | None = None,
-) -> Verification:
-    """Prove a certificate again, as far as the model and the data at hand allow.
-
-    Args:
-        file: what :meth:`Promise.save` wrote.
-        model: the model that it is about.
-        data: clients that it is about, all or some of them, known by their names.
-        key: the file of an Ed25519 public key: a file that its owner did not sign, byte by byte, is refused.
-        loss: the loss to use instead of the run's own; cross-entropy for a plain model.
-
-    Returns:
-        Every line of the certificate, with what was found.
-    """
-    path = Path(file)
-    promise, signature = read_file(path)
-    if key is not None and signature is None:
-        raise ValueError(f"{path} is not signed: ask who issued it for a signed one, or leave the key out")
-    if key is not None and not is_signed_by(to_bytes(promise.content), signature or "", key):
-        raise ValueError(f"{path} was not signed with this key, or was changed since: do not rely on it")
-    return replace(check(promise, model, data, loss), signed=key is not None)
-
-
 def check(promise: Promise, model: Run | nn.Module | None, data: Federation | None, loss: Loss | None) -> Verification:
     """Every line of a certificate against what can be proven."""
-    claim, module = promise.parts.claim, model.module if isinstance(model, Run) else model
+    claim = promise.parts.claim
+    proof, about, facts = examined(claim, model, data, loss)
+    checker = Checker(promise.parts, proof, data, about.status == "wrong")
+    clients = {client.name: checker.client(place) for place, client in enumerate(claim.clients)}
+    done = [client.weight for client in claim.clients if clients[client.name].status == "recomputed"]
+    rows = [checker.row(place, clients) for place in range(len(claim.rows))]
+    facts = replace(facts, proven=all(line.status == "recomputed" for line in rows))
+    lines = (about, *rows, *checker.rest(clients))
+    return Verification(lines, clients, math.fsum(done), False, Promise(promise.parts, facts))
+
+
+def examined(
+    claim: Claim | NextClaim, model: Run | nn.Module | None, data: Federation | None, loss: Loss | None
+) -> tuple[Known | None, Line, Facts]:
+    """What can be proven about a model, the line that says whether it is the one, and what follows from it."""
+    module = model.module if isinstance(model, Run) else model
     names = [client.name for client in claim.clients]
     if data is not None and not set(data.names) & set(names):
         raise ValueError(
@@ -135,13 +118,7 @@ def check(promise: Promise, model: Run | nn.Module | None, data: Federation | No
     if module is not None:
         proof, about = _read_model(claim, module, output_loss(loss_of(model, loss)), data)
         facts = replace(facts, loss=output_loss(loss_of(model, loss)).name, parameters=_parameters(module))
-    checker = Checker(promise.parts, proof, data, about.status == "wrong")
-    clients = {client.name: checker.client(place) for place, client in enumerate(claim.clients)}
-    done = [client.weight for client in claim.clients if clients[client.name].status == "recomputed"]
-    rows = [checker.row(place, clients) for place in range(len(claim.rows))]
-    facts = replace(facts, proven=all(line.status == "recomputed" for line in rows))
-    lines = (about, *rows, *checker.rest(clients))
-    return Verification(lines, clients, math.fsum(done), False, Promise(promise.parts, facts))
+    return proof, about, facts
 
 
 def loss_of(model: Run | nn.Module | None, loss: Loss | None) -> Loss:
@@ -156,7 +133,9 @@ def ball_of(claim: Claim) -> Ball:
     return Ball(claim.metric, {norm_name(norm): norm for norm in NORMS}[claim.norm], claim.power)
 
 
-def _read_model(claim: Claim, module: nn.Module, loss: Any, data: Federation | None) -> tuple[Known | None, Line]:
+def _read_model(
+    claim: Claim | NextClaim, module: nn.Module, loss: Any, data: Federation | None
+) -> tuple[Known | None, Line]:
     """What can be proven about the model, if it is the one, and the line that says so."""
     found = digest_of(module)
     name = f"SHA-256 {found[:16]}..."
@@ -244,7 +223,7 @@ class Checker:
     def rest(self, clients: Mapping[str, Line]) -> Iterator[Line]:
         """What is said besides."""
         if self._claim.confidence is not None:
-            yield self._bounds()
+            yield bounds_line(self._claim.metric, self._data, None if self._data is None else self._examples)
             yield Line("draws", "attested", DRAWS)
         if self._parts.labels is not None:
             yield self._labels(clients)
@@ -313,16 +292,6 @@ class Checker:
         found = reached(torch.cat(values), torch.cat(costs), torch.cat(shares), self.ball.cost(row.radius))
         return f"an attack reaches {found:.6g}, more than {row.value:.6g}" if found > row.value * WIDER else None
 
-    def _bounds(self) -> Line:
-        if self._data is None or self._claim.metric == "error":
-            return Line("bounds", "attested", "that the populations lie where their examples do, for what is needed")
-        if self._data.bounds is None:
-            return Line("bounds", "attested", "not checked: give data with their bounds")
-        (low, high), (least, most) = self._data.bounds, self._examples.span()
-        if not low <= least <= most <= high:
-            return Line("bounds", "wrong", f"examples lie in [{least:g}, {most:g}], outside [{low:g}, {high:g}]")
-        return Line("bounds", "attested", f"all examples of the populations lie in [{low:g}, {high:g}]")
-
     def _labels(self, clients: Mapping[str, Line]) -> Line:
         assert self._parts.labels is not None
         whole = all(clients[each.name].status == "recomputed" for each in self._claim.clients)
@@ -340,3 +309,15 @@ def chunks(examples: Examples, client: int) -> Iterator[tuple[Tensor, Tensor]]:
     for rows in torch.arange(begin, end).split(CHUNK):
         y = examples.y[rows]
         yield examples.rows(rows, torch.float64), y.double() if y.is_floating_point() else y
+
+
+def bounds_line(metric: str, data: Federation | None, examples: Examples | None) -> Line:
+    """Whether examples lie in the declared bounds, from which the largest possible loss follows."""
+    if data is None or examples is None or metric == "error":
+        return Line("bounds", "attested", "that the populations lie where their examples do, for what is needed")
+    if data.bounds is None:
+        return Line("bounds", "attested", "not checked: give data with their bounds")
+    (low, high), (least, most) = data.bounds, examples.span()
+    if not low <= least <= most <= high:
+        return Line("bounds", "wrong", f"examples lie in [{least:g}, {most:g}], outside [{low:g}, {high:g}]")
+    return Line("bounds", "attested", f"all examples of the populations lie in [{low:g}, {high:g}]")

@@ -128,7 +128,7 @@ def issue(
     checked = check(Promise(content), model, clients, loss)
     if not checked.recomputed:
         raise PreconditionError(f"the checker does not accept what was to be published, so it is not:\n{checked}")
-    return checked.promise
+    return Promise(content, checked.promise.facts)
 
 
 def _check_points(points: int, clients: Federation, metric: str, power: int, confidence: float | None) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from torch import nn
 
@@ -26,6 +26,7 @@ from wafl.promises.sign import ALGORITHM, sign
 
 FORMAT = 2
 Metric = Literal["loss", "error"]
+Parts = TypeVar("Parts")
 
 
 @dataclass(frozen=True)
@@ -124,21 +125,16 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Promise:
-    """A certificate: what its file holds, and the facts that were known to whoever made this object."""
+class Sealed(Generic[Parts]):
+    """What can be a file: what the file holds, and the facts that were known to whoever made this object."""
 
-    parts: Content
+    parts: Parts
     facts: Facts = field(default_factory=Facts)
 
     @property
     def content(self) -> dict[str, Any]:
         """What the file holds, as plain values."""
-        return asdict(self.parts)
-
-    @property
-    def values(self) -> dict[float, float]:
-        """The promised loss by radius, rounded upwards."""
-        return {row.radius: row.value for row in self.parts.claim.rows}
+        return asdict(cast(Any, self.parts))
 
     def save(self, path: str | os.PathLike[str], *, key: str | os.PathLike[str] | None = None) -> Path:
         """Write the certificate, and next to it a page in words, ``NAME.md``.
@@ -158,6 +154,16 @@ class Promise:
         write_whole(file, whole_file(self.content, signature))
         write_whole(page, f"{self}\n".encode())
         return page
+
+
+@dataclass(frozen=True)
+class Promise(Sealed[Content]):
+    """A certificate: what its file holds, and the facts that were known to whoever made this object."""
+
+    @property
+    def values(self) -> dict[float, float]:
+        """The promised loss by radius, rounded upwards."""
+        return {row.radius: row.value for row in self.parts.claim.rows}
 
     def __str__(self) -> str:
         return "\n".join(statement(self.content["claim"], self.facts))

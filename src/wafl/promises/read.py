@@ -13,6 +13,8 @@ from typing import Any
 from wafl.base.files import SEAL, read_limited
 from wafl.base.json_types import as_type, check_types, parsed_table
 from wafl.promises.bets import STAKES
+from wafl.promises.next_client import ABOUT, NextClientPromise, NextContent
+from wafl.promises.next_client import complaints as complaints_of_next
 from wafl.promises.promise import FORMAT, Content, Promise, to_bytes, whole_file
 from wafl.promises.sign import ALGORITHM
 
@@ -25,7 +27,7 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 VERSION = re.compile(r"[0-9A-Za-z.+-]{1,40}")
 
 
-def read_file(path: Path) -> tuple[Promise, str | None]:
+def read_file(path: Path) -> tuple[Promise | NextClientPromise, str | None]:
     """The certificate in a file, which may come from anywhere, and its signature, if it has one."""
     try:
         return read_promise(read_limited(path, LARGEST_FILE))
@@ -33,7 +35,7 @@ def read_file(path: Path) -> tuple[Promise, str | None]:
         raise ValueError(f"{path} is not a certificate, or was changed: {error}") from error
 
 
-def read_promise(data: bytes) -> tuple[Promise, str | None]:
+def read_promise(data: bytes) -> tuple[Promise | NextClientPromise, str | None]:
     """What a file holds, and its signature, if it has one; a ValueError if it is not a certificate."""
     content = parsed_table(data)
     if content.get("format") != FORMAT:
@@ -47,11 +49,17 @@ def read_promise(data: bytes) -> tuple[Promise, str | None]:
     content.pop(SEAL, None)
     if data != whole_file(content, signature):
         raise ValueError("its digest differs, or it was written by another program")
-    promise = Promise(as_type(Content, content))
+    promise = (
+        NextClientPromise(as_type(NextContent, content))
+        if content.get("about") == ABOUT
+        else Promise(as_type(Content, content))
+    )
     # Written again, only what is known is there: no other field, and no number of another type.
     if to_bytes(promise.content) != to_bytes(content):
         raise ValueError("it has a field that no certificate has, fields in another order, or numbers of other types")
-    for complaint in _complaints(promise.parts):
+    parts = promise.parts
+    own = _complaints(parts) if isinstance(parts, Content) else complaints_of_next(parts)
+    for complaint in (*own, *_common(parts), *_sizes(promise.content)):
         raise ValueError(complaint)
     return promise, signature
 
@@ -68,20 +76,13 @@ def _of_another_format(found: object) -> str:
 def _complaints(found: Content) -> Iterator[str]:
     """What is wrong with numbers that have the right types."""
     claim, labels = found.claim, found.labels
-    names = [client.name for client in claim.clients]
-    radii = [row.radius for row in claim.rows]
-    if not names or not radii:
-        yield "it is about no client, or promises nothing"
-    if len(set(names)) != len(names):
-        yield "a client is listed twice"
+    count, radii = len(claim.clients), [row.radius for row in claim.rows]
+    if not radii:
+        yield "it promises nothing"
     if len(set(radii)) != len(radii):
         yield "a radius is listed twice"
     if claim.confidence is not None and (not 0.0 < claim.confidence < 1.0 or claim.part != "test"):
         yield f"its confidence {claim.confidence:g} must lie between 0 and 1, and be about test examples"
-    if not all(map(DIGEST.fullmatch, [claim.model, *(client.sha256 for client in claim.clients)])):
-        yield "a digest is not one of SHA-256"
-    if any(not 1 <= client.examples < 2**40 for client in claim.clients):
-        yield "a client has no example, or more than anyone has"
     weights = [client.weight for client in claim.clients]
     if not all(0.0 <= weight <= 1.0 for weight in weights) or abs(math.fsum(weights) - 1.0) > 1e-9:
         yield "its weights are not shares that sum to 1"
@@ -90,7 +91,7 @@ def _complaints(found: Content) -> Iterator[str]:
     for row, witness in zip(claim.rows, found.witnesses, strict=False):
         draws, moves = witness.draws, row.radius > 0 and not (claim.power == 1 and claim.metric == "loss")
         each = [witness.means] if draws is None else [witness.means, draws.bets, *draws.paid]
-        if {len(numbers) for numbers in each} != {len(names)} or len(each) not in (1, 2 + len(STAKES)):
+        if {len(numbers) for numbers in each} != {count} or len(each) not in (1, 2 + len(STAKES)):
             yield "its witnesses do not have one number per client"
         if (draws is None) != (claim.confidence is None):
             yield "its confidence and its witnesses do not belong together"
@@ -106,6 +107,17 @@ def _complaints(found: Content) -> Iterator[str]:
         len({each.label for each in labels.labels}) != len(labels.labels) or not all(g > 0 for g in labels.gammas)
     ):
         yield "a label is listed twice, or a gamma is not above 0"
+
+
+def _common(found: Content | NextContent) -> Iterator[str]:
+    """What is wrong with what every file says: whose examples, of which model, when and with what."""
+    names = [client.name for client in found.claim.clients]
+    if not names or len(set(names)) != len(names):
+        yield "it is about no client, or a client is listed twice"
+    if not all(map(DIGEST.fullmatch, [found.claim.model, *(client.sha256 for client in found.claim.clients)])):
+        yield "a digest is not one of SHA-256"
+    if any(not 1 <= client.examples < 2**40 for client in found.claim.clients):
+        yield "a client has no example, or more than anyone has"
     try:
         dated = datetime.fromisoformat(found.issued).tzinfo is not None
     except ValueError:
@@ -113,7 +125,6 @@ def _complaints(found: Content) -> Iterator[str]:
     numbers = [version for version in found.versions.values() if version is not None]
     if not dated or tuple(found.versions) != PACKAGES or not all(map(VERSION.fullmatch, numbers)):
         yield "it does not say when and with what it was issued"
-    yield from _sizes(Promise(found).content)
 
 
 def _sizes(value: Any, inside: str = "") -> Iterator[str]:

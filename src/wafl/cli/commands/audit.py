@@ -26,7 +26,7 @@ def audit(
     from wafl.cli.tables import audited
     from wafl.cli.terminal import make_console, say
     from wafl.promises.audit import audit as look
-    from wafl.promises.check import verify
+    from wafl.promises.verify import verify
 
     with reading(trust):
         run = only_run(model)[1]

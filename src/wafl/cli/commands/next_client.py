@@ -27,32 +27,39 @@ def next_client(
     norm: GroundNorm = "2",
     metric: Metric = "loss",
     confidence: Annotated[float, Option(help="The probability with which each statement holds.")] = 0.95,
+    output: Annotated[
+        Path | None,
+        Option("--output", "-o", help="Write it as a file that wafl verify checks; the page in words is next to it."),
+    ] = None,
+    sign: Annotated[
+        Path | None, Option(metavar="KEY", help="An Ed25519 private key without a password that signs the file.")
+    ] = None,
     data_dir: DataDir = None,
     trust: Trust = False,
 ) -> None:
     """Say what a client that nobody has seen may expect, from those that were held out of training.
 
     The mean over all clients, what at least 90% of them have, and the next one: each with the probability that
-    --confidence says, or why nothing can be said.
+    --confidence says, or why nothing can be said. With --output, what wafl verify can prove of it is a file.
     """
-    from typing import Any, cast
+    from typing import Any
 
     from wafl.base.visible import visible
+    from wafl.promises.next_client_issue import issue_next_client
     from wafl.theory.population.next_client import next_client as expect
 
     with reading(trust):
+        if sign is not None and output is None:
+            raise ValueError("--sign signs a file: give --output too")
         name, model = only_run(run)
         seen, unseen = seen_and_unseen({name: model}, run, data_dir)
         if unseen is None:
             raise ValueError(f"{run} held no client out of training: train it with data.unseen, such as 0.5")
-        found = expect(
-            model,
-            seen,
-            unseen,
-            radius=radius,
-            population_radius=population_radius,
-            norm=parse_norm(norm),
-            metric=cast(Any, metric),
-            confidence=confidence,
-        )
+        options: dict[str, Any] = {"norm": parse_norm(norm), "metric": metric, "confidence": confidence}
+        if output is None:
+            found = expect(model, seen, unseen, radius=radius, population_radius=population_radius, **options)
+        else:
+            found = issue_next_client(model, seen, unseen, radius=radius + population_radius, **options)
+            output.parent.mkdir(parents=True, exist_ok=True)
+            found.save(output, key=sign)
     typer.echo(visible(str(found)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from wafl.cli.shared import DataDir, PublicKey, Trust, clients_of, only_run, reading
+from wafl.cli.shared import DataDir, PublicKey, Trust, only_run, reading, seen_and_unseen
 
 if TYPE_CHECKING:
     from wafl.data.federation import Federation
@@ -21,7 +21,9 @@ UNSIGNED = (
 
 
 def verify(
-    certificate: Annotated[Path, Argument(metavar="CERTIFICATE", help="The file that wafl certify wrote.")],
+    certificate: Annotated[
+        Path, Argument(metavar="CERTIFICATE", help="The file that wafl certify or next-client wrote.")
+    ],
     model: Annotated[
         Path | None, Option(metavar="RUN", help="The run that it is about, such as runs/digits/wafl.")
     ] = None,
@@ -43,11 +45,14 @@ def verify(
     from wafl.base.visible import visible
     from wafl.cli.tables import verification
     from wafl.cli.terminal import make_console, say
-    from wafl.promises.check import verify as check
+    from wafl.promises.next_client import NextClientPromise
+    from wafl.promises.read import read_file
+    from wafl.promises.verify import verify as check
 
     with reading(trust):
         run = None if model is None else only_run(model)[1]
-        clients = None if data is None else read_data(data, run, data_dir)
+        held = isinstance(read_file(certificate)[0], NextClientPromise)
+        clients = None if data is None else read_data(data, run, data_dir, held=held)
         found = check(certificate, model=run, data=clients, key=key)
     typer.echo(visible(f"{found.promise}\n"))
     make_console().print(verification(certificate, found))
@@ -57,8 +62,11 @@ def verify(
         raise typer.Exit(1)
 
 
-def read_data(place: Path, run: Run | None, data_dir: Path | None) -> Federation:
-    """The clients of a study or run, made again, or of a folder of files, whose bytes the run prepares."""
+def read_data(place: Path, run: Run | None, data_dir: Path | None, *, held: bool = False) -> Federation:
+    """The clients of a study or run, made again, or of a folder of files, whose bytes the run prepares.
+
+    Of a study or run, ``held`` asks for the clients that were held out of training.
+    """
     from dataclasses import replace
 
     import torch
@@ -67,7 +75,12 @@ def read_data(place: Path, run: Run | None, data_dir: Path | None) -> Federation
     from wafl.data.client_files import read_folder
 
     if (place / "run.json").is_file() or (place / "config.toml").is_file():
-        return clients_of(load_runs(place), place, data_dir)
+        seen, unseen = seen_and_unseen(load_runs(place), place, data_dir)
+        if not held:
+            return seen
+        if unseen is None:
+            raise ValueError(f"{place} held no client out of training: give a study with data.unseen")
+        return unseen
     prepare = None if run is None or run.intake.prepare.name == "none" else run.intake.prepare
     clients = read_folder(place, preprocess=None if prepare is None else prepare.name)
     if prepare is None or clients.train.raw.dtype != torch.uint8:

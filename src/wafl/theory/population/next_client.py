@@ -196,11 +196,7 @@ def next_client(
     check_arguments("next_client(model, seen, unseen)", model, seen)
     check_confidence(confidence, "test")
     check_radii([radius, population_radius])
-    if unseen.input_shape != seen.input_shape or unseen.num_classes != seen.num_classes:
-        raise ValueError(
-            f"unseen clients have examples of shape {unseen.input_shape} with {unseen.num_classes} classes, those that "
-            f"trained {seen.input_shape} with {seen.num_classes}: hold out clients of the same federation"
-        )
+    check_alike(seen, unseen)
     reach = radius + population_radius
     chosen = certify(
         model,
@@ -232,6 +228,15 @@ def next_client(
     if proven and setting and metric == "loss":
         _hold(theirs, unseen.names, sample, float(offset), gamma, reach, chosen, seed)
     return NextClient(unseen.names, sample, float(offset), trained, reach, norm, seen.unit, confidence, proven, metric)
+
+
+def check_alike(seen: Federation, unseen: Federation) -> None:
+    """Raise if clients that were held out cannot be of the federation that trained."""
+    if unseen.input_shape != seen.input_shape or unseen.num_classes != seen.num_classes:
+        raise ValueError(
+            f"unseen clients have examples of shape {unseen.input_shape} with {unseen.num_classes} classes, those that "
+            f"trained {seen.input_shape} with {seen.num_classes}: hold out clients of the same federation"
+        )
 
 
 def _loss_moments(chosen: Certificates, reach: float) -> tuple[Moments, dict[str, float], float, float]:

@@ -1,0 +1,382 @@
+"""Statements about the next client as files: against a slow proof, and against whoever changes a leaf of the JSON.
+
+The slow proof knows nothing of the library's: it moves examples over a grid of the plane, and counts places exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import wafl
+from tests.promises.test_issue import forge, status, write_keys
+from tests.promises.test_mutations import GRID, leaves, mutations
+from wafl.promises.next_client_check import _place, upper_mean
+from wafl.promises.promise import digest_of, whole_file
+
+Content = dict[str, Any]
+COUNT, SIZE = 7, 6
+
+KINDS: dict[str, dict[str, Any]] = {
+    "loss, nothing moves": {"radius": 0.0},
+    "loss, l2": {"radius": 0.3},
+    "loss, l_inf, of examples": {"radius": 0.2, "norm": math.inf, "own_sampling": False},
+    "error": {"radius": 0.1, "metric": "error", "share": 0.6},
+}
+
+
+@cache
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 3)).double()
+
+
+@cache
+def world() -> tuple[wafl.Federation, wafl.Federation]:
+    rng = np.random.default_rng(0)
+    pairs = [(np.clip(rng.uniform(size=2) + 0.2 * rng.normal(size=(SIZE, 2)), 0.0, 1.0), np.arange(SIZE) % 3)
+             for _ in range(COUNT + 5)]  # fmt: skip
+    clients = wafl.Federation.from_arrays(pairs, bounds=(0.0, 1.0), num_classes=3, test_fraction=0.5)
+    return clients.set_apart(list(range(5, COUNT + 5)))
+
+
+@cache
+def issued(kind: str) -> Content:
+    options = {"share": 0.7, **KINDS[kind]}
+    promise = wafl.issue_next_client(model(), *world(), confidence=0.7, **options)
+    return json.loads(json.dumps(promise.content))
+
+
+def written(content: Content, folder: Path) -> Path:
+    file = folder / "next.json"
+    file.write_bytes(whole_file(content, None))
+    return file
+
+
+@cache
+def losses(metric: str, place: int) -> np.ndarray:
+    """Of every example of a held-out client, train and test, after every move of the grid."""
+    unseen = world()[1]
+    parts = [part.of(place) for part in (unseen.train, unseen.test)]
+    x = np.concatenate([each.double().numpy() for each, _ in parts])
+    y = np.concatenate([each.numpy() for _, each in parts])
+    return grid_losses(metric, x, y)
+
+
+def grid_losses(metric: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    moved = torch.from_numpy((x[:, None] + GRID).reshape(-1, 2))
+    with torch.no_grad():
+        outputs = model()(moved).numpy().reshape(len(x), len(GRID), 3)
+    own = np.take_along_axis(outputs, y[:, None, None], -1)[..., 0]
+    if metric == "loss":
+        return np.log(np.exp(outputs - own[..., None]).sum(-1))
+    outputs[np.arange(len(y)), :, y] = -np.inf
+    return (outputs.max(-1) >= own).astype(float)
+
+
+def phi(claim: Content, table: np.ndarray, gamma: float | None) -> np.ndarray:
+    order = {"l1": 1, "l2": 2, "l_inf": np.inf}[claim["norm"]]
+    price = np.linalg.norm(GRID, ord=order, axis=1) ** 2 * (1e30 if gamma is None else gamma)
+    return (table - price).max(1)
+
+
+def first_place(share: Fraction | None, count: int, level: Fraction) -> int:
+    """The smallest place that will do, from the definitions, with fractions."""
+    for place in range(1, count + 1):
+        if share is None:
+            good = Fraction(place, count + 1) >= 1 - level
+        else:
+            ways = [math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(place, count + 1)]
+            good = sum(ways) <= level
+        if good:
+            return place
+    return count + 1
+
+
+def capital(values: np.ndarray, bet: float, delta: float, most: float) -> float:
+    """The largest mean that a gambler who bets that it is smaller does not refute, by bisection."""
+    low, high = 0.0, most
+    for _ in range(200):
+        mean = (low + high) / 2.0
+        won = np.log((1.0 - bet * values) / (1.0 - bet * mean)).sum()
+        low, high = (low, mean) if won >= math.log(1.0 / delta) else (mean, high)
+    return high
+
+
+def slow_proof(content: Content) -> str | None:
+    """Why the file is not true of these clients, from the printed page and the grid; None if it is."""
+    claim, witness, unseen = content["claim"], content["witness"], world()[1]
+    if claim["model"] != digest_of(model()):
+        return "another model"
+    names = [client["name"] for client in claim["clients"]]
+    if len(set(names)) != len(names) or set(names) != set(unseen.names):
+        return "other clients"
+    held = unseen.train.joined(unseen.test)
+    for client in claim["clients"]:
+        if (
+            client["examples"] != SIZE
+            or client["sha256"] != held.of_clients([unseen.names.index(client["name"])]).digest()
+        ):
+            return "other examples"
+    gamma, delta = witness["gamma"], 1 - Fraction(repr(claim["confidence"]))
+    offset = 0.0 if gamma is None else gamma * claim["radius"] ** 2
+    tables = [phi(claim, losses(claim["metric"], unseen.names.index(name)), gamma) for name in names]
+    corners = np.array([[a, b] for a in (0.0, 0.5, 1.0) for b in (0.0, 0.5, 1.0)])
+    most = 1.0
+    if claim["metric"] == "loss":
+        most = max(phi(claim, grid_losses("loss", corners, np.full(9, label)), gamma).max() for label in range(3))
+    for said in claim["statements"]:
+        if said["about"] == "mean":
+            least = capital(np.array([each.mean() for each in tables]), witness["bet"], float(delta), most)
+        else:
+            share = None if said["share"] is None else Fraction(repr(said["share"]))
+            place = first_place(share, len(names), delta / 2 if claim["own_sampling"] else delta)
+            if place > len(names):
+                return "too few clients"
+            values = [each.mean() for each in tables]
+            if claim["own_sampling"]:
+                bets = zip(tables, witness["own"]["bets"], strict=True)
+                values = [capital(each, bet, float(delta / 2 / len(names)), most) for each, bet in bets]
+            least = sorted(values)[place - 1]
+        least = min(offset + least, 1.0 if claim["metric"] == "error" else math.inf)
+        # The grid finds a little less than the best move.
+        if said["value"] < least * (1.0 - 1e-9):
+            return f"{said['about']}: {said['value']} is below {least}"
+    return None
+
+
+def check_mutations(kind: str, tmp_path: Path, share: float) -> None:
+    content, unseen = issued(kind), world()[1]
+    assert slow_proof(content) is None, "the file as it was issued"
+    accepted, refused, draw = 0, 0, random.Random(0)
+    for path in leaves(content):
+        for name, other in mutations(content, path):
+            if draw.random() > share:
+                continue
+            try:
+                file = written(other, tmp_path)
+                found = wafl.verify(file, model=model(), data=unseen)
+                assert not wafl.verify(file).recomputed
+                assert wafl.verify(file).share == 0.0
+            except ValueError:
+                refused += 1
+                continue
+            where = f"{kind}: {'.'.join(map(str, path))} {name}"
+            if found.recomputed:
+                accepted += 1
+                assert slow_proof(other) is None, where
+            assert found.recomputed or not found.ok or found.share < 1.0, where
+    assert refused > 100 * share
+    assert accepted > 10 * share
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_some_changes_of_a_file_are_refused_or_true(kind: str, tmp_path: Path) -> None:
+    check_mutations(kind, tmp_path, 0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_change_of_a_file_is_refused_or_true(kind: str, tmp_path: Path) -> None:
+    check_mutations(kind, tmp_path, 1.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_is_recomputed_with_model_and_data_and_attested_without(kind: str, tmp_path: Path) -> None:
+    file, unseen = written(issued(kind), tmp_path), world()[1]
+    found = wafl.verify(file, model=model(), data=unseen)
+    assert (found.ok, found.recomputed, found.share) == (True, True, 1.0)
+    assert {name for name, each in status(found).items() if each == "attested"} == {
+        "draws", "bounds", "issued", "versions"
+    }  # fmt: skip
+    assert "It is proven." in str(found.promise)
+    for given in ({}, {"model": model()}, {"data": unseen}):
+        without = wafl.verify(file, **given)
+        assert set(status(without).values()) == {"attested"}
+        assert (without.ok, without.recomputed, without.share) == (True, False, 0.0)
+        assert "the word of whoever issued this" in str(without.promise)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_published_is_about_what_is_found(kind: str) -> None:
+    """Linear models: the checker's means are at most 6% larger here, and its bets are not hedged."""
+    options = {"share": 0.7, **KINDS[kind]}
+    share, own = options.pop("share"), options.pop("own_sampling", True)
+    said = wafl.next_client(model(), *world(), confidence=0.7, **options)
+    published = {each["about"]: each["value"] for each in issued(kind)["claim"]["statements"]}
+    assert published["mean"] <= 1.06 * said.mean()
+    assert published["share"] <= 1.06 * said.share(share, own_sampling=own)
+    assert published["next"] <= 1.06 * said.next(own_sampling=own)
+
+
+def test_a_client_checks_its_own_line_with_its_own_data(tmp_path: Path) -> None:
+    file, unseen = written(issued("loss, l2"), tmp_path), world()[1]
+    mine = unseen.of_clients([3])
+    found = wafl.verify(file, model=model(), data=mine)
+    assert (found.ok, found.recomputed, found.share) == (True, False, pytest.approx(1 / COUNT))
+    assert found.clients[mine.names[0]].status == "recomputed"
+    for change in (
+        lambda witness: witness["means"].__setitem__(3, witness["means"][3] * (1.0 - 1e-6)),
+        lambda witness: witness["own"]["lost"].__setitem__(3, witness["own"]["lost"][3] * (1.0 - 1e-6)),
+    ):
+        content = json.loads(json.dumps(issued("loss, l2")))
+        change(content["witness"])
+        assert (
+            wafl.verify(written(content, tmp_path), model=model(), data=mine).clients[mine.names[0]].status == "wrong"
+        )
+
+
+def without_the_hardest(content: Content) -> None:
+    """Leave out the client with the largest mean, as whoever wants a smaller number would."""
+    worst = int(np.argmax(content["witness"]["means"]))
+    own = content["witness"]["own"]
+    for numbers in (content["claim"]["clients"], content["witness"]["means"], own["bets"], own["lost"]):
+        del numbers[worst]
+
+
+def twice(content: Content, **changed: Any) -> None:
+    """List the client with the smallest mean once more."""
+    best = int(np.argmin(content["witness"]["means"]))
+    own = content["witness"]["own"]
+    content["claim"]["clients"].append({**content["claim"]["clients"][best], **changed})
+    for numbers in (content["witness"]["means"], own["bets"], own["lost"]):
+        numbers.append(numbers[best])
+
+
+def test_a_client_listed_twice_is_refused_and_one_under_another_name_recomputes_nothing(tmp_path: Path) -> None:
+    content = json.loads(json.dumps(issued("loss, l2")))
+    twice(content)
+    with pytest.raises(ValueError, match="a client is listed twice"):
+        wafl.verify(written(content, tmp_path))
+    content["claim"]["clients"][-1]["name"] = "ghost"
+    found = wafl.verify(written(content, tmp_path), model=model(), data=world()[1])
+    assert not found.recomputed
+    assert "the word of whoever issued this" in str(found.promise)
+
+
+def test_a_client_that_is_left_out_is_noticed_by_whoever_has_its_data(tmp_path: Path) -> None:
+    content = json.loads(json.dumps(issued("loss, l2")))
+    without_the_hardest(content)
+    found = wafl.verify(written(content, tmp_path), model=model(), data=world()[1])
+    assert status(found)["draws"] == "wrong"
+    assert not found.ok
+
+
+@pytest.mark.parametrize("level", [0.71, 0.9, 0.99])
+def test_another_confidence_with_the_same_values_is_wrong(level: float, tmp_path: Path) -> None:
+    content = json.loads(json.dumps(issued("loss, l2")))
+    content["claim"]["confidence"] = level
+    found = wafl.verify(written(content, tmp_path), model=model(), data=world()[1])
+    assert status(found)["radius 0.3, mean"] == "wrong"
+    assert status(found)["radius 0.3, next"] == "wrong"
+
+
+CHANGES: dict[str, Callable[[Content], object]] = {
+    "a statement twice": lambda c: c["claim"]["statements"].append(c["claim"]["statements"][0]),
+    "nothing promised": lambda c: c["claim"]["statements"].clear(),
+    "no client": lambda c: c["claim"]["clients"].clear(),
+    "a share of everyone": lambda c: c["claim"]["statements"][1].update(share=1.0),
+    "a mean of a share": lambda c: c["claim"]["statements"][0].update(share=0.5),
+    "a sampling that is a number": lambda c: c["claim"].update(own_sampling=1),
+    "no bets for own sampling": lambda c: c["witness"].update(own=None),
+    "bets without own sampling": lambda c: c["claim"].update(own_sampling=False),
+    "a bet of 0": lambda c: c["witness"].update(bet=0.0),
+    "a negative bet": lambda c: c["witness"].update(bet=-1.0),
+    "about something else": lambda c: c.update(about="everyone"),
+    "an unknown field": lambda c: c["claim"].update(statement="It is safe."),
+    "a digest of another kind": lambda c: c["claim"].update(model="md5"),
+    "a date in words": lambda c: c.update(issued="by a trusted authority"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_does_not_fit_together_is_refused(change: str, tmp_path: Path) -> None:
+    content = json.loads(json.dumps(issued("loss, l2")))
+    CHANGES[change](content)
+    with pytest.raises(ValueError, match="is not a certificate, or was changed"):
+        wafl.verify(written(content, tmp_path))
+
+
+def test_a_bolder_bet_than_any_number_allows_proves_nothing(tmp_path: Path) -> None:
+    content = json.loads(json.dumps(issued("error")))
+    content["witness"]["bet"] = content["witness"]["own"]["bets"][0] = 1.0
+    found = wafl.verify(written(content, tmp_path), model=model(), data=world()[1])
+    assert [line.status for line in found.lines[1:4]] == ["wrong"] * 3
+
+
+def test_it_is_signed_as_certificates_are(tmp_path: Path) -> None:
+    private, public = write_keys(tmp_path)
+    file = tmp_path / "next.json"
+    page = wafl.issue_next_client(model(), *world(), confidence=0.7).save(file, key=private)
+    assert wafl.verify(file, key=public).signed
+    assert "at least 0.7" in page.read_text()
+    forge(file, lambda content: content["claim"]["statements"][0].update(value=100.0))
+    assert wafl.verify(file).ok
+    with pytest.raises(ValueError, match="was not signed with this key, or was changed since"):
+        wafl.verify(file, key=public)
+    with pytest.raises(ValueError, match="does not say where its labels' examples are"):
+        wafl.audit(file, model(), world()[1])
+
+
+def test_the_page_says_no_less_than_the_file() -> None:
+    promise = wafl.issue_next_client(model(), *world(), radius=0.1, confidence=0.7, share=0.7)
+    cells = [line.split("|")[1:3] for line in str(promise).splitlines() if line.startswith("| ")][2:]
+    for (who, printed), (name, value) in zip(cells, promise.values.items(), strict=True):
+        assert value <= float(printed) <= value + 1.1e-4, name
+        assert ("0.7 of all clients" in who) == (name == "share 0.7")
+
+
+def test_what_nothing_can_be_said_about_is_left_out_or_refused_with_a_remedy() -> None:
+    seen, unseen = world()
+    few = unseen.of_clients(range(4))
+    assert set(wafl.issue_next_client(model(), seen, few).values) == {"mean"}
+    free = [replace(each, bounds=None) for each in (seen, unseen)]
+    with pytest.raises(wafl.PreconditionError, match=r"own sampling error needs bounds.*own_sampling=False"):
+        wafl.issue_next_client(model(), *free)
+    promise = wafl.issue_next_client(model(), *free, own_sampling=False, confidence=0.7, share=0.7)
+    assert set(promise.values) == {"share 0.7", "next"}
+    with pytest.raises(wafl.PreconditionError, match="4 clients say nothing about others"):
+        wafl.issue_next_client(model(), free[0], replace(few, bounds=None), own_sampling=False)
+    with pytest.raises(ValueError, match=r"share=1\.5 must lie between 0 and 1"):
+        wafl.issue_next_client(model(), seen, unseen, share=1.5)
+    other = nn.Sequential(nn.Linear(2, 4), nn.GELU(), nn.Linear(4, 3)).double()
+    with pytest.raises(wafl.PreconditionError, match="nothing is proven about this model"):
+        wafl.issue_next_client(other, seen, unseen)
+
+
+def test_a_network_is_promised_what_its_layers_prove(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    file = tmp_path / "next.json"
+    wafl.issue_next_client(network, *world(), radius=0.2, confidence=0.7, share=0.7).save(file)
+    assert wafl.verify(file, model=network, data=world()[1]).recomputed
+    network[1].forward = lambda x: 10.0 * x
+    assert wafl.verify(file, model=network, data=world()[1]).share == 0.0
+
+
+@pytest.mark.parametrize("count", [1, 4, 19, 60])
+def test_places_are_those_of_exact_fractions(count: int) -> None:
+    for level in (Fraction(1, 20), Fraction(1, 40), Fraction(1, 3)):
+        assert _place(None, count, level) == first_place(None, count, level)
+        for share in (0.1, 0.5, 0.9):
+            assert _place(share, count, level) == first_place(Fraction(repr(share)), count, level)
+
+
+def test_a_mean_by_betting_is_where_the_capital_is_one_over_delta() -> None:
+    rng = np.random.default_rng(0)
+    for count, bet, delta in ((5, 0.3, 0.05), (40, 0.9, 1e-4), (200, 0.01, 0.5)):
+        values = rng.uniform(size=count)
+        found = upper_mean(float(-np.log1p(-bet * values).mean()), count, bet, delta)
+        assert min(found, 1.0) == pytest.approx(capital(values, bet, delta, 1.0), rel=1e-9)
