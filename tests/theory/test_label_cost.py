@@ -194,7 +194,8 @@ def test_no_attack_with_labels_reaches_more_than_is_proven_of_many(name: str) ->
 def test_an_infinite_price_changes_no_bit() -> None:
     for case in (a_case(), a_network()):
         assert certified(case, label_cost=math.inf, achieved=False) == certified(case, achieved=False)
-    for options in ({"metric": "error"}, {"power": 1}):
+    asked: list[dict[str, Any]] = [{"metric": "error"}, {"power": 1}]
+    for options in asked:
         assert certified(a_case(), label_cost=math.inf, **options) == certified(a_case(), **options)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from wafl.attacks import WassersteinShift
 from wafl.base.checks import check_seed, check_space
@@ -40,7 +40,7 @@ from wafl.theory.certificates.upper import ErrorSurrogate, SearchedSurrogate, se
 from wafl.theory.constants.assumptions import data_free_constants, input_constants
 from wafl.theory.constants.constant import Constant
 from wafl.theory.constants.layer_by_layer import last_layer
-from wafl.theory.phi.linear_model import is_known
+from wafl.theory.phi.linear_model import LinearPhi, is_known
 from wafl.weights import ClientWeights, fixed
 
 LEAST_SHARE = 0.1
@@ -148,7 +148,7 @@ def certify(
             return None
         return mixture.worst_loss(WassersteinShift(radius, norm=norm, steps=50, tolerance=1e-3, bounds=None), seed)
 
-    limit = finite_above(mixture.task, bent) if curvature is None else None
+    limit = finite_above(mixture.task, mixture.params, norm) if curvature is None else None
     if limit is not None:
         limit += (mixture.task.loss.quadratic or 0.0) / label_cost
     question = Question(norm, power, metric, gap, limit, by_margins, label_cost)
@@ -244,11 +244,10 @@ class Question:
         return math.isfinite(self.label_cost)
 
 
-def finite_above(task: Task, bent: Constant) -> float | None:
-    """Above which gamma phi_gamma is finite: 0 for cross-entropy, ``L_zz / 2`` for a squared error, None if unknown."""
-    if task.linear(task.initial()[None]) is None or not is_known(task.loss):
-        return None
-    return 0.0 if task.loss.logistic else bent / 2.0
+def finite_above(task: Task, params: Tensor, norm: float) -> float | None:
+    """The gamma above which phi_gamma of a linear model is finite: 0 for cross-entropy; None if that is not known."""
+    layer = task.linear(params[None])
+    return None if layer is None or not is_known(task.loss) else LinearPhi(layer[0][0], task.loss, norm).limit
 
 
 def certificates_of(
