@@ -350,6 +350,18 @@ def test_the_certificate_of_a_squared_error_with_two_outputs_is_the_worst_case()
         assert row.value == pytest.approx(worst, rel=1e-6)
 
 
+@pytest.mark.parametrize("outputs", [2, 3])
+def test_the_certificate_of_several_outputs_in_l_inf_is_reached(outputs):
+    """It was up to 2.87 times what is reached."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        model = oracles.linear_model(rng.normal(size=(outputs, 8)))
+        y = rng.normal(size=(18, outputs))
+        case = theory.Case(model, "squared_error", rng.normal(size=(18, 8)), y, SIZES, WEIGHTS)
+        for row in certificates_of(case, [0.01, 0.3, 2.0, 50.0], math.inf).rows:
+            assert row.achieved <= row.value <= 1.001 * row.achieved
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_the_certificate_is_the_minimum_of_the_dual(seed):
     case = a_case("mlr", seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -60,12 +61,18 @@ def promised(
         reached = f"{best / row.achieved:.3f} times what is reached inside" if row.achieved else "nothing is reached"
         return best, reached
 
+    def refuse_labels() -> None:
+        if math.isfinite(found.label_cost):
+            raise PreconditionError(f"labels that change (label_cost={found.label_cost:g}): only for examples at hand")
+
     def of_distributions() -> Made:
+        refuse_labels()
         (drawn,) = certify(run, seen, radii=[row.radius], part="test", achieved=False, **options).rows
         return drawn.best, f"{drawn.margin:.3g} of it pays for the draw of the test examples"
 
     @cache
     def held_out() -> NextClient:
+        refuse_labels()
         if unseen is None:
             raise PreconditionError("no client was held out of training: data.unseen does so")
         said = next_client(run, seen, unseen, radius=row.radius, **options)

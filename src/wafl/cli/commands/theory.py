@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -30,7 +31,8 @@ def theory(
         str | None, Option(help="Bounds: the box of all inputs, LOW,HIGH. Default: that of the data.")
     ] = None,
     label_cost: Annotated[
-        float | None, Option(help="Bounds: the price kappa of changing a label. Default: that of the run.")
+        float | None,
+        Option(help="The price kappa of changing a label. Default: for bounds that of the run, for certificates inf."),
     ] = None,
     delta: Annotated[float, Option(help="Bounds: the probability that they fail.")] = 0.05,
     c1: Annotated[float | None, Option(help="Bounds: Fournier and Guillin's first constant.")] = None,
@@ -78,7 +80,8 @@ def theory(
                 target_distance=target_distance,
                 target_examples=target_examples,
             )
-            found[name] = certify(each, clients, radii=sizes, norm=ground, metric=cast(Any, metric))
+            price = math.inf if label_cost is None else label_cost
+            found[name] = certify(each, clients, radii=sizes, norm=ground, metric=cast(Any, metric), label_cost=price)
             place = len(sizes) // 2
             said = promised(each, clients, unseen, found[name], place, delta)
             console.print(promises(name, found[name], sizes[place], said))
@@ -91,8 +94,6 @@ def theory(
 
 
 def _concentration(c1: float | None, c2: float | None, alpha: float, shape: tuple[int, ...]) -> Concentration | None:
-    import math
-
     from wafl.theory import Concentration
 
     if c1 is None and c2 is None:

@@ -89,7 +89,7 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
         )
     steep, bent = (known.get(name, UNKNOWN) for name in ("L_z", "L_zz"))
     by_margins = knows_margins(task) or (question.metric == "error" and task.linear(params[None]) is None)
-    asked = replace(question, finite_above=finite_above(task, bent), by_margins=by_margins)
+    asked = replace(question, finite_above=finite_above(task, params, norm), by_margins=by_margins)
     found = certificates_of(means, radii, asked, roster.unit, steep, bent, lambda _: room_elsewhere)
     if confidence:
         domain = Domain(roster.input_shape, roster.bounds, roster.num_classes)

@@ -21,8 +21,10 @@ Metric = Literal["loss", "error"]
 class Certificate:
     """For every distribution within ``radius`` the expected loss is at most ``value``, found at ``gamma``.
 
-    ``simple`` is the cruder bound ``E[loss] + L_z radius``, or 1 for an error rate. ``achieved`` is the loss of a
-    distribution inside the ball, so the truth lies between it and the smaller of the two bounds.
+    ``simple`` is the cruder bound ``E[loss] + L_z radius``, or 1 for an error rate; where labels change, the loss in it
+    is that at the worst labels, each less ``gamma label_cost`` at ``gamma = L_z / (2 radius)``. ``achieved`` is the
+    loss of a distribution inside the ball, so the truth lies between it and the smaller of the two bounds; for
+    ``power=1`` it is approached, by ever less mass that goes ever farther.
     """
 
     radius: float
@@ -53,7 +55,7 @@ class Certificates:
 
     With a ``confidence``, all of them together hold for the distributions that the examples come from, with that
     probability over the draw of the examples. ``loss`` is the mean loss at radius 0; with ``metric="error"`` it and
-    every value are error rates.
+    every value are error rates. ``label_cost`` is the price at which labels change in the ball.
     """
 
     rows: tuple[Certificate, ...]
@@ -65,6 +67,7 @@ class Certificates:
     confidence: float | None = None
     metric: Metric = "loss"
     power: int = 2
+    label_cost: float = math.inf
 
     @property
     def proven(self) -> bool:
@@ -95,6 +98,8 @@ class Certificates:
         }
         norm = norm_name(self.norm)
         about = {"metric": self.metric, "power": self.power, "loss": self.loss, "norm": norm, "unit": self.unit}
+        if math.isfinite(self.label_cost):
+            about["label_cost"] = self.label_cost
         return {**about, "confidence": self.confidence, "constants": constants, "certificates": rows}
 
     def plot(self, path: str | os.PathLike[str] | None = None, **others: Certificates) -> Any:
@@ -169,6 +174,8 @@ class Certificates:
             label = "attested: it rests on the Lipschitz constant that the model declares"
         what = "error rate" if self.metric == "error" else "loss"
         ball = f"{norm_name(self.norm)} ball of W_{self.power}, {self.unit}, unbounded"
+        if math.isfinite(self.label_cost):
+            ball += f", labels change at {self.label_cost:g}"
         about = f"{what} in the {ball}; certified is {label}"
         return "\n".join([*lines, about + _with_probability(self.confidence)])
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from wafl.attacks import WassersteinShift
 from wafl.base.checks import check_seed, check_space
@@ -31,15 +31,16 @@ from wafl.tasks.task import Loss, Task
 from wafl.theory.certificates import other_spaces as elsewhere
 from wafl.theory.certificates.certificate import Certificate, Certificates, Metric
 from wafl.theory.certificates.dual import CLOSE, Surrogate, search_dual
+from wafl.theory.certificates.labels import check_label_cost, with_labels
 from wafl.theory.certificates.mixture import Asked, Mixture
 from wafl.theory.certificates.network_bound import AskMeans, knows_errors, knows_margins, prove_network, surrogates_of
 from wafl.theory.certificates.sampling import Domain, Drawn
-from wafl.theory.certificates.soundness import Room, hold_moved, hold_rows, room_of
+from wafl.theory.certificates.soundness import Room, hold_flipped, hold_moved, hold_rows, room_of
 from wafl.theory.certificates.upper import ErrorSurrogate, SearchedSurrogate, setting_of
 from wafl.theory.constants.assumptions import data_free_constants, input_constants
 from wafl.theory.constants.constant import Constant
 from wafl.theory.constants.layer_by_layer import last_layer
-from wafl.theory.phi.linear_model import is_known
+from wafl.theory.phi.linear_model import LinearPhi, is_known
 from wafl.weights import ClientWeights, fixed
 
 LEAST_SHARE = 0.1
@@ -68,16 +69,17 @@ def certify(
     confidence: float | None = None,
     space: str | None = None,
     shape: Any = None,
+    label_cost: float = math.inf,
     loss: Loss | None = None,
     seed: int = 0,
 ) -> Certificates:
     """How large the expected loss can be under any distribution within each radius of the clients' mixture.
 
     The mixture is that of the clients' examples at hand, or with a ``confidence`` that of the distributions from which
-    the clients' test examples were drawn. Labels stay fixed. The ball is unbounded: its distributions may leave the box
-    of the data, and the certificate holds for those inside it too. For linear models with cross-entropy or squared
-    error the certificate is tight. For networks it is proven if their layers are known, and looser; otherwise it is
-    an estimate, and ``proven`` is False. Everything is computed in float64.
+    the clients' test examples were drawn. Labels stay fixed unless they have a ``label_cost``. The ball is unbounded:
+    its distributions may leave the box of the data, and the certificate holds for those inside it too. For linear
+    models with cross-entropy or squared error the certificate is tight. For networks it is proven if their layers are
+    known, and looser; otherwise it is an estimate, and ``proven`` is False. Everything is computed in float64.
 
     Args:
         model: a model, or a run, which brings its own loss and client weights.
@@ -103,6 +105,9 @@ def certify(
             may be anything; the certificate is proven if that is known of what comes after, as of a linear head.
         shape: the matrix A of a ground cost ``||A^-1 (x' - x)||``, one number per feature for a diagonal A, or
             ``"clients"``, as in :class:`wafl.objectives.Wasserstein`.
+        label_cost: the price kappa at which the ball lets labels change, too: a move costs
+            ``||x' - x||^power + kappa 1(y' != y)``, with squared error ``||x' - x||^2 + kappa ||y' - y||^2``. What
+            is ``achieved`` of a network is still by moves that keep labels.
         loss: the loss to use instead of the run's own; cross-entropy for a plain model.
         seed: of the objective.
 
@@ -126,10 +131,11 @@ def certify(
             loss, client_weights = loss or model.loss, client_weights or fixed(model.client_weights.tolist())
         model, clients = elsewhere.moved(model, clients, space, shape)
     mixture = Mixture.of(model, clients, part, client_weights, loss)
+    check_label_cost(label_cost, mixture.task, curvature)
     if confidence is not None:
         check_confidence(confidence, part)
-        if power != 2:
-            raise PreconditionError("a confidence is for power=2: leave out power")
+        if power != 2 or math.isfinite(label_cost):
+            raise PreconditionError("a confidence is for power=2 and fixed labels: leave out power and label_cost")
     linear = mixture.task.linear(mixture.params[None]) is not None
     if metric == "error" and (clients.num_classes is None or not knows_errors(mixture.task)):
         raise PreconditionError(f"metric='error' {ERRORS}")
@@ -142,11 +148,14 @@ def certify(
             return None
         return mixture.worst_loss(WassersteinShift(radius, norm=norm, steps=50, tolerance=1e-3, bounds=None), seed)
 
-    limit = finite_above(mixture.task, bent) if curvature is None else None
-    question = Question(norm, power, metric, gap, limit, by_margins)
+    limit = finite_above(mixture.task, mixture.params, norm) if curvature is None else None
+    if limit is not None:
+        limit += (mixture.task.loss.quadratic or 0.0) / label_cost
+    question = Question(norm, power, metric, gap, limit, by_margins, label_cost)
     asked = (wanted, question, clients.unit, known["L_z"], bent)
     if confidence is None:
-        found = certificates_of(partial(mixture.means, seed=seed), *asked, partial(room_of, mixture), achieved=reach)
+        means = with_labels(partial(mixture.means, seed=seed), label_cost)
+        found = certificates_of(means, *asked, partial(room_of, mixture), achieved=reach)
         return found if achieved else replace(found, rows=tuple(replace(row, achieved=None) for row in found.rows))
     training = replace(mixture, examples=clients.train)
     chosen = certificates_of(partial(training.means, seed=seed), *asked, partial(room_of, training))
@@ -218,7 +227,8 @@ class Question:
     """What is certified: see :func:`certify`.
 
     ``finite_above`` is for a linear model whose phi_gamma is known: the gamma above which it is finite. ``by_margins``
-    says that the model is a network whose margins have known slopes (:mod:`wafl.theory.networks.margins`).
+    says that the model is a network whose margins have known slopes (:mod:`wafl.theory.networks.margins`). With a
+    finite ``label_cost`` the clients that are asked let their labels change (:mod:`wafl.theory.certificates.labels`).
     """
 
     norm: float = 2
@@ -227,13 +237,17 @@ class Question:
     gap: float = 0.02
     finite_above: float | None = None
     by_margins: bool = False
+    label_cost: float = math.inf
+
+    @property
+    def labels_move(self) -> bool:
+        return math.isfinite(self.label_cost)
 
 
-def finite_above(task: Task, bent: Constant) -> float | None:
-    """Above which gamma phi_gamma is finite: 0 for cross-entropy, ``L_zz / 2`` for a squared error, None if unknown."""
-    if task.linear(task.initial()[None]) is None or not is_known(task.loss):
-        return None
-    return 0.0 if task.loss.logistic else bent / 2.0
+def finite_above(task: Task, params: Tensor, norm: float) -> float | None:
+    """The gamma above which phi_gamma of a linear model is finite: 0 for cross-entropy; None if that is not known."""
+    layer = task.linear(params[None])
+    return None if layer is None or not is_known(task.loss) else LinearPhi(layer[0][0], task.loss, norm).limit
 
 
 def certificates_of(
@@ -251,7 +265,9 @@ def certificates_of(
     ``means`` asks the clients; ``steep`` and ``bent`` are L_z and L_zz; ``room`` says what float64 may have lost. None
     is handed out that lies below what was reached (:mod:`wafl.theory.certificates.soundness`).
     """
-    found = _found(means, radii, question, unit, steep, bent, achieved)
+    found = replace(_found(means, radii, question, unit, steep, bent, achieved), label_cost=question.label_cost)
+    if question.metric == "loss" and question.labels_move:
+        hold_flipped(found, means, room(found))
     if question.metric == "loss" and question.finite_above is None:
         hold_moved(found, means, room(found))
     return hold_rows(found, room(found))
@@ -270,22 +286,50 @@ def _found(
         clean, rows = _of_errors(means, radii, question)
         return Certificates(tuple(rows), clean, question.norm, unit, steep, bent, metric="error", power=question.power)
     clean = means(None, [{}]).value[0]
-    simple = [clean + steep * radius if radius > 0 else clean for radius in radii]
+    simple = _simple(means, radii, question, float(steep), clean)
     if question.power == 1:
-        # Beyond its steepest slope the loss gains nothing from distance, and below it everything.
-        rows = [
-            Certificate(radius, value, float(steep), value, None if question.finite_above is None else value)
-            for radius, value in zip(radii, simple, strict=True)
-        ]
+        rows = _of_order_one(means, radii, question, float(steep), simple)
     elif question.finite_above is not None:
         rows = _tight(means, radii, question, question.finite_above, clean, simple, float(steep))
     else:
-        found = prove_network(means, radii, question.norm, question.gap, steep, bent, question.by_margins, clean)
+        known = (question.norm, question.gap, steep, bent, question.by_margins, clean, question.labels_move)
+        found = prove_network(means, radii, *known)
         rows = [
             Certificate(radius, value, gamma, cruder, achieved(radius), tolerance)
             for radius, (value, gamma, tolerance), cruder in zip(radii, found, simple, strict=True)
         ]
     return Certificates(tuple(rows), clean, question.norm, unit, steep, bent, power=question.power)
+
+
+def _simple(means: AskMeans, radii: Sequence[float], question: Question, steep: float, clean: float) -> list[float]:
+    """``E[loss] + L_z radius``: the dual at the gamma at which moves of that slope gain the most."""
+    if not question.labels_move or math.isinf(steep):
+        return [clean + steep * radius if radius > 0 else clean for radius in radii]
+    gammas = [steep if question.power == 1 else steep / (2.0 * radius) for radius in radii if radius > 0]
+    flipped = iter(means(None, [{"gamma": gamma} for gamma in gammas]).value if gammas else [])
+    return [next(flipped) + steep * radius if radius > 0 else clean for radius in radii]
+
+
+def _of_order_one(
+    means: AskMeans, radii: Sequence[float], question: Question, steep: float, simple: Sequence[float]
+) -> list[Certificate]:
+    """Beyond its steepest slope the loss gains nothing from distance, and below it everything; labels may still pay."""
+    reached = [None if question.finite_above is None else value for value in simple]
+    if not question.labels_move or math.isinf(steep):
+        rows = zip(radii, simple, reached, strict=True)
+        return [Certificate(radius, value, steep, value, best) for radius, value, best in rows]
+
+    def ask(gammas: Sequence[float]) -> list[Surrogate]:
+        return surrogates_of(means(None, [{"gamma": gamma} for gamma in gammas]))
+
+    budgets = [math.sqrt(radius) for radius in radii]  # the search squares them
+    dual = search_dual(ask, budgets, steep, 1e-9)
+    found: list[Certificate] = []
+    for radius, budget, cruder, best in zip(radii, budgets, simple, reached, strict=True):
+        value, gamma = min(dual.least(budget), (cruder, steep)) if radius > 0 else (cruder, math.inf)
+        best = best if best is None or radius == 0 else dual.reached(budget)
+        found.append(Certificate(radius, value, gamma, cruder, best))
+    return found
 
 
 def _tight(
@@ -305,7 +349,8 @@ def _tight(
         settings = [{"gamma": gamma, "proven": 0.0, "tolerance": question.gap * exact} for gamma in gammas]
         return surrogates_of(means(report, settings))
 
-    close = CLOSE if limit > 0 else min(question.gap / 4.0, 0.01)  # a closed form costs nothing
+    # A closed form costs nothing; where labels change, the cost jumps.
+    close = CLOSE if limit > 0 or question.labels_move else min(question.gap / 4.0, 0.01)
     targets = [radius for radius in radii if radius > 0]
     # No move at gamma is longer than L_z / (2 gamma), so each radius's gamma is at most L_z / (2 radius).
     first = sorted({slope / (2.0 * radius * share) for radius in targets for share in (1.0, 2.0)})
@@ -331,7 +376,7 @@ def _tight(
 
 def _of_errors(means: AskMeans, radii: Sequence[float], question: Question) -> tuple[float, list[Certificate]]:
     """Exact for every gamma, of linear models; the mean cost jumps, so the search goes on until gamma is known."""
-    report, power = ErrorSurrogate(question.norm, question.power), question.power
+    report, power = ErrorSurrogate(question.norm, question.power, label_cost=question.label_cost), question.power
 
     def ask(gammas: Sequence[float]) -> list[Surrogate]:
         return surrogates_of(means(report, [{"gamma": gamma} for gamma in gammas]))

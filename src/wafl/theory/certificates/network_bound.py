@@ -41,13 +41,14 @@ def prove_network(
     bent: Constant,
     by_margins: bool,
     clean: float,
+    labels_move: bool = False,
 ) -> list[Proven]:
     """The smaller of what is proven at each radius; an estimate by the curvature only if nothing is."""
     found: list[list[Proven]] = []
     if bent.proven or not by_margins:
         found.append(_by_curvature(means, radii, norm, bent, clean))
     if by_margins:
-        found.append(_by_margins(means, radii, norm, gap, steep, clean))
+        found.append(_by_margins(means, radii, norm, gap, steep, clean, labels_move))
     return [min(each, key=lambda proven: proven[0]) for each in zip(*found, strict=True)]
 
 
@@ -62,7 +63,13 @@ def _by_curvature(means: AskMeans, radii: Sequence[float], norm: float, bent: Co
 
 
 def _by_margins(
-    means: AskMeans, radii: Sequence[float], norm: float, gap: float, steep: Constant, clean: float
+    means: AskMeans,
+    radii: Sequence[float],
+    norm: float,
+    gap: float,
+    steep: Constant,
+    clean: float,
+    labels_move: bool,
 ) -> list[Proven]:
     """For every gamma, among them ``L_z / (2 radius)``, at which it is at most ``E[loss] + L_z radius``."""
     report, tolerance = SearchedSurrogate(norm), rounded(gap * max(clean, SMALL_LOSS), 3)
@@ -74,7 +81,7 @@ def _by_margins(
         return surrogates_of(means(report, settings(gammas)))
 
     positive = [radius for radius in radii if radius > 0]
-    if steep == 0.0 or not positive:
+    if not positive or (steep == 0.0 and not labels_move):
         return [(clean, math.inf, None if radius == 0 else tolerance) for radius in radii]
     dual = search_dual(ask, positive, 0.0, CLOSE)
     gammas = [*(rounded(dual.least(each)[1], 6) for each in positive), *(steep / (2.0 * each) for each in positive)]

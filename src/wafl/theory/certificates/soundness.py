@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -61,16 +61,33 @@ def hold_moved(found: Certificates, means: AskMeans, room: Room) -> None:
     asked = [{"distance": part * row.radius} for row in rows for part in PARTS]
     moved = means(Moved(found.norm), asked)
     for loss, cost in zip(moved.value, moved.cost, strict=True):
-        for row in rows:
-            budget = row.radius**2
-            # Of all mass as much moves as the budget allows.
-            part = 1.0 if cost <= budget else budget / cost
-            inside = (1.0 - part) * found.loss + part * loss
-            if found.simple_proven:
-                hold(_where(found, row), row.simple, inside, partial(room, row.radius, row.simple))
-            if found.proven and found.power == 2 and row.gamma < math.inf:
-                reached = max(inside, loss + row.gamma * (budget - cost))
-                hold(_where(found, row), row.value, reached, partial(room, row.radius, row.value))
+        _hold_reached(found, rows, loss, cost, 2, room)
+
+
+def hold_flipped(found: Certificates, means: AskMeans, room: Room) -> None:
+    """Raise if examples that stay, and whose labels change where that pays, reach more than what is proven."""
+    rows = [row for row in found.rows if row.radius > 0 and row.gamma < math.inf]
+    if not rows or not (found.proven or found.simple_proven):
+        return
+    flipped = means(None, [{"gamma": row.gamma} for row in rows])
+    for row, value, cost in zip(rows, flipped.value, flipped.cost, strict=True):
+        _hold_reached(found, rows, value + row.gamma * cost, cost, found.power, room)
+
+
+def _hold_reached(
+    found: Certificates, rows: Sequence[Certificate], loss: float, cost: float, power: int, room: Room
+) -> None:
+    """Raise if a mean loss that is reached at this mean cost is more than what is proven at any radius."""
+    for row in rows:
+        budget = row.radius**power
+        # Of all mass as much moves as the budget allows.
+        part = 1.0 if cost <= budget else budget / cost
+        inside = (1.0 - part) * found.loss + part * loss
+        if found.simple_proven:
+            hold(_where(found, row), row.simple, inside, partial(room, row.radius, row.simple))
+        if found.proven and found.power == power and row.gamma < math.inf:
+            reached = max(inside, loss + row.gamma * (budget - cost))
+            hold(_where(found, row), row.value, reached, partial(room, row.radius, row.value))
 
 
 def room_of(mixture: Mixture, found: Certificates) -> Room:

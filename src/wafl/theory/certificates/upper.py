@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -82,12 +83,13 @@ class ErrorSurrogate(Objective):
     """phi_gamma of the 0/1 loss, from an example's distance to the nearest error.
 
     For a linear classifier the distance is exact. For a network whose margins have known slopes it is a lower bound, so
-    phi_gamma is an upper one.
+    phi_gamma is an upper one. Another label is an error where the example is: an error costs no more than a label.
     """
 
     norm: float = 2
     power: int = 2
     slack: float = 0.0
+    label_cost: float = math.inf
 
     def scalars(self) -> dict[str, float]:
         return {"gamma": 1.0}
@@ -105,7 +107,7 @@ class ErrorSurrogate(Objective):
                     for lane in range(len(problem.params))
                 ]
             )
-        cost = distance.pow(self.power)
+        cost = distance.pow(self.power).clamp_max(self.label_cost)
         value = (1.0 - gamma * cost).clamp_min(0.0)
         return Move(x, y, value, torch.where(value > 0, cost, 0.0), torch.ones_like(value, dtype=torch.bool))
 

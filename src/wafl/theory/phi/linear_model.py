@@ -126,7 +126,11 @@ class LinearPhi:
                 best = settled_above(self._ball, a, y, best, gamma, EASY * allowed)
                 upper = best.value + best.missed
             else:
-                upper = within_ellipsoids(self._ball, a, y, best.p, best.value, gamma, EASY * allowed)
+                # In a tiny ball the tolerance is far more than the radius adds to the loss, and this is tighter.
+                upper = torch.minimum(
+                    within_ellipsoids(self._ball, a, y, best.p, best.value, gamma, EASY * allowed),
+                    self._smooth(a, y, gamma),
+                )
             lower, cost = best.value, best.cost
         wide = (upper - lower > allowed).nonzero()[:, 0]
         if len(wide):
@@ -139,7 +143,7 @@ class LinearPhi:
         self, a: Tensor, y: Tensor, gamma: float, lower: Tensor, upper: Tensor, allowed: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Along the distance, and where that is not enough by branch and bound; see :func:`simplex.branch`."""
-        along = torch.minimum(self._along_the_distance(a, y, gamma, allowed), self._smooth(a, y, gamma))
+        along = self._along_the_distance(a, y, gamma, allowed)
         upper, cost = torch.minimum(upper, along), torch.full_like(lower, math.nan)
         wide = (upper - lower > allowed).nonzero()[:, 0]
         if len(wide):

@@ -5,10 +5,12 @@ With the residual r, a move ``delta`` changes the objective to ``a ||r + W delta
 - l2: in the eigenvectors of ``W W^T``, with eigenvalues ``e_i``, ``phi = a sum_i r_i^2 gamma / (gamma - a e_i)``.
 - l1: a convex function is largest at a corner of the ball, so one coordinate moves:
   ``phi = loss + max_i (a <r, w_i>)^2 / (gamma - a ||w_i||^2)``, with the columns of W.
-- l_inf, one output: ``phi = loss gamma / (gamma - a ||w||_1^2)``. Several outputs: at most
-  ``loss + ||g||_1^2 / (4 gamma - 2 L_zz)``, and at least what the move along ``sign(g)`` attains.
+- l_inf: the move is t times a corner s of the box, and with ``z = W s``
+  ``phi = loss + max over z of (a <r, z>)^2 / (gamma - a ||z||^2)``. Only corners of ``{W s}`` count, of which there are
+  few for up to three outputs (:mod:`wafl.theory.phi.corners`). To find the best is NP-hard for many outputs: there phi
+  is at most ``loss + ||g||_1^2 / (4 gamma - 2 L_zz)``, and at least what the move along ``sign(g)`` attains.
 
-Below ``L_zz / 2`` it is infinite (for l_inf with several outputs: not bounded here).
+Below a times the largest ``||W v||^2`` with ``||v|| <= 1`` it is infinite (for l_inf with many outputs: not bounded).
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ import torch
 from torch import Tensor
 
 from wafl.tasks.losses import SquaredError
+from wafl.theory.phi.corners import corners
+
+CHUNK = 1 << 22
+"""How many numbers are worked on at a time."""
 
 
 class Regression:
@@ -27,6 +33,10 @@ class Regression:
     def __init__(self, weight: Tensor, factor: float, norm: float) -> None:
         self._weight, self._factor, self._norm = weight, factor, norm
         self.limit = factor * float(SquaredError().curvature(weight[None], norm)[0]) / 2.0
+        self._corners = corners(weight) if norm == math.inf and len(weight) > 1 else None
+        if self._corners is not None:
+            points, missed = self._corners
+            self.limit = min(self.limit, factor * (float(points.norm(dim=-1).max()) + missed) ** 2)
 
     def bounds(self, outputs: Tensor, targets: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
         """``(lower, upper, cost)``, each ``[n]``; infinite unless gamma is above the limit."""
@@ -46,8 +56,26 @@ class Regression:
             bent = self._factor * self._weight.square().sum(0)
             gain, place = (slope.square() / (gamma - bent)).max(-1)
             return loss + gain, loss + gain, gain / (gamma - bent)[place]
+        if self._corners is not None:
+            gain, upper, cost = self._at_corners(residual, *self._corners, gamma)
+            return loss + gain, loss + upper, cost
         sign = slope.sign()
         bent = self._factor * (sign @ self._weight.T).square().sum(-1)
         gain = slope.abs().sum(-1).square() / (gamma - bent)
         upper = loss + slope.abs().sum(-1).square() / (gamma - self.limit)
         return loss + gain, torch.maximum(upper, loss + gain), gain / (gamma - bent)
+
+    def _at_corners(
+        self, residual: Tensor, points: Tensor, missed: float, gamma: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The gain at the best of the points, what no corner near one of them gains more than, and the cost."""
+        size = points.norm(dim=-1)
+        scale = self._factor / (gamma - self._factor * (size + missed).square()).sqrt()
+        scaled, best = (scale[:, None] * points).T, list[tuple[Tensor, Tensor]]()
+        for part in residual.split(max(1, CHUNK // len(points))):
+            value, place = (part @ scaled).abs_().max(-1)
+            best.append((value + missed * float(scale.max()) * part.norm(dim=-1), place))
+        upper, place = (torch.cat([pair[side] for pair in best]) for side in (0, 1))
+        left = gamma - self._factor * size[place].square()
+        gain = (self._factor * (residual * points[place]).sum(-1)).square() / left
+        return gain, torch.maximum(upper.square(), gain), gain / left
