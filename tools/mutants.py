@@ -182,11 +182,13 @@ def of_lists() -> Iterator[Mutant]:
 
 
 def of_file(name: str, *functions: str) -> tuple[str, ...]:
-    """Some test functions of a file in ``tests/theory``."""
-    return tuple(f"tests/theory/test_{name}.py::test_{function}" for function in functions)
+    """Some test functions of a file, or all of them; the file is in ``tests/theory`` if no folder is named."""
+    folder, _, file = name.rpartition("/")
+    path = f"tests/{folder or 'theory'}/test_{file}.py"
+    return tuple(f"{path}::test_{function}" for function in functions) or (path,)
 
 
-SMALL_PROOFS = ("tests/theory/test_small_proofs.py",)
+SMALL_PROOFS = of_file("small_proofs")
 ERROR = of_file("phi", "phi_of_the_error_is_one_for_errors_and_falls_with_the_squared_distance")
 SETTLED = (*SMALL_PROOFS, *of_file("phi", "around_a_settled_ascent_nothing_is_missed"))
 ELLIPSOIDS = of_file("phi", "no_ellipsoid_leaves_out_a_part_of_the_ball")
@@ -196,7 +198,7 @@ SQUARES = of_file("phi", "phi_of_a_squared_error_agrees_with_brute_force")
 ACTIVATIONS = of_file("activations", "secants_and_strips_hold_a_dense_grid")
 ALONG = of_file("margins", "the_bound_is_never_below_phi", "no_attack_in_many_dimensions_gets_above_the_bound")
 STEEPEST = of_file("margins", "margins_are_those_of_the_parameters_that_are_asked_about")
-REPORTS = ("tests/theory/test_small_references.py",)
+REPORTS = of_file("small_references")
 DUAL = of_file("certificates", "the_dual_is_minimized_for_many_radii_with_few_queries")
 REACHED = of_file("certificates", "the_gap_is_kept_at_every_radius")
 NETWORK = of_file("margins", "certificates_of_networks_are_proven_and_never_above_the_simple_bound")
@@ -215,7 +217,8 @@ LINEAR = of_file("constants", "no_search_finds_more_than_a_linear_models_constan
 SMOOTH = of_file("constants", "the_smoothness_of_the_squared_error_is_attained")
 SWAPPED = of_file("constants", "l_z_with_labels_is_lipschitz_in_the_joint_metric")
 REACH = of_file("constants", "no_maximizer_of_the_squared_error_leaves_the_reach")
-CLIENTS = ("tests/theory/test_population.py",)
+CLIENTS = of_file("population")
+NEXT = of_file("next_client")
 BY_HAND = of_file(
     "paper_bounds",
     "the_terms_of_the_sandwich_agree_with_a_calculation_by_hand",
@@ -226,13 +229,66 @@ BY_HAND = of_file(
 TAIL = of_file("paper_bounds", "the_tail_at_the_squared_distance_is_delta")
 RATE = of_file("convergence_rate", "the_terms_agree_with_a_calculation_by_hand")
 INSIDE = of_file("perturbations", "moves_inside_the_ball_are_within_the_radius_in_w_2")
-SAMPLING = ("tests/theory/test_sampling.py",)
+SAMPLING = of_file("sampling", "all_radii_share_the_probability_that_a_bound_is_wrong")
+BETS = of_file(
+    "sampling",
+    "of_coins_the_moments_tell_all_that_the_plain_capital_does",
+    "the_upper_mean_comes_down_to_the_mean_as_fast_as_the_deviation_over_the_root_of_the_size",
+    "of_two_clients_the_bound_is_the_smallest_product_of_their_capitals",
+    "whatever_the_numbers_are_the_moments_promise_no_less_than_the_plain_capital",
+)
+MOST = of_file(
+    "sampling",
+    "each_lane_of_moments_is_cut_at_its_own_most",
+    "no_example_of_the_box_gains_more_in_a_network_than_along_its_steepest_line",
+    "no_example_of_the_box_has_a_larger_surrogate",
+)
+RESCALED = of_file("models/layers")
+LIPSCHITZ = of_file(
+    "models/lipschitz",
+    "where_channels_are_sorted_the_gradient_jumps",
+    "an_error_is_as_far_as_the_least_lead_over_its_slope",
+    "no_move_in_the_plane_within_the_distance_ends_in_an_error",
+    "no_move_in_the_plane_gains_more_of_the_margin_loss_than_is_proven",
+    "two_outputs_come_apart_by_the_root_of_two_times_what_a_model_says",
+    "what_is_proven_of_layers_is_about_one_and_above_their_norms",
+)
+LOSSES = of_file(
+    "tasks/losses",
+    "the_margin_loss_bends_most_where_its_offset_is_used_up",
+    "value_and_gradient_agree_with_torch",
+)
+IMAGES = of_file("tasks/augmentation")
+TRANSPORT = of_file("weights/distance", "the_distance_is_the_least_cost_of_the_ball")
+MEASURED = of_file("measured")
+LEMMAS = of_file("convergence_rate", "the_lemmas_agree_with_a_calculation_by_hand")
+STRANGERS = of_file("promises/read")
+GAINED = of_file("promises/surrogates")
+CHECKER = of_file(
+    "promises/issue",
+    "every_number_is_checked",
+    "an_attack_refutes_what_cannot_be_proven_without_bounds",
+    "promises_that_hold_one_by_one_may_not_hold_together",
+    "another_model_or_other_examples_are_found",
+    "weights_that_sum_to_less_than_1_buy_nothing",
+    "one_changed_byte_is_refused",
+)
+AUDIT = of_file(
+    "promises/audit",
+    "the_same_points_weigh_the_same_wherever_examples_lie",
+    "between_published_sizes_the_limit_is_between_theirs",
+    "a_shift_is_measured_from_the_federations_own_mean",
+    "what_is_certified_and_compared_is_that_of_the_distance_and_the_spread",
+    "each_published_number_is_checked_to_the_last_digits",
+    "the_distance_is_at_least_that_of_pot_and_at_most_two_spreads_more",
+    "a_site_like_the_federation_is_inside_and_one_far_away_is_not",
+)
 SOUND = of_file(
     "soundness",
     "a_small_ball_is_held_against_a_part_of_what_reaches_far",
     "rounding_is_allowed_for_and_no_number_is_no_bound",
 )
-ELSEWHERE = ("tests/theory/test_certificates_elsewhere.py",)
+ELSEWHERE = of_file("certificates_elsewhere")
 PROOFS = (
     ("theory/phi/linear_model.py", "2.0 * gamma >= self._curvature", "4.0 * gamma >= self._curvature", SMALL_PROOFS),
     ("theory/phi/linear_model.py", "square() / (2.0 * modulus)", "square() / (4.0 * modulus)", SMALL_PROOFS),
@@ -271,6 +327,13 @@ PROOFS = (
     ("theory/networks/margins.py", "math.sqrt(features) if", "1.0 if", STEEPEST),
     ("theory/networks/margins.py", "rows = self.rows - self.rows", "rows = self.rows + self.rows", ALONG),
     ("theory/networks/margins.py", "(right - left).clamp_min", "(2.0 * right - left).clamp_min", ALONG),
+    ("theory/networks/margins.py", "-behind / slopes", "-2.0 * behind / slopes", LIPSCHITZ),
+    ("theory/networks/margins.py", "(slack + 8.0 *", "(8.0 *", LIPSCHITZ),
+    ("theory/networks/margins.py", "(slack + 8.0 * (self.terms + 4)", "(slack + 0.0 * (self.terms + 4)", LIPSCHITZ),
+    ("theory/networks/margins.py", "(most < 0.0).all(-1)", "(most < 0.0).any(-1)", LIPSCHITZ),
+    ("theory/networks/margins.py", "offset + slope * farther", "offset - slope * farther", LIPSCHITZ),
+    ("theory/networks/margins.py", "math.sqrt(2.0) * bound", "bound", LIPSCHITZ),
+    ("theory/networks/margins.py", "slopes=factor * self.slopes", "slopes=self.slopes", LIPSCHITZ),
     ("theory/certificates/upper.py", "slope / (2.0 * modulus)", "slope / (4.0 * modulus)", REPORTS),
     ("theory/certificates/upper.py", "2.0 * gamma - curvature", "2.0 * gamma + curvature", REPORTS),
     ("theory/certificates/upper.py", "cost = distance.pow(self.power)", "cost = distance", KNAPSACK),
@@ -282,11 +345,17 @@ PROOFS = (
     ("theory/certificates/certify.py", "(gamma * radius**2 + phi, gamma", "(gamma * radius + phi, gamma", LEAST),
     ("theory/certificates/certify.py", "radius ** (power / 2.0)", "radius**power", KNAPSACK),
     ("theory/certificates/certify.py", "(1.0 - confidence) / len(chosen)", "1.0 - confidence", SAMPLING),
-    ("theory/certificates/sampling.py", "math.log(2.0 / delta)", "math.log(1.0 / delta)", SAMPLING),
-    ("theory/certificates/sampling.py", "self.most / 3.0", "self.most / 6.0", SAMPLING),
-    ("theory/certificates/sampling.py", "second - 2.0 * center", "second - center", SAMPLING),
-    ("theory/certificates/sampling.py", "math.sqrt(spread + far) + math.sqrt(far)", "math.sqrt(spread)", SAMPLING),
-    ("theory/certificates/sampling.py", "reach + float(steep) ** 2", "reach - float(steep) ** 2", SAMPLING),
+    ("theory/certificates/sampling.py", "math.log(1.0 / delta)", "math.log(0.5 / delta)", BETS),
+    ("theory/certificates/sampling.py", "math.log(part) + math.fsum", "math.fsum", BETS),
+    ("theory/certificates/sampling.py", "(size / reach).log()", "(1.0 / reach).log()", BETS),
+    ("theory/certificates/sampling.py", "(reach - mean) / count", "(reach + mean) / count", BETS),
+    ("theory/certificates/sampling.py", "mean - variance / room", "mean + variance / room", BETS),
+    ("theory/certificates/sampling.py", "(second - mean.square())", "(second - 2.0 * mean.square())", BETS),
+    ("theory/certificates/sampling.py", "(1.0 + theta * a * mean)", "(1.0 - theta * a * mean)", BETS),
+    ("theory/certificates/sampling.py", "move.value.minimum(most)", "move.value", MOST),
+    ("theory/certificates/sampling.py", "2) / (4.0 * gamma)", "2) / (8.0 * gamma)", MOST),
+    ("theory/certificates/sampling.py", "bias - bias[label]", "bias", MOST),
+    ("theory/certificates/sampling.py", "reach + float(steep) ** 2", "reach - float(steep) ** 2", MOST),
     ("theory/certificates/soundness.py", "reached <= bound + room()", "reached <= 2.0 * bound + room()", SOUND),
     ("theory/certificates/soundness.py", "budget / cost", "0.0", SOUND),
     ("theory/certificates/mixture.py", "self.weights / self.examples.num_examples,", "self.weights,", SMALL_PROOFS),
@@ -295,6 +364,11 @@ PROOFS = (
     ("theory/constants/layer_by_layer.py", "else second * slope**2", "else second * slope", SMALL_PROOFS),
     ("theory/constants/layer_by_layer.py", "else curvature * slope**2", "else curvature * slope", LAYERS),
     ("theory/constants/layer_by_layer.py", "(0.25, 0.09623)", "(0.25, 0.048115)", LAYERS),
+    ("theory/constants/layer_by_layer.py", "MaxMin: (1.0, math.inf)", "MaxMin: (1.0, 0.0)", LIPSCHITZ),
+    ("theory/constants/layer_by_layer.py", "layer.rescale(weight) if", "weight if", LIPSCHITZ),
+    ("theory/constants/layer_by_layer.py", "(entries * scale).sum(1) / s", "(entries / scale).sum(1) * s", LIPSCHITZ),
+    ("theory/constants/layer_by_layer.py", "entries_of_gram(used) + 2.0", "entries_of_gram(used) - 2.0", LIPSCHITZ),
+    ("theory/constants/layer_by_layer.py", "(layer.stride, layer", "((1, 1), layer", LIPSCHITZ),
     ("theory/constants/linear_models.py", "box + self.reach * slope", "box - self.reach * slope", SMALL_PROOFS),
     ("theory/constants/linear_models.py", "math.sqrt(2.0) * missed * radius", "missed * radius", LINEAR),
     ("theory/constants/linear_models.py", "Constant(radius**2 / 2.0, kind", "Constant(radius**2 / 4.0, kind", LINEAR),
@@ -310,16 +384,88 @@ PROOFS = (
     ("theory/population/intervals.py", "[(width, self.most)]", "[(width / 2.0, self.most)]", CLIENTS),
     ("theory/population/intervals.py", "t * radius + top", "t * radius / 2.0 + top", CLIENTS),
     ("theory/population/intervals.py", "(1.0 + radius) * beyond", "(1.0 + radius / 2.0) * beyond", CLIENTS),
+    ("theory/population/next_client.py", "self._upper(delta / 2.0)", "self._upper(delta)", NEXT),
+    ("theory/population/next_client.py", "math.inf, delta / 2.0)", "math.inf, delta)", NEXT),
+    ("theory/population/next_client.py", "(1.0 - self.confidence) / 2.0", "1.0 - self.confidence", NEXT),
+    ("theory/population/next_client.py", "next_client(1.0 - delta)", "next_client(self.confidence)", NEXT),
+    ("theory/population/next_client.py", "most = delta / len(self.names),", "most = delta,", NEXT),
+    ("theory/population/next_client.py", "reach = radius + pop", "reach = radius - pop", NEXT),
+    ("theory/population/next_client.py", "proven = gamma * reach**2", "proven = gamma * reach", NEXT),
+    ("theory/population/next_client.py", "else gamma * reach**2", "else gamma * reach", NEXT),
+    ("theory/population/next_client.py", "(chosen.L_z * reach if", "(chosen.L_z * reach / 2.0 if", NEXT),
+    ("theory/population/next_client.py", "min(self.offset + mean, 1.0)", "(self.offset + mean)", NEXT),
     ("theory/paper/generalization.py", "24.0 * s * complexity", "12.0 * s * complexity", BY_HAND),
     ("theory/paper/generalization.py", "math.log(2.0 / delta)", "math.log(1.0 / delta)", BY_HAND),
     ("theory/paper/generalization.py", "delta / (2.0 * len(weights))", "delta / 2.0", BY_HAND),
-    ("theory/paper/generalization.py", "/ math.sqrt(weights[client])", "* math.sqrt(weights[client])", BY_HAND),
+    ("theory/paper/generalization.py", "star / weights[client]", "star * weights[client]", BY_HAND),
     ("theory/paper/generalization.py", "rate ** (2.0 / self.alpha)", "rate ** (1.0 / self.alpha)", TAIL),
     ("theory/paper/generalization.py", "min(gamma * radius**2, steep", "min(gamma * radius, steep", BY_HAND),
     ("theory/paper/convergence.py", "distance**2 / (2.0 * total), 0.5", "distance**2 / (4.0 * total), 0.5", RATE),
     ("theory/paper/convergence.py", "(2 * steps - 1) / 3.0", "(2 * steps - 1) / 6.0", RATE),
     ("theory/paper/convergence.py", "max(1.0 - spread, 0.0) * drift", "spread * drift", RATE),
+    ("theory/paper/convergence.py", "(before**2 - after**2)", "(before**2 + after**2)", LEMMAS),
+    ("theory/paper/convergence.py", "spread * noise**2 / 2.0", "spread * noise**2 / 4.0", LEMMAS),
+    ("theory/paper/convergence.py", "smoothness * drift / 2.0}", "smoothness * drift}", LEMMAS),
+    ("theory/paper/convergence.py", "progress + 4.0 * jitter", "progress + 2.0 * jitter", LEMMAS),
+    ("theory/paper/convergence.py", "8.0 * square * steps**2", "8.0 * square * steps", LEMMAS),
+    ("theory/paper/convergence.py", "4.0 * square * steps * noise", "2.0 * square * steps * noise", LEMMAS),
+    ("theory/paper/measured.py", "self.risk - self.least", "self.risk - self.reached", MEASURED),
+    ("theory/paper/measured.py", "self.held_out - self.risk", "self.risk - self.held_out", MEASURED),
+    ("theory/paper/measured.py", "value - float(slope @ params)", "value + float(slope @ params)", MEASURED),
+    ("theory/paper/measured.py", "- radius * float(slope.norm())", "- radius / 2.0 * float(slope.norm())", MEASURED),
+    ("theory/paper/measured.py", "[0] - cost) @ share", "[0] + cost) @ share", MEASURED),
+    ("theory/paper/measured.py", "price / 2.0 * float", "price * float", MEASURED),
+    ("theory/paper/measured.py", "(square / sizes - means", "(square / sizes + means", MEASURED),
+    ("theory/paper/measured.py", "(means - mixture.weights @ means)", "(means - means.mean(0))", MEASURED),
     ("theory/paper/perturbations.py", "radius**power * (1.0", "radius * (1.0", INSIDE),
+    ("models/layers.py", "sums.clamp_min(TINY).rsqrt()", "(sums / 2.0).clamp_min(TINY).rsqrt()", RESCALED),
+    ("models/layers.py", "pairs.abs().sum(-1)", "pairs.sum(-1).abs()", RESCALED),
+    ("models/layers.py", "other[1] - one[1]", "other[1] + one[1]", RESCALED),
+    ("models/layers.py", "weight.shape[-4] < weight.shape[-3]", "weight.shape[-4] > weight.shape[-3]", RESCALED),
+    ("models/layers.py", "weight.norm(dim=-1, keepdim=True)", "weight.norm(dim=-2, keepdim=True)", RESCALED),
+    ("models/layers.py", "torch.minimum(first, second)]", "second]", RESCALED),
+    ("tasks/rescaling.py", "slope.copy_(back)", "slope.copy_(slope)", RESCALED),
+    ("tasks/rescaling.py", "uses.count(id(layer.weight)) > 1", "uses.count(id(layer.weight)) > 2", RESCALED),
+    ("tasks/augmentation.py", "(2 * shift + 1)", "(2 * shift)", IMAGES),
+    ("tasks/augmentation.py", "x.shape[4] - 1 - columns", "x.shape[4] - columns", IMAGES),
+    ("tasks/augmentation.py", "height - down", "height + down", IMAGES),
+    ("tasks/losses.py", "(outputs - taken)", "(outputs + taken)", LOSSES),
+    ("tasks/losses.py", "self.temperature * CrossEntropy()", "CrossEntropy()", LOSSES),
+    ("tasks/losses.py", "norm) / self.temperature", "norm) * self.temperature", LOSSES),
+    ("tasks/losses.py", "CrossEntropy().gradient(self", "self.temperature * CrossEntropy().gradient(self", LOSSES),
+    ("weights/transport/costs.py", "a.label_cost * _label_distance", "_label_distance", TRANSPORT),
+    ("weights/transport/costs.py", "(y[:, None] != other)", "(y[:, None] == other)", TRANSPORT),
+    ("weights/transport/costs.py", ".square().sum(2)", ".abs().sum(2)", TRANSPORT),
+    ("promises/bound.py", "margins + 2.0 * found.error", "margins - 2.0 * found.error", GAINED),
+    ("promises/bound.py", "1.0 - gamma * distance", "1.0 - 2.0 * gamma * distance", GAINED),
+    ("promises/bound.py", "far = steepest / gamma", "far = steepest / (4.0 * gamma)", GAINED),
+    ("promises/bound.py", "2.0 * (2.0 * gamma - widest)", "8.0 * (2.0 * gamma - widest)", GAINED),
+    ("promises/bound.py", "square() / (4.0 * gamma)", "square() / (8.0 * gamma)", GAINED),
+    ("promises/known.py", "math.sqrt(inputs) * WIDER if", "WIDER if", GAINED),
+    ("promises/read.py", "len(set(names)) != len(names)", "len(set(names)) > len(names)", STRANGERS),
+    ("promises/read.py", "math.fsum(weights) - 1.0) > 1e-9", "math.fsum(weights) - 1.0) > 1.0", STRANGERS),
+    ("promises/read.py", "data != whole_file(content, signature)", "False", CHECKER),
+    ("promises/read.py", "to_bytes(promise.content) != to_bytes(content)", "False", STRANGERS),
+    ("promises/check.py", "found != claim.model", "found is None", CHECKER),
+    ("promises/check.py", "!= said.sha256", "is None", CHECKER),
+    ("promises/check.py", "size != said.examples", "size < said.examples", CHECKER),
+    ("promises/check.py", "not bound <= row.value", "not bound <= 2.0 * row.value", CHECKER),
+    ("promises/check.py", "not least <= published", "not least <= 2.0 * published", CHECKER),
+    ("promises/check.py", "refuted := self._attack(place)", "refuted := None", CHECKER),
+    ("promises/check.py", "self._claim.confidence) / len(self._claim.rows)", "self._claim.confidence)", CHECKER),
+    ("promises/check.py", "mean / min(math.fsum(weights), 1.0)", "mean", CHECKER),
+    ("promises/published_labels.py", "share[rows] / total)", "share[rows])", AUDIT),
+    ("promises/published_labels.py", "math.sqrt(square)", "square", AUDIT),
+    ("promises/published_labels.py", "gamma * radius**2 + value", "gamma * radius + value", AUDIT),
+    ("promises/published_labels.py", "label.loss + slope", "label.loss - slope", AUDIT),
+    ("promises/published_labels.py", "RESAMPLES * len(cells) - 1)", "RESAMPLES - 1)", AUDIT),
+    ("promises/published_labels.py", "not worst <= AGREE", "not worst <= 1.0", AUDIT),
+    ("promises/published_labels.py", "not a >= b", "not 2.0 * a >= b", AUDIT),
+    ("promises/audit.py", "slope, far + said.spread)", "slope, far)", AUDIT),
+    ("promises/audit.py", "limit[1] + said.spread", "limit[1]", AUDIT),
+    ("promises/audit.py", "(1.0 - share) * resamples[below]", "share * resamples[below]", AUDIT),
+    ("promises/audit.py", "cell.x - cell.share @ cell.x + weights", "cell.x + cell.share @ cell.x + weights", AUDIT),
+    ("promises/audit.py", "compared <= self.resample", "compared <= 2.0 * self.resample", AUDIT),
 )  # fmt: skip
 """One or more mistakes in each proof: the file, what it says, what it would say, and the tests of it."""
 

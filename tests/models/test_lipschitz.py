@@ -18,7 +18,7 @@ from wafl.tasks.structured import make_task
 from wafl.tasks.task import Task
 from wafl.theory.constants.assumptions import task_of
 from wafl.theory.constants.layer_by_layer import last_layer
-from wafl.theory.networks.margins import leads_of, margins_of
+from wafl.theory.networks.margins import Margins, leads_of, margins_of
 
 LOSS = wafl.MarginLoss(0.5, 0.25)
 
@@ -85,6 +85,64 @@ def test_what_is_proven_of_layers_is_about_one_and_above_their_norms() -> None:
     found = last_layer(nn.Sequential(strided, nn.Flatten(), NormalizedLinear(4, 3)))
     assert found is not None
     assert math.isinf(found[1].slope), "nothing is proven of settings that the layer does not have"
+
+
+def test_where_channels_are_sorted_the_gradient_jumps() -> None:
+    found = last_layer(nn.Sequential(LipschitzLinear(2, 2), MaxMin(), NormalizedLinear(2, 3)).double())
+    assert found is not None
+    assert math.isinf(found[1].bend)
+
+
+def test_an_error_is_as_far_as_the_least_lead_over_its_slope() -> None:
+    draws = torch.Generator().manual_seed(0)
+    rows, outputs, x = (torch.randn(n, 4, generator=draws, dtype=torch.float64) for n in (4, 20, 20))
+    slopes, y = torch.cdist(rows, rows), outputs.argmax(1)
+    y[:5] = (y[:5] + 1) % 4
+    margins = Margins(slopes, rows, None, 10)
+    for slack in (0.0, 0.3):
+        found = margins.distance_to_error(x, outputs, y, 2, slack)
+        for place, (label, s) in enumerate(zip(y.tolist(), outputs.tolist(), strict=True)):
+            others = [other for other in range(4) if other != label]
+            least = min((s[label] - s[other] - slack) / float(slopes[label, other]) for other in others)
+            assert float(found[place]) == pytest.approx(max(least, 0.0), rel=1e-12, abs=1e-13)
+    lost = torch.tensor([[1e16 + 2.0, 0.0, 0.0, 1e16]], dtype=torch.float64)
+    assert margins.distance_to_error(x[:1], lost, torch.tensor([0]), 2).tolist() == [0.0], "a lead of one last digit"
+
+
+def in_the_plane(loss: wafl.MarginLoss | None = None) -> tuple[nn.Module, Margins, Tensor, Tensor]:
+    """A network, what is known of it, and examples with the labels that it gives them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+    task = make_task(model, loss or "cross_entropy")
+    margins, x = margins_of(task, task.initial(), 2), 2.0 * torch.randn(30, 2, dtype=torch.float64)
+    assert margins is not None
+    return model.requires_grad_(False), margins, x, model(x).argmax(1)
+
+
+def around(length: float = 1.0) -> Tensor:
+    angles = torch.linspace(0.0, 2.0 * math.pi, 181, dtype=torch.float64)[:, None]
+    lengths = length * torch.linspace(0.0, 1.0, 31, dtype=torch.float64)
+    return torch.stack([angles.cos() * lengths, angles.sin() * lengths], dim=-1).view(-1, 2)
+
+
+def test_no_move_in_the_plane_within_the_distance_ends_in_an_error() -> None:
+    model, margins, x, y = in_the_plane()
+    far = margins.distance_to_error(x, model(x), y, 2)
+    assert bool((far > 0).all())
+    assert bool((model(x[:, None] + far[:, None, None] * around()).argmax(-1) == y[:, None]).all())
+
+
+def test_no_move_in_the_plane_gains_more_of_the_margin_loss_than_is_proven() -> None:
+    model, margins, x, y = in_the_plane(LOSS)
+    moves, gamma, t = around(4.0), torch.full((30,), 0.05, dtype=torch.float64), LOSS.temperature
+    leads = model(x[:, None] + moves)
+    leads = leads - leads.gather(-1, y[:, None, None].expand(-1, len(moves), 1))
+    others = torch.ones(30, 1, 3, dtype=torch.float64).scatter(-1, y[:, None, None], 0.0)
+    losses = t * torch.logsumexp((leads + LOSS.offset * others) / t, dim=-1)
+    best = (losses - 0.05 * moves.square().sum(-1)).amax(1)
+    scaled, logits = margins.scaled(1 / t), LOSS.logits(model(x), y)
+    upper = t * scaled.along(x, logits, y, 2, gamma / t, torch.full_like(gamma, 1e-4))[0]
+    assert bool((best <= upper + 1e-12).all())
 
 
 def test_no_two_inputs_and_no_ascent_get_outputs_apart_faster_than_is_proven(
@@ -221,6 +279,18 @@ class Declared(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.inner(x)
+
+
+def test_two_outputs_come_apart_by_the_root_of_two_times_what_a_model_says() -> None:
+    model = Declared(nn.Linear(2, 2).double(), 1.0)
+    with torch.no_grad():
+        model.inner.weight.copy_(torch.eye(2))  # type: ignore[operator]
+        model.inner.bias.zero_()  # type: ignore[operator]
+    task, x = make_task(model), torch.tensor([[3.0, 1.0], [0.0, 5.0]], dtype=torch.float64)
+    leads = leads_of(task, task.initial(), 2)
+    assert leads is not None
+    found = leads.distance_to_error(x, x, torch.tensor([0, 1]), 2)
+    assert found.tolist() == pytest.approx([2.0 / math.sqrt(2.0), 5.0 / math.sqrt(2.0)]), "to where both are the same"
 
 
 def test_what_a_model_says_of_itself_is_attested_and_never_proven(run: wafl.Run, clients: wafl.Federation) -> None:

@@ -1,6 +1,7 @@
 """Audits: a site's distance label by label, against POT, moved data and plain means."""
 
 import math
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,8 +17,21 @@ import wafl
 from tests.oracles import objective as oracles
 from tests.oracles import theory
 from tests.promises.test_issue import forge, status
-from wafl.promises.audit import _limit
-from wafl.promises.published_labels import Cell, centers, distance, halves, quantize, resamples
+from wafl.promises.audit import _limit, _power
+from wafl.promises.bound import Ball
+from wafl.promises.known import known
+from wafl.promises.published_labels import (
+    Cell,
+    cells_of,
+    centers,
+    differences,
+    distance,
+    halves,
+    publish,
+    quantize,
+    resamples,
+)
+from wafl.tasks.losses import CrossEntropy
 
 MODEL = oracles.linear_model(np.array([[-4.0, 0.5], [4.0, 0.0], [0.0, 3.0]]), np.array([2.0, -2.0, 0.0]))
 WEIGHTS = (0.5, 0.3, 0.2)
@@ -200,6 +214,50 @@ def test_a_label_that_the_federation_lacks_has_no_certificate(tmp_path):
     found = wafl.audit(file, MODEL, site(0.0))
     assert [math.isinf(each.certified) for each in found.labels] == [False, False, True]
     assert math.isinf(found.certified)
+
+
+def test_what_is_certified_and_compared_is_that_of_the_distance_and_the_spread(tmp_path):
+    file, mine = certificate(tmp_path), site(0.5)
+    published = wafl.verify(file).content["labels"]
+    rows = MODEL.weight.detach().numpy()
+    slope = max(np.linalg.norm(one - other) for one in rows for other in rows)
+    for each, said in zip(wafl.audit(file, MODEL, mine).labels, published["labels"], strict=True):
+        pairs = zip(published["gammas"], said["surrogates"], strict=True)
+        bounds = [gamma * each.distance**2 + phi for gamma, phi in pairs]
+        assert each.certified == pytest.approx(min(*bounds, said["loss"] + slope * each.distance), rel=1e-9)
+        distances = {resample["examples"]: resample["distance"] for resample in said["resamples"]}
+        assert each.resample == pytest.approx(_limit(distances, each.examples)[1] + said["spread"], rel=1e-12)
+        assert each.inside == (each.compared <= each.resample)
+
+
+def test_a_shift_is_measured_from_the_federations_own_mean():
+    """Examples far away are moved there first; then 5 in any direction is beyond a bar of 1, and 0 is not."""
+    normal = torch.Generator().manual_seed(0)
+    cell = equally(100.0 + 0.1 * torch.randn(20, 2, generator=normal, dtype=torch.float64))
+    at, weights = torch.zeros(1, 2, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    assert [_power(cell, at, weights, 2, 8, 1.0, shift, 0) for shift in (0.0, 5.0)] == [0.0, 1.0]
+
+
+def test_each_published_number_is_checked_to_the_last_digits():
+    examples, weights, ball = federation().train, list(WEIGHTS), Ball("loss", 2, 2)
+    proof = known(MODEL, CrossEntropy())
+    labels = publish(proof, ball, examples, weights, [0.1], 2)
+    assert differences(labels, proof, ball, examples, weights) is None
+    first, *others = labels.labels
+    for change in (
+        {"share": first.share * 1.001},
+        {"spread": first.spread * 1.001},
+        {"weights": tuple(reversed(first.weights))},
+        {"loss": first.loss * 0.999},
+        {"surrogates": (*first.surrogates[:-1], first.surrogates[-1] * 0.999)},
+    ):
+        forged = replace(labels, labels=(replace(first, **change), *others))
+        assert differences(forged, proof, ball, examples, weights) is not None, change
+    # The farthest of all but one of 20 draws per label: beyond is a new one with probability 0.05 over 3 labels.
+    cell = cells_of(examples, weights)[first.label][0]
+    at, share = (torch.tensor(each, dtype=torch.float64) for each in (first.points, first.weights))
+    again = resamples(halves(cell)[1], at, share, 2, 20 * 3 - 1)
+    assert [each.distance for each in first.resamples] == pytest.approx([each.distance for each in again])
 
 
 def test_what_is_published_is_recomputed_from_all_data(tmp_path):

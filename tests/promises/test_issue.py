@@ -242,6 +242,26 @@ def test_another_model_or_other_examples_are_found(tmp_path):
     assert status(wafl.verify(file, data=clients_of(moved)))["client 0"] == "wrong"
 
 
+def fewer(client):
+    client["examples"] -= 1
+
+
+FORGERIES = {
+    "fewer examples": ("client 0", lambda c: fewer(c["claim"]["clients"][0])),
+    "other examples": ("client 0", lambda c: c["claim"]["clients"][0].update(sha256="0" * 64)),
+    "a smaller mean": ("client 0", lambda c: scale(c["witnesses"][0]["means"], 0, 0.999)),
+    "a smaller promise": ("radius 0.3", lambda c: scale(c["claim"]["rows"][0], "value", 0.999)),
+}
+
+
+@pytest.mark.parametrize("change", FORGERIES)
+def test_every_number_is_checked(tmp_path, change):
+    case, (line, forgery) = a_case("mlr"), FORGERIES[change]
+    file = saved(tmp_path, case, radii=(0.3,))
+    forge(file, forgery)
+    assert status(wafl.verify(file, model=case.model, data=clients_of(case)))[line] == "wrong"
+
+
 def networks():
     torch.manual_seed(0)
     yield nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3))
@@ -341,6 +361,38 @@ def test_a_promise_beyond_the_sample_is_about_that_of_certify_and_is_recomputed(
     assert (unbounded.ok, unbounded.recomputed, unbounded.share) == (True, False, 0.0)
     narrow = wafl.verify(tmp_path / "certificate.json", model=model, data=replace(clients, bounds=(0.2, 0.8)))
     assert status(narrow)["bounds"] == "wrong"
+
+
+def test_an_attack_refutes_what_cannot_be_proven_without_bounds(tmp_path):
+    model, clients = a_bounded_case()
+    file, free = tmp_path / "certificate.json", replace(clients, bounds=None)
+    wafl.issue(model, clients, radii=[0.2], part="test", confidence=0.9).save(file)
+    assert status(wafl.verify(file, model=model, data=free))["radius 0.2"] == "attested"
+    forge(file, lambda content: scale(content["witnesses"][0]["means"], 0, 0.5))
+    found = wafl.verify(file, model=model, data=free)
+    assert status(found)["radius 0.2"] == "wrong"
+    assert "an attack on client 0 reaches" in str(found)
+
+
+def test_promises_that_hold_one_by_one_may_not_hold_together(tmp_path):
+    """With a probability of 0.9 each, both hold with less: the chances of being wrong add up."""
+    model, rng = a_bounded_case()[0], np.random.default_rng(0)
+    clients = wafl.Federation.from_arrays(
+        [(rng.uniform(size=(200, 2)), np.arange(200) % 2)], bounds=(0.0, 1.0), test_fraction=0.5
+    )
+    options = {"part": "test", "confidence": 0.9}
+    one, two = (wafl.issue(model, clients, radii=[radius], **options) for radius in (0.01, 0.02))
+    file = tmp_path / "certificate.json"
+    one.save(file)
+    assert wafl.verify(file, model=model, data=clients).recomputed
+
+    def joined(content):
+        content["claim"]["rows"] += json.loads(json.dumps(two.content["claim"]["rows"]))
+        content["witnesses"] += json.loads(json.dumps(two.content["witnesses"]))
+
+    forge(file, joined)
+    found = status(wafl.verify(file, model=model, data=clients))
+    assert (found["radius 0.01"], found["radius 0.02"]) == ("wrong", "wrong")
 
 
 @pytest.mark.parametrize("power", [1, 2])

@@ -20,6 +20,7 @@ CHANGES: dict[str, Callable[[Content], Any]] = {
     "an overflowing radius": lambda c: c["claim"]["rows"][0].update(radius=1e300),
     "an overflowing gamma": lambda c: c["witnesses"][0].update(gamma=1e300),
     "a weight above 1": lambda c: c["claim"]["clients"][0].update(weight=1e300),
+    "weights that sum to less than 1": lambda c: c["claim"]["clients"][0].update(weight=0.25),
     "a gamma of 0": lambda c: c["witnesses"][0].update(gamma=0.0),
     "no gamma": lambda c: c["witnesses"][0].update(gamma=None),
     "a gamma that is not a number": lambda c: c["witnesses"][0].update(gamma=float("nan")),

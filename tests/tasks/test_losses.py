@@ -14,11 +14,17 @@ from torch.nn import functional
 
 import wafl
 from tests.oracles import objective as oracles
-from wafl.tasks.losses import CrossEntropy, CustomLoss, OutputLoss, SquaredError, output_loss
+from wafl.tasks.losses import CrossEntropy, CustomLoss, MarginLoss, OutputLoss, SquaredError, output_loss
 
-LOSSES = {"cross_entropy": CrossEntropy(), "squared_error": SquaredError()}
+LOSSES = {"cross_entropy": CrossEntropy(), "margin": MarginLoss(0.7, 0.4), "squared_error": SquaredError()}
 TORCH = {
     "cross_entropy": lambda s, y: functional.cross_entropy(s.flatten(0, -2), y.flatten(), reduction="none"),
+    "margin": lambda s, y: (
+        0.4
+        * functional.cross_entropy(
+            ((s - 0.7 * functional.one_hot(y, s.shape[-1]).to(s)) / 0.4).flatten(0, -2), y.flatten(), reduction="none"
+        )
+    ),
     "squared_error": lambda s, y: (s - (y if y.ndim == s.ndim else y[..., None])).pow(2).sum(-1).flatten(),
 }
 
@@ -26,7 +32,7 @@ TORCH = {
 def outputs_and_labels(name, seed, lead, outputs):
     rng = np.random.default_rng(seed)
     s = torch.from_numpy(5.0 * rng.normal(size=(*lead, outputs)))
-    if name == "cross_entropy":
+    if name != "squared_error":
         return s, torch.from_numpy(rng.integers(outputs, size=lead))
     return s, torch.from_numpy(rng.normal(size=(*lead, outputs) if outputs > 1 else lead))
 
@@ -84,6 +90,14 @@ def test_cross_entropy_curvature_bounds_the_hessian_and_is_tight(classes, featur
     assert largest <= bound * (1.0 + 1e-12)
     if classes <= features:  # the rows are affinely independent: any two classes can share the mass
         assert largest >= bound * (1.0 - 1e-3)
+
+
+def test_the_margin_loss_bends_most_where_its_offset_is_used_up():
+    weight, loss, y = torch.tensor([[1.0], [-1.0]]).double(), MarginLoss(0.7, 0.4), torch.tensor([0])
+    hessian = torch.autograd.functional.hessian(
+        lambda x: loss.value((weight @ x)[None], y).sum(), torch.tensor([0.35], dtype=torch.float64)
+    )
+    assert float(loss.curvature(weight[None])[0]) == pytest.approx(float(hessian))
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (3, 2), (4, 4)])

@@ -13,6 +13,7 @@ from tests.oracles import objective as oracles
 from tests.oracles import theory
 from wafl.theory import certify
 from wafl.theory.certificates.sampling import Sample
+from wafl.theory.population.next_client import NextClient
 
 
 def world(num_clients, size, seed=0, bounds=(0.0, 1.0)):
@@ -152,6 +153,18 @@ def test_a_thousand_clients_of_a_known_world_are_covered_with_their_own_sampling
         hits["next"] += shares[held] <= found.next()
     assert hits["share"] >= 886
     assert hits["next"] >= 886
+
+
+def test_half_of_the_probability_is_for_the_clients_own_bounds_and_half_for_the_population():
+    means = np.linspace(0.05, 0.4, 60).tolist()
+    coins, trained = Sample([200] * 60, means, means, 1.0), Sample([200], [0.2], [0.2], 1.0)
+    found = NextClient(tuple(map(str, range(60))), coins, 0.1, trained, 0.0, 2, "", 0.9, True)
+    level = 0.05 / 60
+    bets = trained.bets([1.0], [200], level)
+    upper = [0.1 + Sample([200], [mean], [mean], 1.0).upper_mean([1.0], bets, level) for mean in means]
+    place = next(place for place in range(1, 61) if stats.binom.cdf(place - 1, 60, 0.8) >= 0.95)
+    assert found.share(0.8) == pytest.approx(upper[place - 1], rel=1e-9)
+    assert found.next() == pytest.approx(upper[math.ceil(0.95 * 61) - 1], rel=1e-9)
 
 
 def test_what_nothing_can_be_said_about_is_refused_with_a_remedy():

@@ -18,6 +18,7 @@ from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 from wafl.theory import certify
 from wafl.theory.certificates.sampling import Domain, Moments, Sample, largest_surrogate
+from wafl.theory.certificates.upper import ErrorSurrogate
 from wafl.theory.constants.assumptions import data_free_constants
 
 
@@ -142,6 +143,18 @@ def test_no_example_of_the_box_has_a_larger_loss_in_a_network():
         most = largest_surrogate(task, params, Domain((2,), (0.0, 1.0), 3), steep, math.inf, norm)
         x = np.random.default_rng(0).uniform(size=(300, 2))
         assert max(theory.plain_losses(model, x, np.full(300, label)).max() for label in range(3)) <= most
+
+
+def test_no_example_of_the_box_gains_more_in_a_network_than_along_its_steepest_line():
+    model = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 2)).double()
+    with torch.no_grad():
+        for value, numbers in zip(model.parameters(), ([[1.0]], [0.0], [[0.0], [8.0]], [0.0, 0.0]), strict=True):
+            value.copy_(torch.tensor(numbers))
+    task = make_task(model, "cross_entropy")
+    steep = data_free_constants(task, task.initial(), 1, 2)["L_z"]
+    moved = np.linspace(0.0, 5.0, 501)
+    phi = (np.log1p(np.exp(8.0 * moved)) - 4.0 * (moved - 1.0) ** 2).max()  # of label 0 at 1, by brute force
+    assert phi <= largest_surrogate(task, task.initial(), Domain((1,), (0.0, 1.0), 2), steep, 4.0, 2) <= phi + 0.1
 
 
 def world(num_clients, size, seed, dimension=2):
@@ -283,6 +296,17 @@ def test_each_lane_of_moments_is_cut_at_its_own_most():
     losses = theory.plain_losses(case.model, case.x, case.y)
     np.testing.assert_allclose(move.value.numpy(), [np.minimum(losses, 0.5), np.minimum(losses, 9.0)])
     np.testing.assert_allclose(move.cost.numpy(), move.value.numpy() ** 2)
+    numbers = {"most": torch.tensor([0.5, 9.0]).double(), "gamma": torch.full((2,), 1e-6).double()}
+    gained = Moments(ErrorSurrogate())(problem, x, y, ObjectiveState(numbers)).value  # moves cost next to nothing
+    assert bool((gained[0] == 0.5).all())
+    assert bool((gained[1] > 0.99).all())
+
+
+def test_all_radii_share_the_probability_that_a_bound_is_wrong():
+    clients, options = world(3, 20, 1), {"part": "test", "achieved": False}
+    one = certify(a_model(), clients, radii=[0.0], confidence=0.95, **options)
+    two = certify(a_model(), clients, radii=[0.0, 0.2], confidence=0.9, **options)
+    assert two[0].value == pytest.approx(one[0].value, rel=1e-12)
 
 
 @pytest.mark.parametrize("norm", NORMS)

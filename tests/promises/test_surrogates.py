@@ -1,0 +1,63 @@
+"""What the checker says an example can gain, against every move of a fine grid of the plane."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from wafl.promises.bound import Ball, largest_surrogate, surrogates
+from wafl.promises.known import Known, known
+from wafl.tasks.losses import CrossEntropy
+
+LINE = torch.linspace(-4.0, 4.0, 161, dtype=torch.float64)
+MOVES = torch.cartesian_prod(LINE, LINE)
+GAMMAS = [0.2, 1.0, 5.0]
+
+
+def model(kind: str) -> Known:
+    torch.manual_seed(0)
+    network = [nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 3)] if kind == "network" else [nn.Linear(2, 3)]
+    for layer in network:
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight)
+    found = known(nn.Sequential(*network), CrossEntropy())
+    assert found is not None
+    return found
+
+
+def lengths(norm: float) -> Tensor:
+    return torch.linalg.vector_norm(MOVES, ord=norm, dim=1)
+
+
+def gained(model: Known, ball: Ball, x: Tensor, y: Tensor, gamma: float) -> Tensor:
+    """The largest loss, or error, after any move of the grid, less its price."""
+    outputs = model.plain((x[:, None] + MOVES).view(-1, 2)).view(len(x), len(MOVES), 3)
+    leads = outputs - outputs.gather(2, y[:, None, None].expand(-1, len(MOVES), 1))
+    values = leads.logsumexp(2) if ball.metric == "loss" else (outputs.argmax(2) != y[:, None]).double()
+    return (values - gamma * lengths(ball.norm) ** ball.power).amax(1)
+
+
+@pytest.mark.parametrize("metric", ["loss", "error"])
+@pytest.mark.parametrize("norm", [1, 2, math.inf])
+@pytest.mark.parametrize("kind", ["linear", "network"])
+def test_no_move_gains_more_than_the_checker_says(kind: str, norm: float, metric: str) -> None:
+    known, ball = model(kind), Ball(metric, norm, 2)
+    x = torch.randn(12, 2, dtype=torch.float64)
+    y = torch.arange(12) % 3 if metric == "loss" else known.plain(x).argmax(1)
+    for gamma, upper in zip(GAMMAS, surrogates(known, ball, x, y, GAMMAS), strict=True):
+        reached = gained(known, ball, x, y, gamma)
+        assert bool((reached <= upper).all())
+        if kind == "linear":
+            assert float((upper - reached).mean()) < 0.35, "and it is not far above"
+
+
+@pytest.mark.parametrize("norm", [1, 2, math.inf])
+def test_no_example_of_the_box_gains_more_than_the_largest_surrogate(norm: float) -> None:
+    known, ball = model("linear"), Ball("loss", norm, 2)
+    corners = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * 2).repeat_interleave(3, 0)
+    for gamma in GAMMAS:
+        reached = float(gained(known, ball, corners, torch.arange(12) % 3, gamma).max())
+        assert reached <= largest_surrogate(known, ball, (2,), (0.0, 1.0), gamma) <= reached + math.log(3.0)
