@@ -21,7 +21,7 @@ from wafl.base.files import sealed, unsealed, write_whole
 from wafl.base.json_types import check_types, parsed_table
 from wafl.base.options import documented
 from wafl.data.bring.intake import Intake
-from wafl.results.frames import to_frame, to_html
+from wafl.results.frames import to_frame, to_html, varying
 from wafl.results.history import History, plot_histories
 from wafl.tasks.fitness import takes_integers
 from wafl.tasks.layout import Layout
@@ -210,9 +210,12 @@ class Runs(list[Run]):
             rows.append({"method": run.method, **run.point, **about, **final, "diverged": run.diverged})
         return rows
 
-    def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` with one row per run (needs ``wafl-learn[pandas]``)."""
-        return to_frame(self.rows())
+    def to_pandas(self, *, all: bool = False) -> Any:
+        """A ``pandas.DataFrame`` with one row per run (needs ``wafl-learn[pandas]``).
+
+        It has the columns in which runs differ, or ``all`` of them.
+        """
+        return to_frame(self.rows() if all else varying(self.rows(), keep=("method", "final_loss")))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """A matplotlib figure of the loss and, if there is one, the achieved radius by round; saved if given a path.
