@@ -2,7 +2,8 @@
 
 Python blocks run in order and share the page's namespace; each section begins with what ``BEFORE`` gives it. They run
 smaller than they are printed, by the rules of ``SMALLER``, and on stand-ins for the real data sets: a few random images
-under the same names. A block listed in ``NOT_RUN`` is compiled, and its ``wafl.`` names are looked up.
+under the same names. Calls in the text such as ``wafl.WAFL(radius=0.3)`` run too, if the page has defined what they
+need. A block listed in ``NOT_RUN`` is compiled, and its ``wafl.`` names are looked up.
 """
 
 from __future__ import annotations
@@ -121,6 +122,17 @@ def read_blocks(page: Path) -> Iterator[Block]:
             yield Block(name, section, begin + 1, "", textwrap.dedent("\n".join(lines[begin:place])))
 
 
+def calls_in_the_text(page: str) -> Iterator[Block]:
+    """Whole calls of ``wafl`` between backticks; one with dots for what is left out is none."""
+    inside = {block.line + row for block in blocks() if block.page == page for row in range(block.text.count("\n") + 1)}
+    section = ""
+    for number, line in enumerate((ROOT / page).read_text().splitlines(), start=1):
+        section = line if line.startswith("## ") else section
+        for code in re.findall(r"`(wafl\.[^`]+\))`", line) if number not in inside else ():
+            if "..." not in code and not code.startswith("wafl.flower"):
+                yield Block(page, section, number, "call", code)
+
+
 def python_blocks(page: str) -> list[Block]:
     return [block for block in blocks() if block.page == page and block.language == "python"]
 
@@ -148,7 +160,14 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", sorted({block.page for block in blocks() if block.language == "python"}))
+PAGES_WITH_PYTHON = [
+    name
+    for name in (str(page.relative_to(ROOT)) for page in PAGES)
+    if python_blocks(name) or (name != "CHANGELOG.md" and any(calls_in_the_text(name)))
+]
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_PYTHON)
 def test_the_python_of_a_page_runs(
     page: str, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,16 +176,22 @@ def test_the_python_of_a_page_runs(
     warnings.simplefilter("ignore", wafl.ConcavityWarning)  # two rounds on noise may well be
     namespace: dict[str, Any] = {"wafl": wafl}
     section = None
-    for block in python_blocks(page):
+    for block in sorted([*python_blocks(page), *calls_in_the_text(page)], key=lambda block: block.line):
         if block.section != section:
             exec(textwrap.dedent(BEFORE.get(page, USUAL)), namespace)
             section = block.section
-        if reason_not_to_run(block) is None:
+        if block.language == "call" and not names_in(block.text) <= namespace.keys():
+            check_names(block)
+        elif reason_not_to_run(block) is None:
             small = reduce(lambda text, rule: re.sub(*rule, text), SMALLER, block.text)
             exec(compiled(block, small), namespace)
         else:
             compiled(block, "def page():\n" + textwrap.indent(block.text, "    "))  # some return
             check_names(block)
+
+
+def names_in(code: str) -> set[str]:
+    return {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
 
 
 def check_names(block: Block) -> None:

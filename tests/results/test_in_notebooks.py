@@ -89,6 +89,26 @@ def test_accuracy_against_a_swept_parameter_is_one_call(
     assert len(repr(found)) < 100
 
 
+def test_what_is_printed_is_the_table_of_the_command_line(runs: wafl.Runs, clients: wafl.Federation) -> None:
+    found = wafl.compare(runs, clients, attacks=[None, wafl.PGD(epsilon=0.1)], attacked=[0.5], unseen=clients)
+    text = str(found)
+    for said in ("clean data", "PGD", "WAFL", "worst", "±", "unseen clients", "over 2 seeds"):
+        assert said in text
+    assert "\x1b" not in text
+    score = wafl.evaluate(runs[0], clients)
+    assert "worst" in str(score)
+    assert "\n" not in repr(score)
+    assert "\n" not in repr(found)
+
+
+def test_a_frame_has_what_varies_unless_all_is_wanted(runs: wafl.Runs, clients: wafl.Federation) -> None:
+    found = wafl.compare(runs, clients)
+    assert "unit" not in found.to_pandas()
+    assert found.to_pandas(all=True)["unit"].nunique() == 1
+    assert set(runs.to_pandas(all=True)) - set(runs.to_pandas()) == {"rounds", "diverged", "final_replies"}
+    assert "attacked" in wafl.evaluate(runs[0], clients).to_pandas(all=True)
+
+
 def test_a_method_has_one_color_and_its_sweep_is_a_sequence_of_it() -> None:
     alone, *_ = styles(["FedAvg", "WAFL"])
     first, second, third = styles(["WAFL (gamma=1.0)", "fedavg", "wafl-gamma=2.0"])

@@ -84,6 +84,51 @@ def test_a_run_brings_its_loss_and_weights_and_clients_their_shape() -> None:
     assert "over the shape of the ball" in found.unit
 
 
+class Words(nn.Module):
+    """The mean of the words' vectors without padding, which the layers after the embedding look for in the inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(10, 3), nn.Linear(3, 2)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        there = (words > 0)[..., None]
+        return self.head((self.embedding(words) * there).sum(1) / there.sum(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.cells, self.head = nn.Embedding(10, 3), nn.GRU(3, 2, batch_first=True), nn.Linear(2, 2)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.head(self.cells(self.embedding(words))[0][:, -1])
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("make", "layer", "proven"),
+    [
+        (Words, "embedding", False),
+        (Recurrent, "embedding", False),
+        (lambda: nn.Sequential(nn.EmbeddingBag(10, 3), nn.Linear(3, 2)), "0", True),
+    ],
+)
+def test_at_the_vectors_of_words(make: Any, layer: str, proven: bool) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = make()
+        words, y = torch.randint(1, 10, (6, 4)), torch.arange(6) % 2
+    if isinstance(model, Words):
+        words[:3, 2:] = 0
+    clients = wafl.Federation.from_arrays([(words, y)], test_fraction=0.0, num_classes=2)
+    found = wafl.certify(model, clients, radii=[0.0, 0.1], space=layer)
+    at_rest = float(nn.functional.cross_entropy(model.double()(words), y).detach())
+    assert found[0].value == pytest.approx(at_rest, rel=1e-6)
+    assert found[1].value > at_rest
+    assert found.proven == proven
+
+
 def test_an_unknown_layer_is_named() -> None:
     clients, net = clients_and_net()
     with pytest.raises(ValueError, match="space='7' is not a layer of the model, which has: 0, 1, 2, 3"):

@@ -16,6 +16,7 @@ from rich.markup import escape
 from typer import Option
 
 from wafl.base.errors import DivergedError, TrainingWarning
+from wafl.base.shown import shown
 from wafl.cli.terminal import make_console, say
 
 if TYPE_CHECKING:
@@ -41,16 +42,17 @@ def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, 
     if quiet and as_json:
         raise ValueError("--quiet and --json exclude each other: give one")
     console, path = make_console(quiet=quiet or as_json), study.folder.path
-    shown = escape(str(path))
+    place = escape(str(path))
     seeds = len(study.plan.experiment.seeds)
     console.print(
         f"{escape(study.plan.who)}\n"
-        f"{seeds} seed{'s side by side' if seeds > 1 else ''}; results go to [bold]{shown}[/]\n"
+        f"{seeds} seed{'s side by side' if seeds > 1 else ''}; results go to [bold]{place}[/]\n"
     )
     bars = Bars(study, console, "json" if as_json else "quiet" if quiet else "bars")
     with (
         stopped_by_signals(),
         _served(path, serve),
+        shown("study", wanted=False),
         bars.display as display,
         warnings.catch_warnings(record=True) as caught,
     ):
@@ -73,7 +75,7 @@ def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, 
             display.stop()
             if isinstance(error, DivergedError):
                 console.print(comparison(study.folder.read_results()))
-            console.print(f"\nWhat had finished is in [bold]{shown}[/].")
+            console.print(f"\nWhat had finished is in [bold]{place}[/].")
             raise
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         if quiet or as_json:

@@ -90,11 +90,12 @@ def load_runs(folder: Path) -> dict[str, Run]:
 
 
 def only_run(folder: Path) -> tuple[str, Run]:
-    """The one run that a folder is or holds, with its name."""
-    runs = load_runs(folder)
-    if len(runs) > 1:
-        raise ValueError(f"{folder} is a study of several runs: give one, such as {folder / next(iter(runs))}")
-    return next(iter(runs.items()))
+    """The one run that a folder is or holds, with its name; of several, none is loaded."""
+    single = (folder / "run.json").exists()
+    found = [] if single else sorted((path.parent for path in folder.glob("*/run.json")), key=by_number)
+    if len(found) > 1:
+        raise ValueError(f"{folder} is a study of several runs: give one, such as {found[0]}")
+    return next(iter(load_runs(folder).items()))
 
 
 def load_seeds(folder: Path) -> dict[str, dict[str, Run]]:

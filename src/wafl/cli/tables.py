@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Group
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.table import Table
-from rich.text import Text
 
 from wafl.base.visible import visible
 from wafl.data.federation import Federation
-from wafl.evaluation.compare import Comparison
-from wafl.evaluation.generalization import PARTS, generalization
-from wafl.evaluation.score import Score, averaged
+from wafl.evaluation.tables import Name, dense_table, generalization_table, plain_table
 from wafl.promises.audit import Audit
 from wafl.promises.check import Verification
 from wafl.studies.attendance import absences, privacies
@@ -58,39 +50,12 @@ def comparison(results: Mapping[str, Any]) -> Group:
             cells.append(f"{row['seconds']:.1f}")
         lost = len(row.get("diverged", ()))
         count = [f"[red]{lost} of {len(results['seeds'])}[/]" if lost else ""] if reasons else []
-        table.add_row(_Name(label), *cells, *count)
+        table.add_row(Name(label), *cells, *count)
     three = {(label, ""): row["generalization"] for label, row in tested.items() if "generalization" in row}
-    below = [_generalization(three, accuracy)] if three else []
+    below = [generalization_table(three, accuracy)] if three else []
     lost = [f"[red]Diverged:[/] {escape(reason)}" for reason in reasons]
     lost += [f"[green]Privacy:[/] {escape(line)}" for line in privacies(results)]
     return Group(table, *below, *lost, *(f"[yellow]Left out:[/] {escape(line)}" for line in absences(results)))
-
-
-def _generalization(rows: Mapping[tuple[str, str], Mapping[str, Any]], accuracy: bool) -> Table:
-    """A table by method and share of attacked clients: training, test and unseen data, and the gaps between them."""
-    shares = any(share for _, share in rows)
-    gaps = {"out_of_sample_gap": "train-\ntest", "participation_gap": "test-\nunseen"}
-    if shares:  # no room for both
-        del gaps["out_of_sample_gap"]
-    headers = (*(["attacked"] if shares else []), *PARTS, "95%\ninterval", "worst\n10%", *gaps.values())
-    caption = (
-        "train and test: data of the clients that train; unseen: clients that never do, with a 95% interval (bootstrap "
-        "over clients) and the worst tenth of them. The gaps are positive where the model does worse."
-    )
-    table = dense_table("method", headers, title="unseen clients", caption=caption)
-    show = _Shown(accuracy, percent=True)
-    before = ""
-    for (label, share), row in rows.items():
-        table.add_row(
-            _Name(label) if label != before else "",
-            *([share] if shares else []),
-            *(show.spread(row[part]["seeds"]) for part in PARTS),
-            show.interval(row["unseen"]["interval"]),
-            show(row["unseen"]["worst_tenth"]["mean"]),
-            *(show(row[gap]["mean"]) for gap in gaps),
-        )
-        before = label
-    return table
 
 
 def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: bool) -> str:
@@ -129,96 +94,6 @@ def _cell(value: dict[str, Any], best: float, accuracy: bool) -> str:
     return f"[bold green]{text}[/]" if level else text
 
 
-def scores(comparison: Comparison, clients: Federation) -> Group:
-    """One table per attack, one row per method and share: accuracies in percent (losses for a regression)."""
-    groups: dict[str, dict[str, dict[float, list[Score]]]] = {}
-    for row in comparison.rows:
-        shares = groups.setdefault(row.score.attack, {}).setdefault(row.run, {})
-        shares.setdefault(row.attacked, []).append(row.score)
-    tables = [table for attack, runs in groups.items() for table in _tables_under(attack, runs)]
-    seeds = max(len(each) for runs in groups.values() for shares in runs.values() for each in shares.values())
-    what = "Losses" if clients.num_classes is None else "Accuracies in percent"
-    over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    return Group(
-        *tables,
-        f"{what}, {over}: over all test examples (interval by bootstrap over clients), the clients' mean and their "
-        "standard deviation, the worst client, and the mean of the worst tenth of the clients.",
-    )
-
-
-def _tables_under(attack: str, runs: Mapping[str, Mapping[float, Sequence[Score]]]) -> list[Table]:
-    """The table of the scores and, if clients were held out of training, that of the unseen clients."""
-    three: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for run, shares in runs.items():
-        for share, found in shares.items():
-            if (numbers := generalization(found)) is not None:
-                three[run, "" if attack == "none" else f"{share:.0%}"] = numbers
-    accuracy = all(score.accuracy is not None for shares in runs.values() for each in shares.values() for score in each)
-    return [_scores_under(attack, runs), *([_generalization(three, accuracy)] if three else [])]
-
-
-def _scores_under(attack: str, runs: Mapping[str, Mapping[float, Sequence[Score]]]) -> Table:
-    """A table with one row per run and share of attacked clients: what all score together, one by one and at worst."""
-    numbers = ("attacked", "pooled", "95%\ninterval", "clients", "worst", "worst\n10%", "loss")
-    table = dense_table("run", numbers, title="clean data" if attack == "none" else attack)
-    for run, shares in runs.items():
-        for place, (share, found) in enumerate(shares.items()):
-            mean = averaged(found)
-            show = _Shown(mean.accuracy is not None)
-            middle = mean.client_loss if mean.client_accuracy is None else mean.client_accuracy
-            table.add_row(
-                _Name(run) if place == 0 else "",
-                f"{share:.0%}",
-                show.spread([score.value for score in found]),
-                show.interval(mean.interval()),
-                f"{show(middle)}±{show(mean.std)}",
-                *(show(fmean(score.worst(part) for score in found)) for part in (1e-9, 0.1)),
-                f"{mean.loss:.3g}",
-            )
-    return table
-
-
-@dataclass(frozen=True)
-class _Name:
-    """The name of a swept run; in a narrow terminal it takes several lines, and no number is cut off or in two."""
-
-    label: str
-
-    @property
-    def _parts(self) -> list[str]:
-        return re.split(r"(?=-\w+=)|(?<==)", self.label)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(max(map(len, self._parts)), len(self.label)).with_maximum(options.max_width)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = [""]
-        for part in self._parts:
-            if lines[-1] and len(lines[-1] + part) > options.max_width:
-                lines.append("")
-            lines[-1] += part
-        yield Text("\n".join(lines), overflow="fold")
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """How numbers are shown: losses with three digits, accuracies in percent (``percent`` if they are given so)."""
-
-    accuracy: bool
-    percent: bool = False
-
-    def __call__(self, value: float) -> str:
-        if not self.accuracy:
-            return f"{value:.3g}"
-        return f"{value if self.percent else 100.0 * value:.1f}"
-
-    def spread(self, values: Sequence[float]) -> str:
-        return self(fmean(values)) + (f"±{self(stdev(values))}" if len(values) > 1 else "")
-
-    def interval(self, ends: Sequence[float]) -> str:
-        return "-".join(map(self, ends))
-
-
 def verification(file: Path, found: Verification) -> Table:
     """A table with one row per line of a certificate: recomputed, attested or wrong."""
     signed = "signed by the owner of the key" if found.signed else "no signature was checked"
@@ -249,32 +124,6 @@ def audited(file: Path, found: Audit) -> Table:
         table.add_row(*counts, words[each.inside], power, f"{each.certified:.4f}", f"{each.measured:.4f}")
     examples = sum(each.examples for each in found.labels)
     table.add_row("all", "1", f"{examples:,}", "", "", "", "", f"{found.certified:.4f}", f"{found.measured:.4f}")
-    return table
-
-
-def plain_table(*columns: str, title: str = "", caption: str = "", padding: tuple[int, ...] = (0, 1, 0, 0)) -> Table:
-    """An empty table with these columns; those whose names begin with ``>`` are aligned to the right."""
-    table = Table(
-        title=escape(title),
-        title_justify="left",
-        caption=escape(caption),
-        caption_justify="left",
-        header_style="bold",
-        box=SIMPLE_HEAD,
-        padding=padding,  # pyright: ignore[reportArgumentType]
-        pad_edge=False,
-    )
-    for column in columns:
-        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
-    return table
-
-
-def dense_table(first: str, numbers: Sequence[str], *, title: str = "", caption: str = "") -> Table:
-    """An empty table of names and numbers that takes little room: names may be folded, numbers never are."""
-    table = plain_table(first, *(f">{name}" for name in numbers), title=title, caption=caption, padding=(0, 0))
-    table.columns[0].overflow = "fold"
-    for column in table.columns[1:]:
-        column.no_wrap = True
     return table
 
 

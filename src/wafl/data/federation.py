@@ -360,7 +360,7 @@ class Federation:
     @property
     def intake(self) -> Intake:
         """How the examples came in, and what their classes are called."""
-        return Intake(self.classes, self.columns, self.train.prepare)
+        return Intake(self.classes, self.columns, self.train.prepare, self.input_shape)
 
     def fingerprint(self) -> dict[str, str]:
         """Digests of all examples, by which these data are known again."""

@@ -6,12 +6,14 @@ import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields, replace
+from statistics import fmean
 from typing import Annotated, Any
 
 from torch import Tensor, nn
 
 from wafl.base.options import part, taking
-from wafl.callbacks import Callbacks, OnRound, as_callbacks
+from wafl.base.shown import reached, shown
+from wafl.callbacks import Callback, Callbacks, OnRound, as_callbacks
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
@@ -56,6 +58,9 @@ class Training(Schedule):
         "How many clients may fail in a round; with faults or a tolerance, a non-finite reply is left out instead of "
         "ending the run.",
     ] = None
+    progress: Annotated[
+        bool | None, "Whether to show how far training is; by default on a terminal and in notebooks."
+    ] = None
 
 
 @taking(Training)
@@ -80,7 +85,8 @@ def fit(model: nn.Module, clients: Federation, method: Method, options: Training
     spec = Spec(_known(method, options.client_weights), part(options, Schedule))
     here = Embedded(clients, find_device(options.device), options.chunk_size, options.faults, options.tolerance)
     trainer = Trainer(model, here, options.loss, options.init)
-    return train(trainer, [spec], options.on_round, options.callbacks, options.checkpoint)[0]
+    with shown(method.name, options.progress):
+        return train(trainer, [spec], options.on_round, options.callbacks, options.checkpoint)[0]
 
 
 def sweep(
@@ -99,6 +105,7 @@ def sweep(
     checkpoint: Checkpoint | None = None,
     faults: Faults | None = None,
     tolerance: Tolerance | None = None,
+    progress: bool | None = None,
     **schedule: Any,
 ) -> Runs:
     """Train every combination of a grid as lanes of one batched run.
@@ -123,7 +130,8 @@ def sweep(
     specs = make_specs(_known(method, client_weights), grid, schedule)
     here = Embedded(clients, find_device(device), chunk_size, faults, tolerance)
     trainer = Trainer(model, here, loss, init)
-    return Runs(train(trainer, specs, on_round, callbacks, checkpoint))
+    with shown(f"{len(specs)} runs of {method.name}", progress):
+        return Runs(train(trainer, specs, on_round, callbacks, checkpoint))
 
 
 def make_specs(method: Method, grid: Mapping[str, Sequence[Any]], schedule: Mapping[str, Any]) -> list[Spec]:
@@ -143,6 +151,19 @@ def make_specs(method: Method, grid: Mapping[str, Sequence[Any]], schedule: Mapp
     return specs
 
 
+@dataclass(frozen=True)
+class _Rounds(Callback):
+    """What is shown of a training: how many rounds of all its runs are done, and the mean loss of the last ones."""
+
+    rounds: Sequence[int]
+
+    def on_progress(self, progress: Progress) -> None:
+        runs = progress.runs
+        done = sum(self.rounds[place] if run.stopped else len(run.history) for place, run in runs.items())
+        last = [run.history[-1].loss for run in runs.values() if run.history]
+        reached(done, sum(self.rounds), "rounds", f"loss {fmean(last):.4g}" if last else "")
+
+
 def train(
     trainer: Trainer,
     specs: Sequence[Spec],
@@ -151,7 +172,7 @@ def train(
     checkpoint: Checkpoint | None = None,
 ) -> list[Run]:
     """Train all runs, from where a checkpoint left them if there is one."""
-    told = as_callbacks(callbacks, on_round)
+    told = [*as_callbacks(callbacks, on_round), _Rounds([spec.schedule.rounds for spec in specs])]
     check_undecided(trainer, specs)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"checkpoint is {what_is(checkpoint)}: pass a wafl.engine.keeping.checkpoint.Checkpoint")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from wafl.base.shown import one_more
 from wafl.data.examples import Examples
 from wafl.engine.client.task import ClientTask
 from wafl.engine.lanes.layout import Lanes
@@ -42,6 +43,7 @@ class Survey:
         weights = torch.ones(len(self._clients), dtype=torch.float64)
         queries = [Query("loss", 0, seed, self._clients, weights, self._params, each) for each in scalars]
         replies = self._lanes.run(queries)
+        one_more("questions to all clients")
         return SurveyReplies(
             torch.stack([reply.loss for reply in replies]).double().cpu(),
             torch.stack([reply.cost for reply in replies]).double().cpu(),

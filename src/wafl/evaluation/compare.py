@@ -19,6 +19,7 @@ from wafl import models
 from wafl.attacks import Attack, BoundedAttack, same_but_size
 from wafl.base.checks import check_seed
 from wafl.base.files import write_whole
+from wafl.base.shown import shows
 from wafl.data.arguments import check_federation
 from wafl.data.federation import Federation
 from wafl.evaluation.evaluate import (
@@ -33,10 +34,11 @@ from wafl.evaluation.evaluate import (
     present_clients,
     rows_of,
 )
-from wafl.evaluation.score import Score, percent_or_loss
+from wafl.evaluation.score import Score, entry, percent_or_loss
+from wafl.evaluation.tables import as_text, score_tables
 from wafl.objectives.surrogate import single_lane
 from wafl.report.plotting import Line, measure_against_attacked, measure_against_parameter
-from wafl.results.frames import to_frame, to_html
+from wafl.results.frames import to_frame, to_html, varying
 from wafl.results.run import Run
 from wafl.tasks.problem import Problem
 
@@ -67,9 +69,16 @@ class Comparison:
 
     rows: list[Row]
 
-    def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` with one row per run, attack and share (needs ``wafl-learn[pandas]``)."""
-        return to_frame([row.values() for row in self.rows])
+    def to_pandas(self, *, all: bool = False) -> Any:
+        """A ``pandas.DataFrame`` with one row per run, attack and share (needs ``wafl-learn[pandas]``).
+
+        It has the columns in which rows differ, or ``all`` of them.
+        """
+        return to_frame(self._values(all))
+
+    def _values(self, all: bool = False) -> list[dict[str, Any]]:
+        rows = [row.values() for row in self.rows]
+        return rows if all else varying(rows, keep=("run", "accuracy", "loss"))
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, against: str | None = None) -> Any:
         """A matplotlib figure of the accuracy in percent (for a regression, the loss); saved if given a path.
@@ -115,7 +124,22 @@ class Comparison:
         return list(dict.fromkeys(row.score.attack for row in self.rows if row.score.attack != "none"))
 
     def _repr_html_(self) -> str:
-        return to_html(repr(self), [row.values() for row in self.rows])
+        return to_html(repr(self), self._values())
+
+    def __rich__(self) -> Any:
+        tested: dict[str, dict[str, dict[float, list[Score]]]] = {}
+        for row in self.rows:
+            shares = tested.setdefault(row.score.attack, {}).setdefault(row.run, {})
+            shares.setdefault(row.attacked, []).append(row.score)
+        return score_tables(
+            {
+                attack: {run: {share: entry(each) for share, each in shares.items()} for run, shares in runs.items()}
+                for attack, runs in tested.items()
+            }
+        )
+
+    def __str__(self) -> str:
+        return as_text(self.__rich__())
 
     def __repr__(self) -> str:
         runs, attacks = ({getattr(row, name) for row in self.rows} for name in ("run", "attacked"))
@@ -174,6 +198,7 @@ class Comparison:
         write_whole(path / "comparison.json", json.dumps(records, indent=1).encode())
 
 
+@shows("compare")
 def compare(
     runs: Mapping[str, Run | Sequence[Run]] | Sequence[Run],
     clients: Federation,
@@ -182,6 +207,7 @@ def compare(
     attacked: Sequence[float] = (1.0,),
     unseen: Federation | None = None,
     seed: int = 0,
+    progress: bool | None = None,
 ) -> Comparison:
     """The scores of every run under every attack, for every share of attacked clients.
 
@@ -196,6 +222,7 @@ def compare(
         attacked: shares of the clients to attack, each in [0, 1].
         unseen: clients that took no part in training, as in :func:`wafl.evaluate`.
         seed: what the attacked clients and random attacks are drawn from.
+        progress: whether to show how far it is; by default on a terminal and in notebooks.
     """
     if isinstance(runs, Federation):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError("the runs and the clients are swapped: call compare(runs, clients)")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from wafl.attacks import Attack
 from wafl.base.checks import check_seed
 from wafl.base.random import Purpose, choose
+from wafl.base.shown import one_more, shows
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.evaluation.score import ClientScore, Score
@@ -26,6 +27,7 @@ Measured = tuple[Tensor, Tensor | None]
 """Losses ``[L, N]`` and, for classes, whether each prediction is right."""
 
 
+@shows("evaluate")
 def evaluate(
     model: Run | nn.Module,
     clients: Federation,
@@ -37,6 +39,7 @@ def evaluate(
     redraw: int = 0,
     epsilon: float | None = None,
     loss: Loss | None = None,
+    progress: bool | None = None,
 ) -> Score:
     """The score of a model on every client's held-out examples, with a share of the clients under attack.
 
@@ -56,6 +59,7 @@ def evaluate(
         redraw: another number, such as the round, draws other clients.
         epsilon: the size of ``"autoattack"``.
         loss: the loss to measure; by default that of the run, or cross-entropy for a module.
+        progress: whether to show how far it is; by default on a terminal and in notebooks.
     """
     check_arguments("evaluate(model, clients)", model, clients)
     check_seed(seed)
@@ -153,6 +157,7 @@ def examine(
         losses.append(problem.output_loss.value(outputs, y).cpu())
         if clients.num_classes is not None:
             correct.append((outputs.argmax(-1) == y).double().cpu())
+        one_more("batches")
     return torch.cat(losses, dim=1), torch.cat(correct, dim=1) if correct else None
 
 

@@ -8,15 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from wafl.base.random import Key, Purpose, bits
+from wafl.evaluation.tables import PARTS, Entry, as_text, score_tables
 from wafl.report.plotting import measure_by_client
-from wafl.results.frames import to_frame, to_html
+from wafl.results.frames import to_frame, to_html, varying
 
 
 def worst_count(share: float, num_clients: int) -> int:
@@ -173,9 +174,13 @@ class Score:
             found |= {f"{name}_low": low, f"{name}_high": high, f"{name}_worst_10": part.worst_tenth}
         return {**found, "out_of_sample_gap": self.out_of_sample_gap, "participation_gap": self.participation_gap}
 
-    def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` with one row per client (needs ``wafl-learn[pandas]``)."""
-        return to_frame([asdict(client) for client in self.per_client])
+    def to_pandas(self, *, all: bool = False) -> Any:
+        """A ``pandas.DataFrame`` with one row per client (needs ``wafl-learn[pandas]``).
+
+        It has the columns in which clients differ, or ``all`` of them.
+        """
+        rows = [asdict(client) for client in self.per_client]
+        return to_frame(rows if all else varying(rows, keep=("name", "accuracy", "loss")))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """A matplotlib figure of every client's accuracy in percent (for a regression, its loss), the worst first.
@@ -195,6 +200,13 @@ class Score:
 
     def _repr_html_(self) -> str:
         return to_html(repr(self), [asdict(client) for client in self.per_client])
+
+    def __rich__(self) -> Any:
+        share = fmean(client.attacked for client in self.per_client)
+        return score_tables({self.attack: {"model": {share: entry([self])}}})
+
+    def __str__(self) -> str:
+        return as_text(self.__rich__())
 
     def __repr__(self) -> str:
         accuracy = "" if self.accuracy is None else f"accuracy={self.accuracy:.4f}, "
@@ -258,3 +270,52 @@ def averaged(scores: Sequence[Score]) -> Score:
 
     per_client = [mean(clients) for clients in zip(*(score.per_client for score in scores), strict=True)]
     return replace(first, per_client=per_client, train=part("train"), unseen=part("unseen"))
+
+
+def entry(scores: Sequence[Score]) -> Entry:
+    """One row of a table: what several seeds of one model scored in the same test."""
+    mean = averaged(scores)
+    middle = mean.client_loss if mean.client_accuracy is None else mean.client_accuracy
+    worst, tenth = (fmean(score.worst(part) for score in scores) for part in (1e-9, 0.1))
+    pooled = [score.value for score in scores]
+    accuracy, three = mean.accuracy is not None, generalization(scores)
+    return Entry(accuracy, pooled, mean.interval(), middle, mean.std, worst, tenth, mean.loss, three)
+
+
+def generalization(scores: Sequence[Score]) -> dict[str, Any] | None:
+    """A method's three numbers with their intervals and worst tenths, and the two gaps; None without unseen clients.
+
+    They are those of Yuan et al. (ICLR 2022): on training, test and unseen data.
+
+    Numbers are accuracies in percent, or losses, with their mean and standard deviation over the scores, one per seed.
+    An interval is over clients: a bootstrap of each client's mean over the seeds.
+    """
+    scale = 1.0 if scores[0].accuracy is None else 100.0
+    parts: dict[str, list[Score]] = {name: [] for name in PARTS}
+    for score in scores:
+        if score.train is None or score.unseen is None:
+            return None
+        for name, part in zip(PARTS, (score.train, score, score.unseen), strict=True):
+            parts[name].append(part)
+
+    def numbers(values: Sequence[float | None]) -> dict[str, Any]:
+        return spread([scale * value for value in values if value is not None])
+
+    return {
+        **{
+            name: {
+                **numbers([part.value for part in found]),
+                "interval": [scale * end for end in averaged(found).interval()],
+                "worst_tenth": numbers([part.worst_tenth for part in found]),
+            }
+            for name, found in parts.items()
+        },
+        "out_of_sample_gap": numbers([score.out_of_sample_gap for score in scores]),
+        "participation_gap": numbers([score.participation_gap for score in scores]),
+    }
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """The mean and standard deviation of values, one per seed, and the values themselves."""
+    deviation = stdev(values) if len(values) > 1 else 0.0
+    return {"mean": fmean(values), "std": deviation, "seeds": list(values)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -12,6 +12,17 @@ from wafl.base.extras import require
 def to_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     """A ``pandas.DataFrame``; pandas is an optional package."""
     return require("pandas", extra="pandas", what="to_pandas").DataFrame(list(rows))
+
+
+def varying(rows: Sequence[Mapping[str, Any]], keep: Collection[str] = ()) -> list[dict[str, Any]]:
+    """The rows with the columns in which they differ, and those to keep; a single row keeps all that it has.
+
+    >>> varying([{"run": "a", "seed": 0, "loss": 1.0}, {"run": "a", "seed": 0, "loss": 2.0}], keep=["run"])
+    [{'run': 'a', 'loss': 1.0}, {'run': 'a', 'loss': 2.0}]
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    differ = [name for name in names if name in keep or len(rows) < 2 or len({str(row.get(name)) for row in rows}) > 1]
+    return [{name: row[name] for name in differ if name in row} for row in rows]
 
 
 def to_html(title: str, rows: Sequence[Mapping[str, Any]], shown: int = 20) -> str:

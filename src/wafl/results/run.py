@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -21,7 +21,8 @@ from wafl.base.files import sealed, unsealed, write_whole
 from wafl.base.json_types import check_types, parsed_table
 from wafl.base.options import documented
 from wafl.data.bring.intake import Intake
-from wafl.results.frames import to_frame, to_html
+from wafl.results.export import FORMATS, Format, export_model
+from wafl.results.frames import to_frame, to_html, varying
 from wafl.results.history import History, plot_histories
 from wafl.tasks.fitness import takes_integers
 from wafl.tasks.layout import Layout
@@ -34,7 +35,12 @@ SAVED: dict[str, Any] = {
     "method": str,
     "model": dict[str, Any] | None,
     "num_classes": int | None,
-    "intake?": {"classes": list[str] | None, "columns": list[str] | None, "prepare": dict[str, Any]},
+    "intake?": {
+        "classes": list[str] | None,
+        "columns": list[str] | None,
+        "prepare": dict[str, Any],
+        "shape?": list[int] | None,
+    },
     "trained": list[str],
     "statistics?": list[str],
     "buffers?": list[str],
@@ -145,6 +151,12 @@ class Run:
         outputs = self.outputs(x)
         return outputs if self.num_classes is None else self.intake.name(outputs.argmax(-1))
 
+    def predict_proba(self, x: Any) -> Tensor:
+        """The probability of each class for examples ``x [N, ...]``: the softmax of :meth:`outputs`."""
+        if self.num_classes is None:
+            raise ValueError("a regression has no classes, and no probabilities: use run.predict(x)")
+        return self.outputs(x).softmax(-1)
+
     def to(self, device: torch.device | str) -> Run:
         """The same run on a device such as ``"cuda"``, where it predicts and is tested; this one stays where it is."""
         params = {name: value.to(device) for name, value in self.params.items()}
@@ -181,6 +193,20 @@ class Run:
         write_whole(folder / "run.json", description)
         return folder
 
+    def export(self, path: str | os.PathLike[str], input_shape: Sequence[int] | None = None) -> Path:
+        """Write the model, with its preprocessing, to a new file for other programs; returns the file.
+
+        The name says the format: ``.safetensors``, ``.pt2`` or ``.onnx`` (:func:`wafl.results.export.export_model`).
+        ``input_shape`` is that of one example, for a run that does not know it.
+        """
+        shape = input_shape or self.intake.shape or (models.spec(self.module) or {}).get("input_shape")
+        if shape is None:
+            raise ValueError("this run does not know the shape of an example: give input_shape=, such as (1, 28, 28)")
+        ending = Path(path).suffix.removeprefix(".")
+        if ending not in FORMATS:
+            raise ValueError(f"{path} must end in .{', .'.join(FORMATS)}, which says the format")
+        return export_model(self, path, cast(Format, ending), self.intake.prepare, shape)
+
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
         """Write a page of what the run itself knows, its rounds, client weights and settings; returns the file.
 
@@ -210,9 +236,12 @@ class Runs(list[Run]):
             rows.append({"method": run.method, **run.point, **about, **final, "diverged": run.diverged})
         return rows
 
-    def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` with one row per run (needs ``wafl-learn[pandas]``)."""
-        return to_frame(self.rows())
+    def to_pandas(self, *, all: bool = False) -> Any:
+        """A ``pandas.DataFrame`` with one row per run (needs ``wafl-learn[pandas]``).
+
+        It has the columns in which runs differ, or ``all`` of them.
+        """
+        return to_frame(self.rows() if all else varying(self.rows(), keep=("method", "final_loss")))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """A matplotlib figure of the loss and, if there is one, the achieved radius by round; saved if given a path.

@@ -12,7 +12,7 @@ from typing import Any
 from wafl.base.extras import require
 from wafl.base.files import write_whole
 from wafl.base.json_types import parsed_table
-from wafl.studies.export import refuse_existing
+from wafl.results.export import refuse_existing
 from wafl.studies.folder import StudyFolder, refuse_links
 
 SUFFIXES = (".csv", ".parquet")

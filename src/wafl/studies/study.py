@@ -19,8 +19,7 @@ from wafl.config.plan import Entry, FindClients, Plan, make_plan
 from wafl.data.federation import Federation
 from wafl.engine.fit import train
 from wafl.engine.keeping.checkpoint import Checkpoint
-from wafl.evaluation.generalization import generalization, spread
-from wafl.evaluation.score import ClientScore, Score, percent_or_loss
+from wafl.evaluation.score import ClientScore, Score, generalization, percent_or_loss, spread
 from wafl.results.history import History
 from wafl.results.run import Run, load_run, saved_history
 from wafl.studies.attendance import left_out

@@ -15,6 +15,7 @@ from wafl.attacks import Attack, Population
 from wafl.base.bounds import DATA, Bounds, Box, check_bounds
 from wafl.base.checks import check_positive, check_seed
 from wafl.base.norms import norm_name, power_norm
+from wafl.base.shown import shows
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.objectives import Wasserstein
@@ -120,6 +121,7 @@ class Calibration:
         return (low, high) if low < high else (high, low)
 
 
+@shows("calibrate")
 def calibrate(
     model: Run | nn.Module,
     clients: Federation,
@@ -136,6 +138,7 @@ def calibrate(
     client_weights: ClientWeights | None = None,
     loss: Loss | None = None,
     seed: int = 0,
+    progress: bool | None = None,
 ) -> Calibration:
     """The achieved radius of each gamma, the paper's figure 2: clients report two numbers per gamma.
 
@@ -157,6 +160,7 @@ def calibrate(
         client_weights: the center of the ball; by default the run's final weights, or by examples for a plain model.
         loss: the loss to use instead of the run's own; cross-entropy for a plain model.
         seed: of the random starts.
+        progress: whether to show how far it is; by default on a terminal and in notebooks.
 
     >>> import wafl
     >>> clients = wafl.load_dataset("digits").partition(num_clients=4, iid=True)

@@ -17,6 +17,7 @@ from wafl.base.checks import check_seed
 from wafl.base.cost import check_memory
 from wafl.base.errors import DivergedError, UnboundedError
 from wafl.base.options import Count
+from wafl.base.shown import shows
 from wafl.callbacks import Callback, Callbacks
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
@@ -39,6 +40,7 @@ Methods = Method | Sequence[Method] | Mapping[str, Method | tuple[Method, Mappin
 OnMethod = Callable[[str, list[Trial]], None]
 
 
+@shows("tune")
 def tune(
     model: nn.Module,
     clients: Federation,
@@ -58,6 +60,7 @@ def tune(
     device: str = "cpu",
     chunk_size: int | None = None,
     callbacks: Callbacks = (),
+    progress: bool | None = None,
     **schedule: Any,
 ) -> Tuning:
     """Try the same number of settings of every method, and choose the best of each on held-out training data.

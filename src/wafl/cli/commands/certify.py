@@ -47,23 +47,21 @@ def certify(
     """
     from typing import Any, cast
 
+    from wafl.base.shown import shown
     from wafl.base.visible import visible
+    from wafl.cli.terminal import say
     from wafl.promises.issue import issue
 
     with reading(trust):
         name, model = only_run(run)
         clients = clients_of({name: model}, run, data_dir)
-        promise = issue(
-            model,
-            clients,
-            radii=parse_numbers("radii", radii),
-            norm=parse_norm(norm),
-            power=cast(Any, power),
-            metric=cast(Any, metric),
-            part=cast(Any, part),
-            confidence=confidence,
-            points=points,
-        )
+        wanted = parse_numbers("radii", radii)
+        options = {"norm": parse_norm(norm), "power": power, "metric": metric, "part": part}
+        say(f"Certifying {name} at {len(wanted)} radii: seconds for a linear model, minutes for a network.")
+        with shown(f"certify {name}"):
+            promise = issue(
+                model, clients, radii=wanted, confidence=confidence, points=points, **cast(dict[str, Any], options)
+            )
         output.parent.mkdir(parents=True, exist_ok=True)
         page = promise.save(output, key=sign)
     typer.echo(visible(str(promise)))

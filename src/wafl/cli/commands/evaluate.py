@@ -59,7 +59,6 @@ def evaluate(
     writes one row per run to comparison.csv and comparison.json. Clients that were held out of training are tested too.
     """
     from wafl.base.bounds import read_bounds
-    from wafl.cli.tables import scores
     from wafl.cli.terminal import make_console
     from wafl.evaluation.compare import compare
 
@@ -83,7 +82,7 @@ def evaluate(
         )
         comparison.save(output or run)
     console = make_console()
-    console.print(scores(comparison, clients))
+    console.print(comparison)
     console.print(f"Numbers: {(output or run) / 'comparison.csv'} and comparison.json", markup=False)
 
 

@@ -11,7 +11,10 @@ from typer import Argument, Option
 from wafl.cli.shared import DataDir, Trust, clients_of, only_run, reading
 
 if TYPE_CHECKING:
-    from wafl.studies.export import Format
+    from wafl.results.export import Format
+
+
+FORMATS = ("safetensors", "pt2", "onnx")
 
 
 def export(
@@ -34,7 +37,6 @@ def export(
     The preprocessing is part of the model: it takes any number of examples as the data set holds them.
     """
     from wafl.base.visible import visible
-    from wafl.studies.export_metrics import export_metrics
 
     with reading(trust):
         if (format is None) == (metrics is None):
@@ -42,6 +44,8 @@ def export(
         if metrics is not None:
             if output is not None:
                 raise ValueError("--output is the file of a model: --metrics names its own file")
+            from wafl.studies.export_metrics import export_metrics
+
             written = export_metrics(run, metrics)
         else:
             written = _export_model(run, cast("Format", format), output, data_dir)
@@ -49,13 +53,16 @@ def export(
 
 
 def _export_model(folder: Path, format: Format, output: Path | None, data_dir: Path | None) -> Path:
-    from wafl.studies.export import FORMATS, export_model, refuse_existing
-
     if format not in FORMATS:
         raise ValueError(f"--format {format} is unknown: use one of {', '.join(FORMATS)}")
     name, run = only_run(folder)
+    from wafl.results.export import export_model, refuse_existing
+
     home = folder if (folder / "run.json").exists() else folder / name
     path = output or home / f"model.{format}"
     refuse_existing(path)
-    clients = clients_of({name: run}, folder, data_dir)
-    return export_model(run, path, format, clients.train.prepare, clients.input_shape)
+    prepare, shape = run.intake.prepare, run.intake.shape
+    if shape is None:  # saved by an earlier version, or trained on Flower
+        clients = clients_of({name: run}, folder, data_dir)
+        prepare, shape = clients.train.prepare, clients.input_shape
+    return export_model(run, path, format, prepare, shape)

@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 from typer import Argument, Option
 
+from wafl.base.shown import shown
 from wafl.cli.progress import SOME_DIVERGED
 from wafl.cli.shared import Changes, one_line_errors
 from wafl.cli.terminal import make_console, tell
@@ -57,7 +58,12 @@ def _search(tuned: TunedExperiment) -> Tuning:
     if tuned.known:
         tell(f"Done before: {', '.join(tuned.known)}.")
     bars = TrialBars(search, tuned.known, console)
-    with stopped_by_signals(), bars.display as display, warnings.catch_warnings(record=True) as caught:
+    with (
+        stopped_by_signals(),
+        shown("", False),
+        bars.display as display,
+        warnings.catch_warnings(record=True) as caught,
+    ):
         warnings.simplefilter("default")
         try:
             tuning = tuned.run([bars])

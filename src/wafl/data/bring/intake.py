@@ -23,11 +23,12 @@ REMEDY = "give an array of examples, a frame or a data set"
 
 @dataclass(frozen=True)
 class Intake:
-    """The names of classes and inputs, if they have any, and what was done to bytes."""
+    """The names of classes and inputs, if they have any, what was done to bytes, and the shape of an example."""
 
     classes: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
     prepare: Preprocessing = field(default_factory=Preprocessing)
+    shape: tuple[int, ...] | None = None
 
     def read(self, x: Any, like: Tensor) -> Tensor:
         """Examples of any kind that a federation takes, in the type and on the device of ``like``.
@@ -57,12 +58,15 @@ class Intake:
         return labels if self.classes is None else np.array(self.classes)[labels.cpu().numpy()]
 
     def to_json(self) -> dict[str, Any]:
-        return {"classes": self.classes, "columns": self.columns, "prepare": self.prepare.to_json()}
+        names = {"classes": self.classes, "columns": self.columns}
+        return {**names, "prepare": self.prepare.to_json(), "shape": self.shape}
 
     @classmethod
     def from_json(cls, about: Mapping[str, Any] | None) -> Intake:
         """What :meth:`to_json` gave; nothing is known of a run that was saved without it."""
         if about is None:
             return cls()
-        classes, columns = (None if about[name] is None else tuple(about[name]) for name in ("classes", "columns"))
-        return cls(classes, columns, Preprocessing.from_json(about["prepare"]))
+        classes, columns, shape = (
+            None if about.get(name) is None else tuple(about[name]) for name in ("classes", "columns", "shape")
+        )
+        return cls(classes, columns, Preprocessing.from_json(about["prepare"]), shape)

@@ -71,13 +71,37 @@ class Head(nn.Module):
         self.module, self._layer = module, layer
         self._shape, self._dtype = x.shape[1:], x.dtype
 
-    def forward(self, features: Tensor) -> Tensor:
+    def forward(self, features: Tensor, x: Tensor | None = None) -> Tensor:
         layer = find_layer(self.module, self._layer)
         layer.forward = lambda *_, **__: features
+        if x is None:
+            x = torch.zeros(len(features), *self._shape, dtype=self._dtype, device=features.device)
         try:
-            return self.module(torch.zeros(len(features), *self._shape, dtype=self._dtype, device=features.device))
+            return self.module(x)
         finally:
             del layer.forward
+
+
+class Beside(nn.Module):
+    """What a model does with the output of a layer and with its inputs, which stay where they are.
+
+    Its examples are both, flat and side by side (:meth:`join`), so that it may mask padding, or skip the layer.
+    """
+
+    def __init__(self, head: Head, features: Tensor, x: Tensor) -> None:
+        super().__init__()
+        self.head = head
+        self._shapes, self._dtype = (features.shape[1:], x.shape[1:]), x.dtype
+
+    @staticmethod
+    def join(features: Tensor, x: Tensor) -> Tensor:
+        return torch.cat([features.flatten(1), x.flatten(1).to(features)], dim=1)
+
+    def forward(self, both: Tensor) -> Tensor:
+        sizes = [shape.numel() for shape in self._shapes]
+        features, x = (part.unflatten(1, shape) for part, shape in zip(both.split(sizes, 1), self._shapes, strict=True))
+        x = x.detach() if self._dtype.is_floating_point else x.detach().round()
+        return self.head(features, x.to(self._dtype))
 
 
 def after(module: nn.Module, layer: str, x: Tensor) -> nn.Module:

@@ -24,6 +24,7 @@ from wafl.base.checks import check_seed, check_space
 from wafl.base.digits import rounded
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import check_norm
+from wafl.base.shown import shows
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.results.run import Run
@@ -53,6 +54,7 @@ ERRORS = (
 UNNEEDED = Constant(math.inf, "bound", "not known by layers, and not needed along the margins")
 
 
+@shows("certify")
 def certify(
     model: Run | nn.Module,
     clients: Federation,
@@ -72,6 +74,7 @@ def certify(
     label_cost: float = math.inf,
     loss: Loss | None = None,
     seed: int = 0,
+    progress: bool | None = None,
 ) -> Certificates:
     """How large the expected loss can be under any distribution within each radius of the clients' mixture.
 
@@ -110,6 +113,7 @@ def certify(
             is ``achieved`` of a network is still by moves that keep labels.
         loss: the loss to use instead of the run's own; cross-entropy for a plain model.
         seed: of the objective.
+        progress: whether to show how far it is; by default on a terminal and in notebooks.
 
     >>> import wafl
     >>> clients = wafl.load_dataset("digits").partition(num_clients=4, iid=True)

@@ -15,25 +15,35 @@ from torch import Tensor, nn
 
 from wafl.data.examples import CHUNK, Examples
 from wafl.data.federation import Federation
-from wafl.engine.embedded import Embedded
+from wafl.engine.embedded import Embedded, first_example
 from wafl.objectives.ball.shape import CLIENTS, Shape, check_shaping
 from wafl.results.run import Run
-from wafl.tasks.modes.layers import after
+from wafl.tasks.fitness import check_fitness
+from wafl.tasks.modes.layers import Beside, Head, after
+from wafl.tasks.problem import Problem
 from wafl.tasks.structure.sequence import is_plain, members
 from wafl.theory.constants.assumptions import task_of
 
 
 def at_layer(model: Run | nn.Module, clients: Federation, layer: str) -> tuple[nn.Module, Federation]:
-    """What comes after a layer, and the layer's outputs as the examples."""
+    """What comes after a layer, and the layer's outputs as the examples, next to the inputs if it may look at them."""
     task, params = task_of(model)
+    first = first_example(clients, params)
+    check_fitness(Problem(task, params[None]), *first, clients.num_classes)
+    x = first[0].long() if task.traits.integers else first[0]
+    head = after(copy.deepcopy(task.module), layer, x[0])
+    if isinstance(head, Head):
+        head = Beside(head, task.features(params[None], first[0], layer)[0], x[0])
 
     def outputs(examples: Examples) -> Examples:
-        rows = torch.arange(len(examples.y)).split(CHUNK)
-        parts = [task.features(params[None], examples.rows(part, params.dtype)[None], layer)[0] for part in rows]
-        return Examples(torch.cat(parts).detach() if parts else params.new_zeros(0), examples.y, examples.offsets)
+        parts = [params.new_zeros(0)]
+        for rows in torch.arange(len(examples.y)).split(CHUNK):
+            x = examples.rows(rows, params.dtype)
+            found = task.features(params[None], x[None], layer)[0].detach()
+            parts.append(head.join(found, x) if isinstance(head, Beside) else found)
+        return Examples(torch.cat(parts[1:] or parts), examples.y, examples.offsets)
 
     train, test = outputs(clients.train), outputs(clients.test)
-    head = after(copy.deepcopy(task.module), layer, clients.train.rows(torch.zeros(1, dtype=torch.int64), params.dtype))
     unit = f"units of the output of layer {layer!r}"
     return head, replace(clients, train=train, test=test, unit=unit, bounds=None, recipe=None, columns=None)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
+from torch.autograd.functional import vhp
 from torch.func import grad, vmap
 
 from wafl.base.norms import dual, power_norm
@@ -33,7 +36,23 @@ def largest_curvature(task: Task, params: Tensor, x: Tensor, y: Tensor, norm: fl
         slope = grad(lambda moved: _loss(task, moved, label, params))
         return grad(lambda moved: (slope(moved) * v.view_as(z)).sum())(z).flatten()
 
-    return _power_iteration(step, x, y, x[0].numel(), norm)
+    if task.traits.obstacle is None:
+        return _power_iteration(step, x, y, x[0].numel(), norm)
+    return max(_curvature_together(task, params, *part, norm) for part in _parts(x, y))
+
+
+def _curvature_together(task: Task, params: Tensor, x: Tensor, y: Tensor, norm: float) -> float:
+    """The same for a model that ``vmap`` cannot call: an example's loss does not depend on the others."""
+    steepest = vmap(partial(_steepest, norm=norm))
+
+    def bent(v: Tensor) -> Tensor:
+        found = vhp(lambda moved: task.losses(params[None], moved[None], y[None]).sum(), x, v.view_as(x))[1]
+        return cast(Tensor, found).flatten(1)
+
+    v = steepest(_starts(x, x[0].numel()))
+    for _ in range(ITERATIONS):
+        v = steepest(bent(v))
+    return float(power_norm(bent(v), dual(norm), 1).max())
 
 
 def largest_param_slope(task: Task, params: Tensor, x: Tensor, y: Tensor) -> float:

@@ -16,11 +16,11 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
@@ -30,13 +30,28 @@ from wafl.base.describe import describe
 from wafl.base.extras import require
 from wafl.base.files import write_whole
 from wafl.data.preprocessing import Preprocessing
-from wafl.results.run import Run
 
 Format = Literal["safetensors", "pt2", "onnx"]
 FORMATS: tuple[str, ...] = get_args(Format)
 ABOUT = "wafl"
 TOLERANCE = 1e-5
 """How far an exported model's outputs may be from the run's, relative and absolute."""
+
+
+class Exported(Protocol):
+    """What is asked of a run."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def module(self) -> nn.Module: ...
+    @property
+    def params(self) -> Mapping[str, Tensor]: ...
+    @property
+    def num_classes(self) -> int | None: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+    def outputs(self, x: Any) -> Tensor: ...
 
 
 class RawModel(nn.Module):
@@ -56,7 +71,7 @@ class RawModel(nn.Module):
 
 
 def export_model(
-    run: Run,
+    run: Exported,
     path: str | os.PathLike[str],
     format: Format,
     preprocessing: Preprocessing,
@@ -71,12 +86,11 @@ def export_model(
 
     >>> import json, tempfile, torch, wafl
     >>> from safetensors import safe_open
-    >>> from wafl.studies.export import export_model
     >>> clients = wafl.load_dataset("digits").partition(num_clients=20, labels_per_client=3, preprocess="zscore")
     >>> run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=1, local_epochs=1)
     >>> folder = tempfile.TemporaryDirectory()
     >>> path = f"{folder.name}/model.safetensors"
-    >>> _ = export_model(run, path, "safetensors", clients.train.prepare, clients.input_shape)
+    >>> _ = run.export(path)
 
     >>> with safe_open(path, "pt") as file:
     ...     about = json.loads(file.metadata()["wafl"])
@@ -130,12 +144,12 @@ class _Export:
     """A copy of a run's model with the preprocessing in front, and what it is compared with."""
 
     module: RawModel
-    run: Run
+    run: Exported
     preprocessing: Preprocessing
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, run: Run, preprocessing: Preprocessing, shape: tuple[int, ...]) -> _Export:
+    def of(cls, run: Exported, preprocessing: Preprocessing, shape: tuple[int, ...]) -> _Export:
         for name, value in (("shift", preprocessing.shift), ("scale", preprocessing.scale)):
             if value is not None and not _spreads(tuple(value.shape), shape):
                 raise ValueError(f"input_shape={shape} does not fit the preprocessing's {name}: {tuple(value.shape)}")

@@ -19,9 +19,10 @@ from typer import Typer
 from typer.testing import CliRunner
 
 import wafl
+from wafl.cli.commands import export as command
 from wafl.cli.commands.export import export
 from wafl.data.preprocessing import Preprocessing
-from wafl.studies.export import FORMATS, export_model
+from wafl.results.export import FORMATS, export_model
 from wafl.tasks.layout import Layout
 
 app = Typer()
@@ -301,6 +302,30 @@ def test_the_command_exports_a_model(study: Path, tmp_path: Path) -> None:
     clients = make_clients("zscore")
     raw, x = raw_examples(clients, 7)
     assert torch.equal(outputs(path, raw), wafl.load_run(study / "cnn").outputs(x))
+
+
+def test_a_run_saved_from_python_is_exported_by_itself_and_by_the_command(tmp_path: Path) -> None:
+    clients = make_clients("zscore")
+    run = make_run(clients, "mlr")
+    assert FORMATS == command.FORMATS
+    assert run.export(tmp_path / "mine.pt2") == tmp_path / "mine.pt2"
+    run.save(tmp_path / "saved")
+    assert "model.pt2" in invoke(tmp_path / "saved", "--format", "pt2")
+    raw = clients.test.raw.float()
+    for file in (tmp_path / "mine.pt2", tmp_path / "saved/model.pt2"):
+        got = torch.export.load(file).module()(raw)
+        torch.testing.assert_close(got, run.outputs(clients.test.x), rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match=r"must end in \.safetensors, \.pt2, \.onnx"):
+        run.export(tmp_path / "model.tflite")
+
+
+def test_probabilities_are_those_of_the_outputs() -> None:
+    clients = make_clients("unit")
+    run = make_run(clients, "mlr")
+    found = run.predict_proba(clients.test.x)
+    torch.testing.assert_close(found, run.outputs(clients.test.x).softmax(-1))
+    with pytest.raises(ValueError, match="no probabilities"):
+        replace(run, num_classes=None).predict_proba(clients.test.x)
 
 
 def test_the_command_refuses_what_it_cannot_export(study: Path, tmp_path: Path) -> None:

@@ -1,0 +1,103 @@
+"""How far long work has come: one line on a terminal or in a notebook, and nothing elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import timedelta
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Display
+
+P = ParamSpec("P")
+R = TypeVar("R")
+LONG = 2.0
+"""Work that took more seconds than this leaves its line behind."""
+
+
+class Line:
+    """What is said about one piece of work."""
+
+    def __init__(self, what: str, display: Display) -> None:
+        self.what, self.display, self.done = what, display, ""
+        self._began = time.monotonic()
+        self._task = display.add_task(what, total=None, numbers="")
+
+    def show(self, done: float, total: float | None, unit: str, numbers: str) -> None:
+        self.done = f"{done:g} {unit}" if total is None else f"{done:g} of {total:g} {unit}"
+        self.display.update(self._task, completed=done, total=total, numbers=f"{self.done} {numbers}".strip())
+
+    def advance(self, unit: str) -> None:
+        self.show(self.display.tasks[self._task].completed + 1, None, unit, "")
+
+    def end(self) -> None:
+        """Leave behind how long it took, if it took long."""
+        seconds = round(time.monotonic() - self._began)
+        if seconds >= LONG:
+            text = ", ".join(part for part in (self.done, str(timedelta(seconds=seconds))) if part)
+            self.display.console.print(f"{self.what}: {text}", markup=False, highlight=False)
+
+
+_line: ContextVar[Line | None] = ContextVar("line", default=None)
+_hushed: ContextVar[bool] = ContextVar("hushed", default=False)
+
+
+def reached(done: float, total: float | None, unit: str, numbers: str = "") -> None:
+    """Say how far the work has come that is shown here, if any is."""
+    if (line := _line.get()) is not None:
+        line.show(done, total, unit, numbers)
+
+
+def one_more(unit: str) -> None:
+    """Say that one more part of the work is done, of nobody knows how many."""
+    if (line := _line.get()) is not None:
+        line.advance(unit)
+
+
+@contextmanager
+def shown(what: str, wanted: bool | None = None) -> Generator[None, None, None]:
+    """A block of work with a line of its own; work inside of it has none.
+
+    ``wanted=None`` means on a terminal or in a notebook.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    visible = not _hushed.get() and (console.is_terminal or console.is_jupyter if wanted is None else wanted)
+    hush = _hushed.set(True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=20))
+    numbers = TextColumn("{task.fields[numbers]}", markup=False)
+    display = Progress(
+        *columns, TimeElapsedColumn(), TimeRemainingColumn(), numbers, console=console, transient=True,
+        disable=not visible,
+    )  # fmt: skip
+    line = Line(what, display) if visible else None
+    mine = _line.set(line)
+    try:
+        with display:
+            yield
+        if line is not None:
+            line.end()
+    finally:
+        _line.reset(mine)
+        _hushed.reset(hush)
+
+
+def shows(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator: the function has a line of its own, as its argument ``progress`` says (:func:`shown`)."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def showing(*args: P.args, **kwargs: P.kwargs) -> R:
+            wanted = kwargs.get("progress")
+            with shown(what, None if wanted is None else bool(wanted)):
+                return function(*args, **kwargs)
+
+        return showing
+
+    return decorate

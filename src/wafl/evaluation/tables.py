@@ -1,0 +1,192 @@
+"""Tables of scores as text: what ``print`` and the command line show."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.markup import escape
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from wafl.base.visible import visible
+
+PARTS = ("train", "test", "unseen")
+"""What clients that train hold for training and for testing, and what clients that never train hold."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The numbers of one row: a model, trained with one or several seeds, under one attack on a share of the clients.
+
+    Accuracies, or losses for a regression: ``pooled`` is over all examples, one value per seed, ``interval`` is that of
+    their mean; ``middle`` and ``std`` are across clients. ``unseen`` has those of clients that took no part.
+    """
+
+    accuracy: bool
+    pooled: Sequence[float]
+    interval: Sequence[float]
+    middle: float
+    std: float
+    worst: float
+    worst_tenth: float
+    loss: float
+    unseen: Mapping[str, Any] | None
+
+
+Tested = Mapping[str, Mapping[str, Mapping[float, Entry]]]
+"""By attack, run and share of attacked clients."""
+
+
+def as_text(table: RenderableType) -> str:
+    """A table as plain text, as wide as the terminal."""
+    console = Console(file=io.StringIO(), color_system=None, force_jupyter=False, highlight=False)
+    with console.capture() as captured:
+        console.print(table)
+    return visible(captured.get()).rstrip("\n")
+
+
+def score_tables(tested: Tested) -> Group:
+    """One table per attack, one row per method and share: accuracies in percent (losses for a regression)."""
+    every = [entry for runs in tested.values() for shares in runs.values() for entry in shares.values()]
+    tables = [table for attack, runs in tested.items() for table in _tables_under(attack, runs)]
+    seeds = max(len(entry.pooled) for entry in every)
+    what = "Accuracies in percent" if every[0].accuracy else "Losses"
+    over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    return Group(
+        *tables,
+        f"{what}, {over}: over all test examples (interval by bootstrap over clients), the clients' mean and their "
+        "standard deviation, the worst client, and the mean of the worst tenth of the clients.",
+    )
+
+
+def _tables_under(attack: str, runs: Mapping[str, Mapping[float, Entry]]) -> list[Table]:
+    """The table of the scores and, if clients were held out of training, that of the unseen clients."""
+    three: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for run, shares in runs.items():
+        for share, entry in shares.items():
+            if entry.unseen is not None:
+                three[run, "" if attack == "none" else f"{share:.0%}"] = entry.unseen
+    accuracy = all(entry.accuracy for shares in runs.values() for entry in shares.values())
+    return [_scores_under(attack, runs), *([generalization_table(three, accuracy)] if three else [])]
+
+
+def _scores_under(attack: str, runs: Mapping[str, Mapping[float, Entry]]) -> Table:
+    """A table with one row per run and share of attacked clients: what all score together, one by one and at worst."""
+    numbers = ("attacked", "pooled", "95%\ninterval", "clients", "worst", "worst\n10%", "loss")
+    table = dense_table("run", numbers, title="clean data" if attack == "none" else attack)
+    for run, shares in runs.items():
+        for place, (share, entry) in enumerate(shares.items()):
+            show = _Shown(entry.accuracy)
+            table.add_row(
+                Name(run) if place == 0 else "",
+                f"{share:.0%}",
+                show.spread(entry.pooled),
+                show.interval(entry.interval),
+                f"{show(entry.middle)}±{show(entry.std)}",
+                show(entry.worst),
+                show(entry.worst_tenth),
+                f"{entry.loss:.3g}",
+            )
+    return table
+
+
+def generalization_table(rows: Mapping[tuple[str, str], Mapping[str, Any]], accuracy: bool) -> Table:
+    """A table by method and share of attacked clients: training, test and unseen data, and the gaps between them."""
+    shares = any(share for _, share in rows)
+    gaps = {"out_of_sample_gap": "train-\ntest", "participation_gap": "test-\nunseen"}
+    if shares:  # no room for both
+        del gaps["out_of_sample_gap"]
+    headers = (*(["attacked"] if shares else []), *PARTS, "95%\ninterval", "worst\n10%", *gaps.values())
+    caption = (
+        "train and test: data of the clients that train; unseen: clients that never do, with a 95% interval (bootstrap "
+        "over clients) and the worst tenth of them. The gaps are positive where the model does worse."
+    )
+    table = dense_table("method", headers, title="unseen clients", caption=caption)
+    show = _Shown(accuracy, percent=True)
+    before = ""
+    for (label, share), row in rows.items():
+        table.add_row(
+            Name(label) if label != before else "",
+            *([share] if shares else []),
+            *(show.spread(row[part]["seeds"]) for part in PARTS),
+            show.interval(row["unseen"]["interval"]),
+            show(row["unseen"]["worst_tenth"]["mean"]),
+            *(show(row[gap]["mean"]) for gap in gaps),
+        )
+        before = label
+    return table
+
+
+@dataclass(frozen=True)
+class Name:
+    """The name of a swept run; in a narrow terminal it takes several lines, and no number is cut off or in two."""
+
+    label: str
+
+    @property
+    def _parts(self) -> list[str]:
+        return re.split(r"(?=-\w+=)|(?<==)", self.label)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(max(map(len, self._parts)), len(self.label)).with_maximum(options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [""]
+        for part in self._parts:
+            if lines[-1] and len(lines[-1] + part) > options.max_width:
+                lines.append("")
+            lines[-1] += part
+        yield Text("\n".join(lines), overflow="fold")
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """How numbers are shown: losses with three digits, accuracies in percent (``percent`` if they are given so)."""
+
+    accuracy: bool
+    percent: bool = False
+
+    def __call__(self, value: float) -> str:
+        if not self.accuracy:
+            return f"{value:.3g}"
+        return f"{value if self.percent else 100.0 * value:.1f}"
+
+    def spread(self, values: Sequence[float]) -> str:
+        return self(fmean(values)) + (f"±{self(stdev(values))}" if len(values) > 1 else "")
+
+    def interval(self, ends: Sequence[float]) -> str:
+        return "-".join(map(self, ends))
+
+
+def plain_table(*columns: str, title: str = "", caption: str = "", padding: tuple[int, ...] = (0, 1, 0, 0)) -> Table:
+    """An empty table with these columns; those whose names begin with ``>`` are aligned to the right."""
+    table = Table(
+        title=escape(title),
+        title_justify="left",
+        caption=escape(caption),
+        caption_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        padding=padding,  # pyright: ignore[reportArgumentType]
+        pad_edge=False,
+    )
+    for column in columns:
+        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
+    return table
+
+
+def dense_table(first: str, numbers: Sequence[str], *, title: str = "", caption: str = "") -> Table:
+    """An empty table of names and numbers that takes little room: names may be folded, numbers never are."""
+    table = plain_table(first, *(f">{name}" for name in numbers), title=title, caption=caption, padding=(0, 0))
+    table.columns[0].overflow = "fold"
+    for column in table.columns[1:]:
+        column.no_wrap = True
+    return table
