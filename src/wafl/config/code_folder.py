@@ -55,13 +55,17 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
     @contextmanager
     def importable(self, names: Iterable[str]) -> Generator[None, None, None]:
         """A block in which imports find these modules, after all libraries; ``names`` are loaded, whoever had them."""
-        sys.meta_path.insert(0, self)
         try:
-            for name in dict.fromkeys(names):
-                self._load(name)
+            self.install(names)
             yield
         finally:
             sys.meta_path.remove(self)
+
+    def install(self, names: Iterable[str]) -> None:
+        """The same for the rest of this process."""
+        sys.meta_path.insert(0, self)
+        for name in dict.fromkeys(names):
+            self._load(name)
 
     def _load(self, name: str) -> None:
         file, known = self._files.get(name), sys.modules.get(name)
