@@ -88,6 +88,7 @@ def test_an_app_without_a_file_is_a_trial_that_asks_every_client(tmp_path: Path)
         (["status", "{full}"], "has no nodes.json: only a study whose clients are on Flower's nodes has one"),
         (["digest", "{full}"], "holds no pyproject.toml: give the folder of an app"),
         (["node", "--allow-app", "abc"], "app 'abc': give its digest, 64 digits 0-9a-f"),
+        (["node", "--insecure"], "which apps does this node run?"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -145,7 +146,10 @@ def test_a_deployment_is_for_a_name_that_the_certificate_has(tmp_path: Path) -> 
     code, _, said = run("deploy", str(tmp_path / "out"), keys, "--host", "other.example.org")
     assert code == 2
     assert "is not in the server's certificate, which is for fl.example.org, localhost, 127.0.0.1" in said
-    code, said, _ = run("deploy", str(tmp_path / "out"), keys)
+    code, _, said = run("deploy", str(tmp_path / "out"), keys)
+    assert code == 2
+    assert "which apps do nodes run?" in said
+    code, said, _ = run("deploy", str(tmp_path / "out"), keys, "--any-app")
     assert code == 0
     assert [path.name for path in sorted((tmp_path / "out" / "nodes").iterdir())] == ["east", "north"]
     assert "--superlink fl.example.org:8000" in (tmp_path / "out/nodes/north/supernode.service").read_text()

@@ -76,7 +76,9 @@ flower certificates keys --renew
 flower deploy machines keys --node one --host localhost --port 8443 --place /srv/fl --allow-app DIGEST
 flower digest app
 flower run app --run-config schedule.rounds=2
+flower deploy open keys --any-app
 flower node --allow-app DIGEST --version
+flower node --any-app --version
 """.replace("DIGEST", "0123456789abcdef" * 4)
 
 

@@ -160,6 +160,8 @@ def test_systemd_accepts_the_units(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({}, "which apps do nodes run?"),
+        ({"allowed": ("0" * 64,), "any_app": True}, "which apps do nodes run?"),
         ({"port": 0}, "port is 0: give 1 to 65535"),
         ({"port": 9093}, "port is 9093: give 1 to 65535, except 9093 and 9099, which the SuperLink uses"),
         ({"place": "srv"}, "place 'srv': give an absolute path"),
@@ -173,7 +175,7 @@ def test_bad_input_is_refused(certificates: Certificates, change: dict[str, Any]
 
 
 def test_nothing_is_overwritten_and_keys_must_be_there(certificates: Certificates, tmp_path: Path) -> None:
-    deployment = Deployment(certificates, "fl.example.org")
+    deployment = Deployment(certificates, "fl.example.org", any_app=True)
     with pytest.raises(
         FileNotFoundError, match=r"west is missing: make it with wafl flower certificates .* --node west"
     ):

@@ -2,162 +2,261 @@
 
 from __future__ import annotations
 
-import sys
+import os
 import time
+from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flwr.app import Message, Metadata, RecordDict
 from flwr.app.message.message import make_message
+from flwr.cli.install import install_from_fab
+from flwr.common.config import flatten_dict
 from flwr.common.constant import ErrorCode
-from flwr.common.serde import fab_from_proto, run_from_proto
-from flwr.proto.fab_pb2 import Fab, GetFabRequest, GetFabResponse
-from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse, Run
-from flwr.proto.transport_pb2 import Scalar
+from flwr.supercore.constant import TaskType
+from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_object import get_object_tree
-from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.supernode import fleet_http_connection, start_client_internal
-from flwr.supernode.cli.flower_supernode import _parse_supernode_lifespan_config  # pyright: ignore[reportPrivateUsage]
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.nodestate import NodeState, NodeStateFactory
+from flwr.supercore.run import Run
+from flwr.supernode import start_client_internal
+from flwr.supernode.nodestate import NodeState
 
-from wafl.flower.ops import guard
-from wafl.flower.ops.app import trial_experiment, write_app
+from tests.oracles.overrides import HOSTILE
+from wafl.config.read import parse_experiment
+from wafl.flower.ops import guard, supernode
+from wafl.flower.ops.app import write_app
+from wafl.flower.ops.supernode import GuardedStates
+from wafl.flower.wire.run_config import to_run_config
 
 RUN = 7
+EXPERIMENT = {
+    "name": "trial",
+    "methods": [{"method": "FedAvg", "client_weights": "uniform"}, {"method": "WAFL", "gamma": 1.0}],
+    "schedule": {"rounds": 1},
+}
+KEYS = flatten_dict(to_run_config(parse_experiment(EXPERIMENT, "here")))
+"""What a SuperLink lets a Flower run change: it refuses other keys itself."""
 
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("apps") / "app"
-    write_app(folder, trial_experiment())
+    write_app(folder, parse_experiment(EXPERIMENT, "here"))
     return folder
 
 
+@dataclass
 class SuperLink:
-    """Answers a SuperNode that has a message of a Flower run."""
+    """Has a message of a Flower run for a SuperNode, and says which app it is for."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, content: bytes, **overrides: str) -> None:
-        fab = Fab(hash_str=guard.sha256(content).hexdigest(), content=content)
-        values = {key: Scalar(string=value) for key, value in overrides.items()}
-        run = Run(run_id=RUN, fab_hash=fab.hash_str, override_config=values, status=None)
-        monkeypatch.setattr(FleetHttpClient, "GetRun", lambda *_: GetRunResponse(run=run))
-        monkeypatch.setattr(FleetHttpClient, "GetFab", lambda *_: GetFabResponse(fab=fab))
+    fab: Fab
+    run: Run
+
+    @classmethod
+    def with_app(cls, content: bytes, **overrides: Any) -> SuperLink:
+        digest = guard.sha256(content).hexdigest()
+        run = replace(Run.create_empty(RUN), fab_id="wafl/trial", fab_version="1.0.0", fab_hash=digest)
+        return cls(Fab(digest, content, {}), replace(run, override_config=overrides))
+
+    def ask(self, state: NodeState, entities: dict[str, str] | None = None) -> Message | None:
+        """What a SuperNode replies before any app runs; None if the app's turn has come."""
+        metadata = Metadata(self.run.run_id, "", 1, state.get_node_id(), "", "", time.time(), 60.0, "query")
+        message = make_message(metadata, RecordDict())
+        metadata.__dict__["_message_id"] = message.object_id
+        start_client_internal._pull_and_store_message(  # pyright: ignore[reportPrivateUsage]
+            state=state,
+            object_store=state.object_store,
+            node_config={},
+            receive=lambda: (message, get_object_tree(message)),
+            get_run=lambda _: self.run,
+            get_fab=lambda *_: self.fab,
+            pull_object=lambda *_: b"",
+            confirm_message_received=lambda *_: None,
+            trusted_entities=entities,
+        )
+        replies = state.get_messages_legacy(is_reply=True)
+        assert len(replies) + len(state.get_tasks()) == 1, "an answer, or a task"
+        for reply in replies:
+            assert state.object_store.get(reply.metadata.message_id), "what is sent is there"
+            state.delete_messages(message_ids=[reply.metadata.message_id])
+        return replies[0] if replies else None
 
 
-def reply_of(
-    state: NodeState, store: ObjectStoreFactory, client: FleetHttpClient, entities: dict[str, str]
-) -> Message | None:
-    """What a SuperNode replies before any app runs; None if the app's turn has come."""
-    metadata = Metadata(RUN, "", 1, state.get_node_id(), "", "", time.time(), 60.0, "query")
-    message = make_message(metadata, RecordDict())
-    metadata.__dict__["_message_id"] = message.object_id
-    start_client_internal._pull_and_store_message(  # pyright: ignore[reportPrivateUsage]
-        state=state,
-        object_store=store.store(),
-        node_config={},
-        receive=lambda: (message, get_object_tree(message)),
-        get_run=lambda run: run_from_proto(client.GetRun(GetRunRequest(run_id=run)).run),
-        get_fab=lambda digest, run: fab_from_proto(client.GetFab(GetFabRequest(hash_str=digest, run_id=run)).fab),
-        pull_object=lambda *_: b"",
-        confirm_message_received=lambda *_: None,
-        trusted_entities=entities,
-    )
-    replies = state.get_messages_legacy(is_reply=True)
-    assert len(replies) <= 1
-    return replies[0] if replies else None
-
-
-def ask(watch: guard.Guard) -> tuple[Message | None, bool]:
-    """The SuperNode's reply, and whether it has kept the app to run it."""
-    store = ObjectStoreFactory()
-    state = NodeStateFactory(objectstore_factory=store).state()
+def node(*allowed: str) -> NodeState:
+    state = GuardedStates(guard.Guard.of(allowed)).state()
     state.set_node_id(5)
-    with watch.client()("https://fl.example.org:8000") as client:
-        reply = reply_of(state, store, client, watch.entities())
-    return reply, state.get_run(RUN) is not None
+    return state
 
 
-def test_an_app_whose_digest_is_allowed_runs(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    harmless = {"folder": "/srv/runs 12:30/one", "seeds": "[0, 1]", "attack.kind": "none", "output": "C:\\runs"}
-    SuperLink(monkeypatch, guard.bundle(app), **harmless)
-    assert ask(guard.Guard([guard.app_digest(app), "0" * 64])) == (None, True)
-
-
-@pytest.mark.parametrize("what", ["another app", "a changed app", "code in the run config"])
-def test_any_other_app_is_refused_before_it_is_unpacked(
-    app: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
-) -> None:
-    content, overrides = guard.bundle(app), {}
-    allowed = guard.app_digest(app)
-    if what == "another app":
-        allowed = "0" * 64
-    elif what == "a changed app":
-        content += b"\0"
-    else:
-        overrides = {"model.kind": "shutil:rmtree"}
-    SuperLink(monkeypatch, content, **overrides)
-    reply, kept = ask(guard.Guard([allowed]))
+def refusal(reply: Message | None) -> str:
     assert reply is not None
     assert reply.error.code == ErrorCode.INVALID_FAB
-    assert not kept
-    why = "model.kind='shutil:rmtree' names code" if overrides else "its digest is not allowed here"
-    assert why in caplog.text
+    return str(reply.error.reason)
 
 
-def test_a_signature_that_comes_with_an_app_does_not_count(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A SuperLink that has seen the guard's signature of one app cannot use it for another."""
-    watch = guard.Guard([guard.app_digest(app)])
-    good = watch.sign(RUN, GetFabResponse(fab=Fab(content=guard.bundle(app)))).fab.verifications
-    SuperLink(monkeypatch, b"another")
-    bad = GetFabResponse(fab=Fab(content=b"another", verifications=dict(good)))
-    monkeypatch.setattr(FleetHttpClient, "GetFab", lambda *_: bad)
-    reply, kept = ask(watch)
-    assert reply is not None
-    assert not kept
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
 
 
-def test_without_the_guard_at_its_side_a_node_refuses_every_app(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If Flower changed so that the guard were not asked, nothing would run: the safe side."""
-    SuperLink(monkeypatch, guard.bundle(app))
-    watch = guard.Guard([guard.app_digest(app)])
-    monkeypatch.setattr(watch, "client", lambda: FleetHttpClient)
-    reply, kept = ask(watch)
-    assert reply is not None
-    assert not kept
+def test_an_app_whose_digest_is_allowed_runs(app: Path) -> None:
+    harmless = {"folder": "/srv/runs 12:30/one", "task": "certify", "schedule.rounds": 5, "output": "C:\\runs"}
+    link = SuperLink.with_app(guard.bundle(app), **harmless)
+    assert link.ask(node(guard.app_digest(app), "0" * 64)) is None
+    assert link.ask(node()) is None, "whose apps run is then for Flower's trusted entities to say"
 
 
-def test_a_node_with_allowed_apps_trusts_its_own_guard_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[tuple[list[str], bool]] = []
+@pytest.mark.parametrize("what", ["another app", "a changed app"])
+def test_any_other_app_is_refused_before_it_is_unpacked(app: Path, home: Path, what: str) -> None:
+    content, allowed = guard.bundle(app), guard.app_digest(app)
+    if what == "another app":
+        allowed = "0" * 64
+    else:
+        content += b"\0"
+    state, link = node(allowed), SuperLink.with_app(content)
+    assert "is not allowed here" in refusal(link.ask(state))
+    assert state.get_fab(link.fab.hash_str) is None
+    assert not (home / "apps").exists()
+    assert "is not allowed here" in refusal(link.ask(state)), "nor the next time"
 
-    def supernode() -> None:
-        config = _parse_supernode_lifespan_config()
-        client = fleet_http_connection.FleetHttpClient
-        assert issubclass(client, FleetHttpClient)
-        found.append((list(config.trusted_entities or {}), client is not FleetHttpClient))
-        assert config.node_config == {"data": "/srv/wafl/data"}
 
-    monkeypatch.setattr(guard, "flower_supernode", supernode)
-    before = sys.argv
+@pytest.mark.parametrize(
+    ("key", "value"), [pair for pair in HOSTILE if pair[0] in KEYS], ids=lambda part: str(part)[:40]
+)
+def test_a_hostile_override_is_refused(app: Path, key: str, value: Any) -> None:
+    state, link = node(guard.app_digest(app)), SuperLink.with_app(guard.bundle(app))
+    assert link.ask(state) is None
+    (task,) = state.get_tasks()
+    state.task_store.clear()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    assert task.type == TaskType.CLIENT_APP
+    hostile = SuperLink(link.fab, replace(link.run, run_id=RUN + 1, override_config={key: value}))
+    assert f"run config: {key}" in refusal(hostile.ask(state))
+    # The runs of a series share a context: the first one would now get the other's run config.
+    assert f"run config: {key}" in refusal(link.ask(state))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"fab_version": "2.0.0"}, {"fab_version": "1.0.0/../../elsewhere"}, {"fab_id": "wafl/other"},
+        {"fab_id": "../wafl/trial"}, {"fab_hash": "0" * 64}, {"fab_hash": ""},
+        {"primary_task_type": TaskType.AGENT_APP},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_allowed_bytes_under_another_name_are_refused(app: Path, change: dict[str, str]) -> None:
+    link = SuperLink.with_app(guard.bundle(app))
+    link.run = replace(link.run, **change)
+    assert refusal(link.ask(node(guard.app_digest(app))))
+
+
+@pytest.mark.parametrize("digest", ["", "0" * 64])
+def test_allowed_bytes_under_another_digest_are_refused(app: Path, digest: str) -> None:
+    link = SuperLink.with_app(guard.bundle(app))
+    link.fab.hash_str = digest
+    assert "its bytes are not those of its digest" in refusal(link.ask(node(guard.app_digest(app))))
+
+
+def test_other_bytes_under_an_allowed_digest_are_refused(app: Path) -> None:
+    link = SuperLink.with_app(guard.bundle(app))
+    link.fab.content = b"another"
+    with pytest.raises(Exception, match="not a zip file"):  # Flower looks into it first, and ends
+        link.ask(node(guard.app_digest(app)))
+    link.fab.content = guard.bundle(app) + b"\0"
+    assert "its bytes are not those of its digest" in refusal(link.ask(node(guard.app_digest(app))))
+
+
+@pytest.mark.parametrize("change", ["a changed file", "another file", "a missing file", "a link"])
+def test_a_folder_that_was_changed_is_refused_and_unpacked_anew(app: Path, tmp_path: Path, change: str) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "pyproject.toml").write_bytes((app / "pyproject.toml").read_bytes())
+    (tmp_path / "app" / "mine.py").write_text("SIZE = 1\n")
+    content = guard.bundle(tmp_path / "app")
+    state, link = node(guard.app_digest(tmp_path / "app")), SuperLink.with_app(content)
+    place = install_from_fab(content, skip_prompt=True)
+    (place / "__pycache__").mkdir()
+    (place / "__pycache__" / "mine.cpython-311.pyc").write_bytes(b"planted")
+    assert link.ask(state) is None
+    assert not (place / "__pycache__").exists()
+    state.task_store.clear()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    if change == "another file":
+        (place / "torch.py").write_text("1 / 0")
+    else:
+        (place / "mine.py").unlink()
+    if change == "a changed file":
+        (place / "mine.py").write_text("SIZE = 2\n")
+    elif change == "a link":
+        (tmp_path / "elsewhere.py").write_text("SIZE = 1\n")
+        (place / "mine.py").symlink_to(tmp_path / "elsewhere.py")
+    file = "torch.py" if change == "another file" else "mine.py"
+    assert refusal(link.ask(state)) == f"{file} of the app has changed since it was unpacked on this node"
+    assert not place.exists()
+    assert link.ask(state) is None
+
+
+def test_flowers_trusted_entities_are_asked_too(app: Path) -> None:
+    """Nothing of ours signs an app: without a signature it does not run, allowed or not."""
+    link = SuperLink.with_app(guard.bundle(app))
+    reply = link.ask(node(guard.app_digest(app)), {"fpk_somebody": "ssh-ed25519 AAAA"})
+    assert refusal(reply) == "The FAB could not be verified."
+    assert link.fab.verifications == {}
+
+
+def test_a_node_starts_only_if_it_knows_which_apps_it_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: Path
+) -> None:
+    started: list[tuple[dict[str, Any], str]] = []
+    monkeypatch.setattr(supernode, "flower_supernode", lambda: started.append(({}, os.environ["FLWR_HOME"])))
+    monkeypatch.setattr(supernode, "_start_supernode_http_api", lambda *_: (None, None))
+
+    @wraps(start_client_internal.start_client_internal)
+    def start(**options: Any) -> None:
+        started.append((options, os.environ["FLWR_HOME"]))
+
+    monkeypatch.setattr(supernode, "start_client_internal", start)
+    monkeypatch.setenv("WAFL_STATE", "")
+    entities = tmp_path / "entities.yaml"
+    entities.write_text("fpk_one: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJXcGTFtjaZS1fZ/0y0QW3bl0dZFMPTyPaHVZq0ZQoQ0")
     arguments = ["--insecure", "--superlink", "localhost:8000", "--node-config", 'data="/srv/wafl/data"']
-    guard.run_node(arguments, ["0" * 64])
-    guard.run_node(arguments, [])
-    assert found == [([guard.ENTITY], True), ([], False)], "without digests, it is flower-supernode"
-    assert (sys.argv, fleet_http_connection.FleetHttpClient) == (before, FleetHttpClient)
-    with pytest.raises(ValueError, match="exclude each other"):
-        guard.run_node([*arguments, "--trusted-entities=mine.yaml"], ["0" * 64])
+    trusting = [*arguments, f"--trusted-entities={entities}"]
+    for given, allowed, any_app in (
+        (arguments, (), False), (arguments, ("0" * 64,), True), (trusting, (), True),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="which apps does this node run"):
+            supernode.run_node(given, allowed, any_app=any_app)
+    assert not started
+    supernode.run_node(arguments, (), any_app=True)
+    assert started.pop() == ({}, str(home)), "it is flower-supernode"
+    for given, allowed in ((arguments, ("0" * 64,)), (trusting, ()), (trusting, ("0" * 64,))):
+        monkeypatch.setenv("FLWR_HOME", str(home))
+        supernode.run_node(given, allowed)
+        options, apps = started.pop()
+        assert isinstance(options["state_factory"], GuardedStates)
+        assert options["node_config"] == {"data": "/srv/wafl/data"}
+        assert bool(options["trusted_entities"]) == (given is trusting)
+        assert apps != str(home), "a folder of its own"
+        assert not Path(apps).exists(), "which is gone at the end"
+        assert os.environ["WAFL_STATE"] == str(home / "wafl"), "what clients keep stays where it was"
+    with pytest.raises(ValueError, match="checked only with 'subprocess'"):
+        supernode.run_node([*arguments, "--isolation", "process"], ("0" * 64,))
+    monkeypatch.setattr(supernode, "package_version", "1.43.0")
+    with pytest.raises(ValueError, match=r"flwr 1\.43\.0 is not known to ask before it runs an app"):
+        supernode.run_node(arguments, ("0" * 64,))
+    assert not started
 
 
 @pytest.mark.parametrize("digest", ["", "abc", "0" * 63, "G" * 64, "0" * 64 + "\n"])
 def test_what_is_not_a_digest_is_refused(digest: str) -> None:
     with pytest.raises(ValueError, match="give its digest, 64 digits"):
-        guard.Guard([digest])
+        guard.Guard.of([digest])
 
 
 def test_the_digest_is_of_what_the_folder_holds(app: Path, tmp_path: Path) -> None:
     before = guard.app_digest(app)
     assert guard.app_digest(app) == before
-    write_app(tmp_path / "app", trial_experiment())
+    write_app(tmp_path / "app", parse_experiment(EXPERIMENT, "here"))
     assert guard.app_digest(tmp_path / "app") == before, "the same experiment is the same app anywhere"
     (tmp_path / "app" / "mine.py").write_text("print('hello')\n")
     assert guard.app_digest(tmp_path / "app") != before

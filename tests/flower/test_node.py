@@ -478,6 +478,8 @@ def test_modules_of_models_methods_and_parts_are_copied_into_the_app_and_those_o
 @pytest.fixture
 def identity(monkeypatch: pytest.MonkeyPatch) -> None:
     fakes.virtual(monkeypatch)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
 
 
 def ask(kind: str, content: RecordDict, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> RecordDict:
@@ -489,7 +491,8 @@ def ask(kind: str, content: RecordDict, node_config: Mapping[str, Any], run_conf
 
 @pytest.mark.usefixtures("identity")
 def test_the_client_app_answers_with_its_nodes_own_clients(tmp_path: Path) -> None:
-    experiment = {"methods": [{"method": "AFL"}], "schedule": {"rounds": 1}}
+    config = fakes.flat({"methods": [{"method": "AFL"}], "schedule": {"rounds": 1}})
+    fakes.install_app(tmp_path / "app", config)
     for place, names in enumerate((["c00", "c01"], ["c02"])):
         clients = fakes.make_clients((3, 4, 5))
         fakes.write(tmp_path / f"{place}", {name: clients[name] for name in names})
@@ -498,7 +501,7 @@ def test_the_client_app_answers_with_its_nodes_own_clients(tmp_path: Path) -> No
             "query.hello",
             config_only("query", sizes=False),
             {"data": str(tmp_path / f"{place}")},
-            fakes.flat(experiment),
+            config,
         )
         assert Hello.decode(reply, False).names == names
 
@@ -514,6 +517,7 @@ def test_flowers_clipping_mod_works_around_our_client_app(tmp_path: Path) -> Non
     scalars = {"learning_rate": 5.0, "momentum": 0.0, "weight_decay": 0.0}
     query = NodeQuery("fedavg", (0,), (Query("train", 0, 0, (0,), weight, start, scalars),), {0: "c00"}, 3, "training")
     updates: list[torch.Tensor] = []
+    fakes.install_app(tmp_path / "app", fakes.flat(experiment))
     for app in (client.client_app, client.make_client_app([fixedclipping_mod])):
         content = encode_query(query)
         content["query"]["clipping_norm"] = 0.25
@@ -531,6 +535,7 @@ def test_a_node_without_data_tells_its_own_log_why_and_the_server_only_that(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     experiment = fakes.flat({"methods": [{"method": "AFL"}], "schedule": {"rounds": 1}})
+    fakes.install_app(tmp_path / "app", experiment)
     for config, words in (({"data": str(tmp_path / "nowhere")}, "holds no .npz"), ({}, "no data")):
         reply = ask("query.hello", config_only("query", sizes=False), config, experiment)
         with pytest.raises(

@@ -6,6 +6,7 @@ A node can be told to join, to leave, to be slow, silent or wrong; messages beco
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tomlkit
 import torch
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.common.config import flatten_dict
@@ -353,6 +355,15 @@ def flat(experiment: Mapping[str, Any], seed: int = 0, **own: Any) -> dict[str, 
     keys = list(values)
     random.Random(seed).shuffle(keys)
     return {key: values[key] for key in keys}
+
+
+def install_app(folder: Path, run_config: Mapping[str, Any], **wafl: Any) -> Path:
+    """Write an app with this run config, and put it where Flower puts an app that it runs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tools = {"wafl": wafl, "flwr": {"app": {"publisher": "wafl", "config": dict(run_config)}}}
+    (folder / "pyproject.toml").write_text(tomlkit.dumps({"tool": tools}))
+    sys.path.insert(0, str(folder))
+    return folder
 
 
 def make_grid(

@@ -35,8 +35,11 @@ else:
     Norm = one_of(1, 2, math.inf)
 
 
+MODELS = ("mlr", "cnn", "lipschitz")
+
+
 def _known_model(value: Any) -> Any:
-    if not isinstance(value, str) or (value not in ("mlr", "cnn", "lipschitz") and not re.fullmatch(IMPORT, value)):
+    if not isinstance(value, str) or (value not in MODELS and not re.fullmatch(IMPORT, value)):
         raise ValueError("must be 'mlr', 'cnn' or 'lipschitz', or 'module:function'")
     return value
 

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
-import sys
-import sysconfig
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from hashlib import sha256
-from importlib.machinery import PathFinder
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from wafl.base.errors import ConfigError, UntrustedError
 from wafl.config import experiment as config
+from wafl.config.code_folder import CodeFolder
 
 
 def imports(experiment: config.Experiment, *, data: bool = True) -> list[str]:
@@ -41,6 +38,8 @@ def imported(key: str, name: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
+            if isinstance(found, ModuleType) and top_module(found.__name__) != top_module(module):
+                raise ConfigError(f"{key} = {name!r} names a function of {found.__name__}: name your own")
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{key} = {name!r} cannot be imported: {error}") from error
     if not callable(found):
@@ -63,50 +62,18 @@ def own_code(folder: Path | None, names: Sequence[str], *, trust: bool) -> Gener
     """A block in which imports find the modules of a folder, after all others: none stands in for a library.
 
     ``names`` are every ``module:function`` that will be imported. ``trust`` says whether they may run if this code has
-    never run here; what may run is remembered.
+    never run here; what may run is remembered, and runs from the bytes that were compared.
     """
-    check_code(folder, names, trust=trust)
-    if not names or folder is None:
+    code = CodeFolder(folder) if names and folder is not None else None
+    if names:
+        check_code(code, names, trust=trust)
+    with nullcontext() if code is None else code.importable(map(top_module, names)):
         yield
-        return
-    place = str(folder.resolve())
-    sys.path.append(place)
-    try:
-        for name in dict.fromkeys(name.partition(":")[0].partition(".")[0] for name in names):
-            _load(name, folder.resolve())
-        yield
-    finally:
-        sys.path.remove(place)
 
 
-_loaded: set[str] = set()
-"""The names of your own modules; another experiment in this process may have one of the same name."""
-
-
-def _load(name: str, folder: Path) -> None:
-    """Import a module from its file, if it is in the folder, whatever other modules have its name."""
-    file = next((file for file in (folder / f"{name}.py", folder / name / "__init__.py") if file.is_file()), None)
-    known = sys.modules.get(name)
-    if file is None or getattr(known, "__file__", None) == str(file):
-        return
-    places = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-    library = name in sys.stdlib_module_names or PathFinder.find_spec(name, list(places)) is not None
-    if (known is not None and name not in _loaded) or library:
-        raise ConfigError(f"{file} has the name of an installed library: rename your module")
-    for other in [other for other in sys.modules if other.partition(".")[0] == name]:
-        del sys.modules[other]
-    spec = spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    _loaded.add(name)
-    sys.modules[name] = module = module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
-        del sys.modules[name]
-        if isinstance(error, ImportError):
-            raise ConfigError(f"{file} cannot be imported: {error}") from error
-        raise
+def top_module(name: str) -> str:
+    """The first part of ``package.module:function``."""
+    return name.partition(":")[0].partition(".")[0]
 
 
 _ask: ContextVar[Callable[[str], bool]] = ContextVar("ask", default=lambda _: False)
@@ -122,14 +89,12 @@ def asking(allow: Callable[[str], bool]) -> Generator[None, None, None]:
         _ask.reset(token)
 
 
-def check_code(folder: Path | None, names: Sequence[str], *, trust: bool) -> None:
+def check_code(code: CodeFolder | None, names: Sequence[str], *, trust: bool) -> None:
     """Refuse code that has never run here and may not; what may run now may always run."""
-    if not names:
-        return
-    file = _state() / _digest(folder, names)
+    file = _state() / (sha256("\n".join(names).encode()).hexdigest() if code is None else code.digest(names))
     if file.exists():
         return
-    where = "" if folder is None else f" in {folder}"
+    where = "" if code is None else f" in {code.folder}"
     what = f"this experiment runs code, which has not run here before: {', '.join(dict.fromkeys(names))}{where}"
     if not trust and not _ask.get()(what):
         raise UntrustedError(f"{what}. Look at it, and add --trust if it is safe")
@@ -142,21 +107,3 @@ def _state() -> Path:
     from platformdirs import user_state_path
 
     return user_state_path("wafl") / "trusted"
-
-
-def _digest(folder: Path | None, names: Sequence[str]) -> str:
-    """The digest of the names, and of all modules in the folder that they could import."""
-    digest = sha256("\n".join(names).encode())
-    if folder is not None and folder.is_dir():
-        for path in _modules(folder):
-            content = path.read_bytes()
-            digest.update(f"\n{path.relative_to(folder).as_posix()} {len(content)}\n".encode() + content)
-    return digest.hexdigest()
-
-
-def _modules(folder: Path) -> Iterator[Path]:
-    """The modules next to each other in a folder, and those of its packages."""
-    yield from sorted(path for path in folder.glob("*.py") if path.is_file())
-    for package in sorted(path.parent for path in folder.glob("*/__init__.py")):
-        for place, _, files in sorted(os.walk(package)):
-            yield from (Path(place, name) for name in sorted(files) if name.endswith(".py"))

@@ -17,6 +17,8 @@ flower_app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
+AnyApp = Annotated[bool, Option("--any-app", help="Nodes run whatever the server sends; instead of --allow-app.")]
+
 
 @flower_app.command()
 def app(
@@ -140,6 +142,7 @@ def deploy(
         list[str] | None,
         Option(metavar="DIGEST", help="An app that nodes run, by `wafl flower digest`; repeat for several."),
     ] = None,
+    any_app: AnyApp = False,
 ) -> None:
     """Write one folder per machine: a proxy that lets nodes do what nodes need, systemd units, and compose files.
 
@@ -153,7 +156,7 @@ def deploy(
         known = files.hosts()
         if host is not None and host not in known:
             raise ValueError(f"host {host!r} is not in the server's certificate, which is for {', '.join(known)}")
-        deployment = Deployment(files, host or known[0], port, place, tuple(allow_app or ()))
+        deployment = Deployment(files, host or known[0], port, place, tuple(allow_app or ()), any_app)
         places = write_deployment(folder, deployment, node or files.nodes())
     for machine in places:
         tell(f"Wrote {machine}, to be copied to {place} there")
@@ -177,16 +180,17 @@ def node(
         list[str] | None,
         Option(metavar="DIGEST", help="An app that may run here, by `wafl flower digest`; repeat for several."),
     ] = None,
+    any_app: AnyApp = False,
 ) -> None:
     """Run flower-supernode with its own options, and no app but those that are allowed.
 
-    The SuperNode looks at an app before its code is unpacked, and refuses it if its digest is not allowed, or if the
-    run config names code by module:function.
+    The SuperNode looks at an app before it is unpacked, and refuses it if its digest is not allowed, or if its run
+    config changes more than the app opens. Without --allow-app, give Flower's --trusted-entities, or --any-app.
     """
     with one_line_errors():
-        from wafl.flower.ops.guard import run_node
+        from wafl.flower.ops.supernode import run_node
 
-        run_node(context.args, allow_app or [])
+        run_node(context.args, allow_app or [], any_app=any_app)
 
 
 @flower_app.command()

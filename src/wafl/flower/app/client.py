@@ -10,6 +10,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
+from wafl.flower.node.app_code import load_app
 from wafl.flower.node.queries import HANDLERS, answer
 from wafl.flower.node.refusals import signed
 from wafl.flower.node.work import Node
@@ -21,7 +22,8 @@ MOST = 4096
 @lru_cache(maxsize=MOST)
 def _open(node_config: str, run_config: str) -> Node:
     """The node that two configurations describe; in a simulation one process answers messages for many nodes."""
-    return Node.of(json.loads(node_config), json.loads(run_config))
+    own = json.loads(node_config)
+    return Node.of(own, load_app(run_config, own_data="data" in own))
 
 
 def reply(message: Message, context: Context) -> Message:

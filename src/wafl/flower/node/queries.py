@@ -272,6 +272,8 @@ def answer(kind: str, node: Callable[[], Node], content: RecordDict) -> RecordDi
     try:
         try:
             opened = node()
+        except WireError:
+            raise
         except Exception as error:
             raise SetupError from error
         return HANDLERS[kind](opened, content)

@@ -47,7 +47,7 @@ PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @lru_cache(maxsize=1)
-def _read(run_config: str) -> Experiment:
+def read_experiment(run_config: str) -> Experiment:
     """The experiment of a run config; cached, because all simulated nodes of one process have the same."""
     return from_run_config(json.loads(run_config))
 
@@ -89,7 +89,7 @@ class Node:
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Node:
-        experiment = _on_own_device(_read(json.dumps(dict(run_config))), node_config)
+        experiment = _on_own_device(read_experiment(json.dumps(dict(run_config))), node_config)
         name = str(node_config.get("name", ""))
         return cls(open_site(node_config, experiment.data), experiment, state_folder(node_config), name)
 

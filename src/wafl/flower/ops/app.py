@@ -10,8 +10,9 @@ from wafl.base.errors import FolderError
 from wafl.base.files import write_whole
 from wafl.config.demo import CHOSEN
 from wafl.config.experiment import Experiment
-from wafl.config.own_code import imports
+from wafl.config.own_code import imports, top_module
 from wafl.config.read import parse_experiment
+from wafl.flower.wire.overrides import OPEN
 from wafl.flower.wire.run_config import to_run_config
 
 SERVER, CLIENT = "wafl.flower.app.server:server_app", "wafl.flower.app.client:client_app"
@@ -41,17 +42,18 @@ def write_app(
         "dependencies": [],
     }
     document["tool"] = {
+        "wafl": {"open": list(OPEN)},
         "flwr": {
             "app": {
                 "publisher": "wafl",
                 "components": {"serverapp": SERVER, "clientapp": CLIENT},
                 "config": config,
             }
-        }
+        },
     }
     project = folder / "pyproject.toml"
     write_whole(project, tomlkit.dumps(document).encode())
-    modules = dict.fromkeys(name.partition(":")[0].partition(".")[0] for name in imports(experiment, data=with_data))
+    modules = dict.fromkeys(map(top_module, imports(experiment, data=with_data)))
     own = [] if source is None else [source / f"{module}.py" for module in modules]
     return [project, *(Path(shutil.copy(file, folder / file.name)) for file in own if file.is_file())]
 

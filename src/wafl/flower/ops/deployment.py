@@ -47,7 +47,7 @@ class Deployment:
     """A federation to deploy: its certificates, and the host and port by which nodes reach the server.
 
     ``place`` is the folder on every machine that its files are copied to. ``allowed`` are digests of the apps that
-    nodes run; all apps if empty.
+    nodes run; ``any_app`` instead lets them run all.
     """
 
     certificates: Certificates
@@ -55,6 +55,7 @@ class Deployment:
     port: int = PORT
     place: str = PLACE
     allowed: tuple[str, ...] = ()
+    any_app: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.port <= 65535 or self.port in (CONTROL_PORT, HEALTH_PORT):
@@ -62,6 +63,8 @@ class Deployment:
             raise ValueError(f"port is {self.port}: give 1 to 65535, except {used}")
         if not SAFE_PATH.fullmatch(self.place):
             raise ValueError(f"place {self.place!r}: give an absolute path of letters, digits, '.', '_', '-' and '/'")
+        if self.any_app == bool(self.allowed):
+            raise ValueError("which apps do nodes run? Give --allow-app DIGEST, or --any-app for whatever is sent")
         for digest in self.allowed:
             check_digest(digest)
 
@@ -92,7 +95,7 @@ class Deployment:
         from wafl import __version__
 
         own = {
-            "allowed": "".join(f" --allow-app {digest}" for digest in self.allowed),
+            "allowed": "".join(f" --allow-app {digest}" for digest in self.allowed) or " --any-app",
             "control_port": str(CONTROL_PORT),
             "health_port": str(HEALTH_PORT),
             "node_health_port": str(NODE_HEALTH_PORT),

@@ -1,41 +1,29 @@
-"""A SuperNode that runs no app but those that its operator has allowed by their digests.
-
-The check is made in the SuperNode's own process, before an app's code is unpacked. Flower refuses an app without a
-signature of a trusted entity; here the only trusted entity is a key that this process makes for itself, and it signs an
-app if its digest is allowed. So if anything about this goes wrong, no app runs.
-"""
+"""Which apps a node runs: those that its operator allows by digest, with these bytes and an open run config."""
 
 from __future__ import annotations
 
-import json
 import re
-import sys
+import shutil
 import warnings
-from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from hashlib import sha256
-from logging import ERROR, WARNING, getLogger
+from io import BytesIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
+from zipfile import ZipFile
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.cli.build import build_fab_from_disk
-from flwr.proto.fab_pb2 import GetFabRequest, GetFabResponse
-from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse
-from flwr.supercore.date import now
-from flwr.supercore.primitives.asymmetric_ed25519 import create_message_to_sign
-from flwr.supernode import fleet_http_connection
-from flwr.supernode.cli import flower_supernode
-from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.common.config import get_fab_config, get_metadata_from_config, get_project_dir
+from flwr.supercore.fab import Fab
+from flwr.supercore.run import Run
 
 from wafl.flower.ops.deployment import check_digest
+from wafl.flower.wire.overrides import AppConfig
 
-log = getLogger("flwr").log
-ENTITY = "fpk_operator"
-CODE = re.compile(r"\w:[^\W\d]")
-"""``module:function`` in a value of the run config: any installed function could be called by it."""
+PLAIN = re.compile(r"[\w.+-]+/[\w.+-]+ [\w.+-]+", re.ASCII)
+"""Publisher, name and version of an app whose folder is where it seems to be."""
+INFO, CACHE = ".info/", "__pycache__"
 
 
 def bundle(app: Path) -> bytes:
@@ -52,79 +40,54 @@ def app_digest(app: Path) -> str:
     return sha256(bundle(app)).hexdigest()
 
 
-def run_node(arguments: Sequence[str], allowed: Sequence[str]) -> None:
-    """Run ``flower-supernode`` with these arguments in this process, and no apps but those with ``allowed`` digests.
-
-    If there are no such digests, all apps may run.
-    """
-    guard = Guard(allowed)
-    if not guard.allowed:
-        log(WARNING, "This node runs any app that the SuperLink sends: --allow-app limits it to some.")
-        _supernode(arguments, FleetHttpClient)
-        return
-    if any(argument.partition("=")[0] == "--trusted-entities" for argument in arguments):
-        raise ValueError("--allow-app and --trusted-entities exclude each other: give one of them")
-    with TemporaryDirectory(prefix="wafl-node-") as folder:
-        entities = Path(folder) / "entities.yaml"
-        entities.write_text(json.dumps(guard.entities()))
-        _supernode([*arguments, "--trusted-entities", str(entities)], guard.client())
+class RefusedError(ValueError):
+    """An app does not run here; the text says why, and holds nothing of the node's own."""
 
 
-def _supernode(arguments: Sequence[str], client: type[FleetHttpClient]) -> None:
-    connection: Any = fleet_http_connection
-    before = sys.argv, connection.FleetHttpClient
-    try:
-        sys.argv, connection.FleetHttpClient = ["flower-supernode", *arguments], client
-        flower_supernode()
-    finally:
-        sys.argv, connection.FleetHttpClient = before
-
-
+@dataclass(frozen=True)
 class Guard:
-    """What signs the apps that are allowed, for this process only."""
+    """What decides whether an app runs; without ``allowed`` digests, whose bytes they are is for others to judge."""
 
-    def __init__(self, allowed: Iterable[str]) -> None:
-        self.allowed = frozenset(map(check_digest, allowed))
-        self._key = Ed25519PrivateKey.generate()
-        self._refused: dict[int, str] = {}
+    allowed: frozenset[str]
 
-    def entities(self) -> dict[str, str]:
-        """Those whom Flower is to trust, by name, with their public keys: this guard."""
-        public = self._key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-        return {ENTITY: public.decode()}
+    @classmethod
+    def of(cls, digests: Iterable[str]) -> Guard:
+        return cls(frozenset(map(check_digest, digests)))
 
-    def look_at(self, run: GetRunResponse) -> GetRunResponse:
-        """The same run, which is remembered if its run config names code that is not the app's own choice."""
-        for key, value in run.run.override_config.items():
-            if CODE.search(value.string):
-                self._refused[run.run.run_id] = f"{key}={value.string!r} names code: write it into the app instead"
-        return run
+    def knows(self, fab: Fab) -> bool:
+        """Whether these bytes may run, under the digest that comes with them."""
+        digest = sha256(fab.content).hexdigest()
+        return fab.hash_str == digest and (not self.allowed or digest in self.allowed)
 
-    def sign(self, run_id: int, found: GetFabResponse) -> GetFabResponse:
-        """The app, signed if it may run; signatures that came with it do not count."""
-        digest = sha256(found.fab.content).hexdigest()
-        found.fab.verifications.clear()
-        why = self._refused.get(run_id) or (None if digest in self.allowed else "its digest is not allowed here")
-        if why is not None:
-            log(ERROR, "Flower run %d does not run here: app %s, %s", run_id, digest, why)
-        else:
-            at = int(now().timestamp())
-            signature = self._key.sign(create_message_to_sign(bytes.fromhex(digest), at))
-            found.fab.verifications[ENTITY] = json.dumps(
-                {"signed_at": at, "signature": urlsafe_b64encode(signature).decode()}
+    def check(self, run: Run, fab: Fab | None, run_config: Mapping[str, Any]) -> None:
+        """Raise an error unless a Flower run has the bytes, the folder and the run config of an allowed app."""
+        if fab is None or not self.knows(fab) or run.fab_hash != fab.hash_str:
+            raise RefusedError(
+                f"the app {run.fab_hash[:64]} is not allowed here, or its bytes are not those of its digest"
             )
-        found.fab.verifications["valid_license"] = "of the operator"
-        return found
+        project = get_fab_config(fab.content)
+        own = get_metadata_from_config(project)
+        if (run.fab_id, run.fab_version) != own or not PLAIN.fullmatch(" ".join(own)):
+            given = f"{run.fab_id[:100]!r} {run.fab_version[:100]!r}"
+            raise RefusedError(f"the Flower run calls its app {given}, and its bytes call it {own[0]!r} {own[1]!r}")
+        AppConfig.of(project).on_node(run_config)
+        compare(get_project_dir(*own, fab.hash_str), fab.content)
 
-    def client(self) -> type[FleetHttpClient]:
-        """The class of Flower's connection to the SuperLink, with this guard at its side."""
-        guard = self
 
-        class Guarded(FleetHttpClient):
-            def GetRun(self, request: GetRunRequest) -> GetRunResponse:
-                return guard.look_at(super().GetRun(request))
+def compare(folder: Path, content: bytes) -> None:
+    """Raise an error if an app lies in this folder that is not this one; it is removed, to be unpacked anew.
 
-            def GetFab(self, request: GetFabRequest) -> GetFabResponse:
-                return guard.sign(request.run_id, super().GetFab(request))
-
-        return Guarded
+    Python's own caches are removed too: what runs is compiled from what was compared.
+    """
+    if not folder.exists():
+        return
+    for cache in list(folder.rglob(CACHE)):
+        shutil.rmtree(cache)
+    with ZipFile(BytesIO(content)) as archive:
+        told = {name: archive.read(name) for name in archive.namelist() if not name.startswith(INFO)}
+    paths = [path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]
+    found = {path.relative_to(folder).as_posix(): b"" if path.is_symlink() else path.read_bytes() for path in paths}
+    changed = sorted(name for name in {*told, *found} if told.get(name) != found.get(name) and not name.endswith("/"))
+    if changed:
+        shutil.rmtree(folder)
+        raise RefusedError(f"{changed[0]} of the app has changed since it was unpacked on this node")

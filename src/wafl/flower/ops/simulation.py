@@ -13,6 +13,7 @@ from wafl.base.errors import TooFewRepliesError
 from wafl.base.extras import require
 from wafl.config.experiment import Experiment
 from wafl.engine.keeping.signals import stopped_by_signals
+from wafl.flower.node.app_code import INSTALLED
 from wafl.flower.ops.app import write_app
 from wafl.flower.ops.loopback import Loopback
 from wafl.rounds.admission import Tolerance
@@ -47,8 +48,8 @@ def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:
     if read_roster(folder.path) is None:  # so that the server knows whom to wait for, and whom it misses
         write_roster(folder.path, roster)
     pending = [entry.name for entry in study.pending()]
-    state = {"WAFL_STATE": str(folder.checkpoint.resolve() / "nodes")}
-    with stopped_by_signals(), Loopback(place, simulation=True, environment=state) as loopback:
+    own = {"WAFL_STATE": str(folder.checkpoint.resolve() / "nodes"), INSTALLED: "1"}
+    with stopped_by_signals(), Loopback(place, simulation=True, environment=own) as loopback:
         flower_run = loopback.submit(
             place / "app",
             {"folder": str(folder.path.resolve())},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from wafl.base.errors import ConfigError
 from wafl.config.experiment import Experiment, Schedule
 from wafl.config.method_keys import MethodTable
 from wafl.config.read import parse_experiment
+from wafl.flower.wire.overrides import QUOTED, read_value
 from wafl.rounds.admission import Tolerance
 
 OWN = {
@@ -23,9 +23,6 @@ OWN = {
     "target": "",
 }
 """What our ServerApp is told in addition to the experiment; see :mod:`wafl.flower.app.server`."""
-
-QUOTED = {"[": "list", "{": "table", '"': "text in quotes"}
-"""How a string that holds TOML begins, and what it holds."""
 
 
 def to_run_config(experiment: Experiment) -> dict[str, Any]:
@@ -63,7 +60,7 @@ def from_run_config(values: Mapping[str, Any]) -> Experiment:
             target = target.setdefault(part, {})
             if not isinstance(target, dict):
                 raise ConfigError(f"run config: {key} is set, but a key that it begins with is a value and not a table")
-        target[last] = _read(key, value)
+        target[last] = read_value(key, value)
     tables: Any = content.pop("methods", {})
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
         raise ConfigError("run config: methods must be tables, such as methods.wafl.method = 'WAFL'")
@@ -108,12 +105,3 @@ def _inline(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_inline, value)) + "]"
     return tomlkit.item(value).as_string()
-
-
-def _read(key: str, value: Any) -> Any:
-    if not isinstance(value, str) or not value.startswith(tuple(QUOTED)):
-        return value
-    try:
-        return tomllib.loads(f"value = {value}")["value"]
-    except ValueError as error:
-        raise ConfigError(f"run config: {key} = {value!r} is not a {QUOTED[value[0]]}: {error}") from error

@@ -1,0 +1,152 @@
+"""The modules in the folder of an experiment, read once: what is digested is what imports run, and never a cache."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from importlib.abc import ExecutionLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import decode_source, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from wafl.base.errors import ConfigError
+
+FOREIGN = (".pyc", ".so", ".pyd", ".pth")
+"""Endings of files that Python would run, and that nobody can read."""
+CACHE = "__pycache__"
+"""Where Python itself keeps what it has compiled; nothing in it is ever read here."""
+
+
+class CodeFolder(ExecutionLoader, MetaPathFinder):
+    """The modules in a folder and in its packages, as imports find them: the bytes that were read, or nothing.
+
+    A folder that holds compiled code, or a package and a module of one name, is refused.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self._files: dict[str, Path] = {}
+        self._content: dict[Path, bytes] = {}
+        for path in _modules(self.folder):
+            name = _module_name(path.relative_to(self.folder))
+            if name in self._files:
+                raise ConfigError(
+                    f"{self.folder} has two modules called {name}, {_within(path, self.folder)} and "
+                    f"{_within(self._files[name], self.folder)}: rename one of them"
+                )
+            self._files[name], self._content[path] = path, path.read_bytes()
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the folder has a module of this name."""
+        return name in self._files
+
+    def digest(self, names: Sequence[str]) -> str:
+        """The digest of these names, and of all modules in the folder that they could import."""
+        digest = sha256("\n".join(names).encode())
+        for path, content in self._content.items():
+            digest.update(f"\n{_within(path, self.folder)} {len(content)}\n".encode() + content)
+        return digest.hexdigest()
+
+    @contextmanager
+    def importable(self, names: Iterable[str]) -> Generator[None, None, None]:
+        """A block in which imports find these modules, after all libraries; ``names`` are loaded, whoever had them."""
+        try:
+            self.install(names)
+            yield
+        finally:
+            sys.meta_path.remove(self)
+
+    def install(self, names: Iterable[str]) -> None:
+        """The same for the rest of this process."""
+        sys.meta_path.insert(0, self)
+        for name in dict.fromkeys(names):
+            self._load(name)
+
+    def _load(self, name: str) -> None:
+        file, known = self._files.get(name), sys.modules.get(name)
+        if file is None:
+            return
+        before = _loader_of(known)
+        if before is None and getattr(known, "__file__", None) == str(file):  # you imported it yourself
+            return
+        if isinstance(before, CodeFolder) and self._is(before):
+            return
+        if (known is not None and before is None) or self._is_installed(name):
+            raise ConfigError(f"{file} has the name of an installed library: rename your module")
+        for other, module in list(sys.modules.items()):  # of another experiment in this process
+            if other.partition(".")[0] in self._files and _loader_of(module) is not None:
+                del sys.modules[other]
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ConfigError(f"{file} cannot be imported: {error}") from error
+
+    def _is(self, other: CodeFolder) -> bool:
+        return (self.folder, self._content) == (other.folder, other._content)
+
+    def _is_installed(self, name: str) -> bool:
+        places = [place for place in sys.path if Path(place).resolve() != self.folder]
+        return name in sys.stdlib_module_names or PathFinder.find_spec(name, places) is not None
+
+    # -- What Python asks of a finder and of a loader ------------------------------------------------------------
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        file = self._files.get(fullname)
+        if file is None and any(name.startswith(f"{fullname}.") for name in self._files):
+            return ModuleSpec(fullname, None, is_package=True)  # a folder of modules inside a package
+        if file is None or ("." not in fullname and self._is_installed(fullname)):
+            return None
+        spec = spec_from_file_location(fullname, file, loader=self)
+        if spec is not None and self.is_package(fullname):
+            spec.submodule_search_locations = []  # nothing is looked for on the disk
+        return spec
+
+    def get_filename(self, fullname: str) -> str:
+        return str(self._files[fullname])
+
+    def get_source(self, fullname: str) -> str:
+        return decode_source(self._content[self._files[fullname]])
+
+    def is_package(self, fullname: str) -> bool:
+        return self._files[fullname].stem == "__init__"
+
+
+def _loader_of(module: Any) -> CodeFolder | None:
+    loader = getattr(getattr(module, "__spec__", None), "loader", None)
+    return loader if isinstance(loader, CodeFolder) else None
+
+
+def _module_name(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _within(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).as_posix()
+
+
+def _modules(folder: Path) -> Iterator[Path]:
+    """The modules next to each other in a folder, and those of its packages; compiled code there is refused."""
+    if not folder.is_dir():
+        return
+    yield from _sources(folder, folder)
+    for package in sorted({path.parent for path in folder.glob("*/__init__.*") if path.parent.name != CACHE}):
+        for place, _, _ in sorted(os.walk(package)):
+            if CACHE not in Path(place).relative_to(folder).parts:
+                yield from _sources(Path(place), folder)
+
+
+def _sources(place: Path, folder: Path) -> Iterator[Path]:
+    for path in sorted(path for path in place.iterdir() if path.is_file()):
+        if path.name.lower().endswith(FOREIGN):
+            raise ConfigError(
+                f"{folder} holds compiled code, {_within(path, folder)}, which would run unread: remove it, or install "
+                "it as a package"
+            )
+        if path.suffix == ".py":
+            yield path

@@ -1,0 +1,52 @@
+"""The app that runs on a node: what of its run config counts there, and which functions its experiment may name."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from wafl.base.errors import ConfigError
+from wafl.config.code_folder import CodeFolder
+from wafl.config.own_code import imports, top_module
+from wafl.flower.node.work import read_experiment
+from wafl.flower.wire.overrides import AppConfig
+from wafl.flower.wire.values import WireError
+
+INSTALLED = "WAFL_INSTALLED_CODE"
+"""A variable of the node's own environment: if set, experiments may also name functions of installed packages."""
+
+
+@cache
+def load_app(run_config: str, *, own_data: bool) -> dict[str, Any]:
+    """The run config of a node's experiment, after the modules that it names have been loaded from the app's folder.
+
+    Nothing is imported before all of it is checked. With ``own_data`` the node's data are its own, and what the
+    experiment names for them does not count.
+    """
+    folder, config = _find()
+    try:
+        values = config.on_node(json.loads(run_config))
+    except ConfigError as error:  # of the server's own making, so it may hear it
+        raise WireError(str(error)) from error
+    names, code = imports(read_experiment(json.dumps(values)), data=not own_data), CodeFolder(folder)
+    outside = [name for name in names if top_module(name) not in code]
+    if outside and not os.environ.get(INSTALLED):
+        raise WireError(f"{outside[0]} is not in the app: a node runs no function that the app does not bring")
+    code.install(map(top_module, names))  # for good: a function may import when it is called
+    return values
+
+
+def _find() -> tuple[Path, AppConfig]:
+    """The folder of the app, which Flower puts in front of what Python searches, and its own run config."""
+    for place in sys.path:
+        file = Path(place) / "pyproject.toml"
+        if file.is_file():
+            project = tomllib.loads(file.read_text(encoding="utf-8"))
+            if "app" in project.get("tool", {}).get("flwr", {}):
+                return file.parent, AppConfig.of(project)
+    raise ConfigError("the folder of the app is not among those that Python searches, so nothing of it can be checked")

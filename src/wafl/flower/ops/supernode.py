@@ -1,0 +1,145 @@
+"""Flower's SuperNode with a state of its own, in which no task of an app begins that the guard has not let pass.
+
+Nothing of Flower's is replaced, and no mark of its own is touched: a SuperNode takes the state that it is given, and
+asks it for every task. An app that is refused is answered with Flower's error 7, and the node goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from inspect import signature
+from logging import ERROR, WARNING, getLogger
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from flwr.app import Error, Message
+from flwr.common.constant import ISOLATION_MODE_SUBPROCESS, ErrorCode
+from flwr.supercore.constant import HTTP_SERVER_SHUTDOWN_TIMEOUT, TaskType
+from flwr.supercore.exit import add_exit_handler
+from flwr.supercore.fab import Fab
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.utils import get_flwr_home
+from flwr.supercore.version import package_version
+from flwr.supernode.cli import flower_supernode
+from flwr.supernode.cli.flower_supernode import (
+    SuperNodeLifespanConfig,
+    _parse_supernode_lifespan_config,  # pyright: ignore[reportPrivateUsage]
+    _start_supernode_http_api,  # pyright: ignore[reportPrivateUsage]
+)
+from flwr.supernode.nodestate import InMemoryNodeState, NodeState, NodeStateFactory
+from flwr.supernode.start_client_internal import (
+    _insert_message,  # pyright: ignore[reportPrivateUsage]
+    start_client_internal,
+)
+
+from wafl.flower.ops.guard import Guard, RefusedError
+
+log = getLogger("flwr").log
+KNOWN = ("1.41.", "1.42.")
+"""Versions of Flower whose SuperNode is known to ask its state for every task."""
+NO_TASK = 0
+
+
+class GuardedState(InMemoryNodeState):
+    """A SuperNode's state that keeps no app that is not allowed, and answers instead of it."""
+
+    def __init__(self, factory: ObjectStoreFactory, guard: Guard) -> None:
+        super().__init__(factory.store())
+        self._guard = guard
+        self._refused: dict[int, str] = {}
+
+    def store_fab(self, fab: Fab) -> str:
+        return super().store_fab(fab) if self._guard.knows(fab) else fab.hash_str
+
+    def create_task(self, task_type: str, run_id: int, *args: Any, **options: Any) -> int | None:
+        self._refused.pop(run_id, None)
+        try:
+            self._check(task_type, run_id)
+        except Exception as error:  # whatever it is, the app does not run
+            why = str(error) if isinstance(error, ValueError) else "it cannot be checked; the node's own log says why"
+            self._refused[run_id] = why
+            log(ERROR, "Flower run %d does not run here: %s", run_id, error)
+            return NO_TASK
+        return super().create_task(task_type, run_id, *args, **options)
+
+    def _check(self, task_type: str, run_id: int) -> None:
+        run = self.get_run(run_id)
+        context = None if run is None else self.get_run_series_context(run.series_id)
+        if run is None or context is None or task_type != TaskType.CLIENT_APP:
+            raise RefusedError("only the ClientApp of a Flower run runs here")
+        self._guard.check(run, self.get_fab(run.fab_hash), {**context.run_config, **run.override_config})
+
+    def store_message(self, message: Message) -> str | None:
+        why = self._refused.get(message.metadata.run_id)
+        if why is None or message.metadata.reply_to_message_id:
+            return super().store_message(message)
+        reply = Message(Error(ErrorCode.INVALID_FAB, why), reply_to=message)
+        _insert_message(reply, self, self.object_store)
+        return message.metadata.message_id
+
+
+class GuardedStates(NodeStateFactory):
+    """Where a SuperNode gets its state from."""
+
+    def __init__(self, guard: Guard) -> None:
+        super().__init__(ObjectStoreFactory())
+        self._guard = guard
+
+    def state(self) -> NodeState:
+        with self.lock:
+            self.state_instance = self.state_instance or GuardedState(self.objectstore_factory, self._guard)
+            return self.state_instance
+
+
+def run_node(arguments: Sequence[str], allowed: Sequence[str], *, any_app: bool = False) -> None:
+    """Run ``flower-supernode`` with these arguments in this process, and no apps but those with ``allowed`` digests.
+
+    Without digests, ``--trusted-entities`` among the arguments says whose apps run, or ``any_app`` that all do.
+    """
+    guard = Guard.of(allowed)
+    trusts = any(argument.partition("=")[0] == "--trusted-entities" for argument in arguments)
+    if any_app == bool(allowed or trusts):
+        raise ValueError(
+            "which apps does this node run? Give --allow-app DIGEST (`wafl flower digest` prints it) or "
+            "--trusted-entities FILE, or both; or --any-app alone, which lets the server run any code here"
+        )
+    if not any_app and not package_version.startswith(KNOWN):
+        raise ValueError(
+            f"flwr {package_version} is not known to ask before it runs an app: install 'flwr>=1.41,<1.43', or use "
+            "--any-app"
+        )
+    before, sys.argv = sys.argv, ["flower-supernode", *arguments]
+    try:
+        if any_app:
+            log(WARNING, "This node runs any app that the SuperLink sends: --allow-app limits it to some.")
+            flower_supernode()
+            return
+        config = _parse_supernode_lifespan_config()
+    finally:
+        sys.argv = before
+    if config.isolation != ISOLATION_MODE_SUBPROCESS:
+        raise ValueError(f"--isolation {config.isolation}: apps are checked only with 'subprocess', the default")
+    os.environ["WAFL_STATE"] = os.environ.get("WAFL_STATE") or str(get_flwr_home() / "wafl")
+    with TemporaryDirectory(prefix="wafl-node-", ignore_cleanup_errors=True) as own:  # where apps are unpacked
+        os.environ["FLWR_HOME"] = str(Path(own).resolve())
+        _start(config, GuardedStates(guard))
+
+
+def _start(config: SuperNodeLifespanConfig, states: NodeStateFactory) -> None:
+    """What ``flower-supernode`` does, with these states."""
+    server, thread = _start_supernode_http_api(config, states)
+
+    def stop() -> None:
+        server.should_exit = True
+        thread.join(HTTP_SERVER_SHUTDOWN_TIMEOUT)
+        server.force_exit = True
+
+    add_exit_handler(stop)
+    known = signature(start_client_internal).parameters
+    options = {name: value for name, value in vars(config).items() if name in known}
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    address = f"{host}:{config.port}"
+    start_client_internal(state_factory=states, runtime_api_address=address, **options)

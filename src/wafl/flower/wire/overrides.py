@@ -1,0 +1,92 @@
+"""What a Flower run may change of an app on a node: numbers, of keys that the app calls open, and no code.
+
+The SuperNode asks before a task begins, and the ClientApp again before anything is imported. Values are judged as the
+experiment will read them, not as they are written.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, get_args
+
+from wafl.base.errors import ConfigError
+
+ON_NODES = frozenset({"seeds", "device", "data", "model", "schedule", "methods", "attack"})
+"""The parts of an experiment that nodes read; on a node, all others are as the app has them."""
+OPEN = ("schedule.*", "methods.*")
+"""What a Flower run may change by default: ``part.*`` takes numbers, and a whole key also names of our lists."""
+QUOTED = {"[": "list", "{": "table", '"': "text in quotes"}
+"""How a string that holds TOML begins, and what it holds."""
+
+
+def read_value(key: str, value: Any) -> Any:
+    """A value of a run config as it is meant: lists, tables and some texts are strings of TOML."""
+    if not isinstance(value, str) or not value.startswith(tuple(QUOTED)):
+        return value
+    try:
+        return tomllib.loads(f"value = {value}")["value"]
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"run config: {key} = {value[:200]!r} is not a {QUOTED[value[0]]}: {error}") from error
+
+
+@dataclass(frozen=True)
+class AppConfig:
+    """The run config that an app itself has, by dotted keys, and which of these a Flower run may change."""
+
+    values: Mapping[str, Any]
+    open: tuple[str, ...] = OPEN
+
+    @classmethod
+    def of(cls, project: Mapping[str, Any]) -> AppConfig:
+        """That of an app's ``pyproject.toml``, which names open keys as ``open`` in its table ``[tool.wafl]``."""
+        tools = project["tool"]
+        named = tools.get("wafl", {}).get("open", list(OPEN))
+        if not isinstance(named, list) or not all(isinstance(key, str) for key in named):
+            raise ConfigError(f"pyproject.toml: open = {named!r} in [tool.wafl] must be a list of keys")
+        return cls(dict(_flat(tools["flwr"]["app"].get("config", {}))), tuple(named))
+
+    def on_node(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The run config for a node's experiment: the app's own, with what a Flower run may change of it.
+
+        Raises ConfigError if it changes anything else that nodes read.
+        """
+        values = dict(self.values)
+        for key, value in given.items():
+            if key not in values:
+                raise ConfigError(f"run config: {key} is not a key of this app")
+            if value != values[key] and key.partition(".")[0] in ON_NODES:
+                self._check(key, value)
+                values[key] = value
+        return values
+
+    def _check(self, key: str, value: Any) -> None:
+        named = key in self.open
+        if not named and not any(key.startswith(part[:-1]) for part in self.open if part.endswith(".*")):
+            raise ConfigError(f"run config: {key} is not open: write it into the app, which opens {list(self.open)}")
+        if value == "" and key.startswith("schedule."):  # not set
+            return
+        found = read_value(key, value)
+        for each in found if isinstance(found, list) else [found]:
+            if not isinstance(each, int | float) and not (named and isinstance(each, str) and each in our_names()):
+                takes = "numbers and names of our lists" if named else "numbers"
+                raise ConfigError(f"run config: {key} = {str(value)[:200]!r}: nodes take {takes}, and lists of them")
+
+
+@cache
+def our_names() -> frozenset[str]:
+    """The names that an experiment may choose from: methods and their parts, models and attacks; no code."""
+    from wafl.config.experiment import MODELS, Attack
+    from wafl.config.method_keys import METHOD_TABLES, OWN, PART_TABLES
+
+    parts = [name for tables in PART_TABLES.values() for name in tables]
+    return frozenset({*METHOD_TABLES, *parts, *MODELS, *get_args(Attack.model_fields["kind"].annotation)} - {OWN})
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        found += _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else [(f"{before}{key}", value)]
+    return found

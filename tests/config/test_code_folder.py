@@ -1,0 +1,126 @@
+"""What runs of an experiment's folder is what was digested: no cache, no compiled file, no second module."""
+
+from __future__ import annotations
+
+import importlib
+import py_compile
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wafl.base.errors import ConfigError
+from wafl.config.code_folder import CodeFolder
+from wafl.config.own_code import imported, own_code
+
+NAMES = ["mine:make"]
+MINE = "from helper import SIZE\nimport pack.part\n\n\ndef make():\n    return SIZE + pack.part.SIZE\n"
+EVIL = "raise SystemExit('this ran')\n"
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "code"
+    (place / "pack").mkdir(parents=True)
+    (place / "mine.py").write_text(MINE)
+    (place / "helper.py").write_text("SIZE = 2\n")
+    (place / "pack" / "__init__.py").write_text("")
+    (place / "pack" / "part.py").write_text("SIZE = 3\n")
+    return place
+
+
+def compiled(text: str, file: Path) -> None:
+    """Write compiled code that Python takes without looking at the source."""
+    file.parent.mkdir(exist_ok=True)
+    source = file.with_suffix(".txt")
+    source.write_text(text)
+    py_compile.compile(str(source), str(file), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    source.unlink()
+
+
+def make(folder: Path) -> int:
+    with own_code(folder, NAMES, trust=True):
+        return imported("method", NAMES[0])()
+
+
+@pytest.mark.parametrize("on_the_path", [False, True])
+@pytest.mark.parametrize("module", ["mine", "helper", "pack/part", "pack/__init__"])
+def test_a_planted_cache_is_neither_read_nor_refused(
+    folder: Path, module: str, on_the_path: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, _, name = f"{folder.name}/{module}".rpartition("/")
+    compiled(EVIL, folder.parent / place / "__pycache__" / f"{name}.{sys.implementation.cache_tag}.pyc")
+    if on_the_path:  # as with `python -m wafl` in the folder itself
+        monkeypatch.syspath_prepend(str(folder))
+    assert make(folder) == 5
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["mine.pyc", "helper/__init__.pyc", "helper.cpython-311-x86_64-linux-gnu.so", "helper.pyd", "pack/part.so",
+     "pack/part.pyc", "pack/deep/other.pyc", "site.pth", "MINE.PYC"],
+)  # fmt: skip
+def test_compiled_code_where_imports_look_is_refused_by_name(folder: Path, file: str) -> None:
+    (folder / file).parent.mkdir(exist_ok=True)
+    compiled(EVIL, folder / file)
+    with pytest.raises(ConfigError, match="holds compiled code") as refused:
+        make(folder)
+    assert file in str(refused.value)
+    assert "mine" not in sys.modules
+
+
+@pytest.mark.parametrize("module", ["helper", "pack/part"])
+def test_a_package_that_shadows_a_module_is_refused_by_name(folder: Path, module: str) -> None:
+    (folder / module).mkdir()
+    (folder / module / "__init__.py").write_text(EVIL)
+    with pytest.raises(ConfigError, match=f"two modules called {module.replace('/', '.')}.*{module}/__init__.py"):
+        make(folder)
+
+
+def test_what_was_not_digested_is_not_found(folder: Path) -> None:
+    for file in ("loose/evil.py", "pack/__pycache__/evil.py"):
+        (folder / file).parent.mkdir()
+        (folder / file).write_text(EVIL)
+    with own_code(folder, NAMES, trust=True):
+        for name in ("loose.evil", "pack.__pycache__.evil"):
+            with pytest.raises(ModuleNotFoundError):
+                importlib.import_module(name)
+
+
+def test_the_bytes_that_run_are_those_that_were_read(folder: Path) -> None:
+    code = CodeFolder(folder)
+    for file in ("mine.py", "helper.py", "pack/part.py"):
+        (folder / file).write_text(EVIL)
+    with code.importable(["mine"]):
+        assert imported("method", NAMES[0])() == 5
+    assert code.digest(NAMES) != CodeFolder(folder).digest(NAMES)
+
+
+def test_a_module_that_changed_runs_anew_with_its_helpers(folder: Path) -> None:
+    assert make(folder) == 5
+    (folder / "helper.py").write_text("SIZE = 20\n")
+    assert make(folder) == 23
+
+
+def test_a_folder_of_modules_inside_a_package_is_found(folder: Path) -> None:
+    (folder / "pack" / "deep").mkdir()
+    (folder / "pack" / "deep" / "more.py").write_text("SIZE = 7\n")
+    (folder / "mine.py").write_text("from pack.deep.more import SIZE\n\n\ndef make():\n    return SIZE\n")
+    assert make(folder) == 7
+
+
+def test_a_name_does_not_lead_out_through_what_a_module_has_imported(folder: Path) -> None:
+    (folder / "mine.py").write_text("import os\n")
+    with own_code(folder, ["mine:os.getcwd"], trust=True), pytest.raises(ConfigError, match="function of os"):
+        imported("method", "mine:os.getcwd")

@@ -1,0 +1,132 @@
+"""What `flwr run -c` changes of an app on a node: open numbers, and never which code runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, Message, RecordDict
+
+from tests.oracles import flower_fakes as fakes
+from tests.oracles.overrides import HOSTILE
+from wafl.base.errors import ConfigError
+from wafl.flower.app import client
+from wafl.flower.node.app_code import INSTALLED
+from wafl.flower.node.hello import Hello
+from wafl.flower.node.refusals import check_refusal
+from wafl.flower.wire.overrides import AppConfig
+from wafl.flower.wire.run_config import from_run_config
+from wafl.flower.wire.values import WireError, config_only
+
+EXPERIMENT: dict[str, Any] = {
+    "methods": [{"method": "FedAvg", "client_weights": "uniform"}, {"method": "WAFL", "gamma": 1.0}],
+    "schedule": {"rounds": 1, "local_steps": 1},
+    "data": {"source": "mine:clients"},
+}
+MINE = "from pathlib import Path\n\nPath(__file__).with_name('ran').touch()\n\n\ndef model(clients):\n    return None\n"
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An app where Flower puts it, and a node's data."""
+    fakes.virtual(monkeypatch)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    fakes.write(tmp_path / "data", fakes.make_clients((3, 4)))
+    yield tmp_path / "app"
+    sys.modules.pop("mine", None)
+
+
+def ask(app: Path, run_config: dict[str, Any]) -> RecordDict:
+    """What a node with its own data answers when it is greeted."""
+    context = Context(1, 2, {"data": str(app.parent / "data")}, RecordDict(), run_config)
+    message = Message(config_only("query", sizes=False), 5, "query.hello")
+    message.metadata.__dict__["_message_id"] = "one"
+    return client.client_app(message, context).content
+
+
+@pytest.mark.parametrize(("key", "value"), HOSTILE, ids=lambda part: str(part)[:40])
+def test_a_hostile_override_is_refused_before_anything_is_imported(app: Path, key: str, value: Any) -> None:
+    config = fakes.flat(EXPERIMENT)
+    fakes.install_app(app, config)
+    (app / "mine.py").write_text(MINE)
+    with pytest.raises(ConfigError, match="run config"):
+        AppConfig(config).on_node({**config, key: value})
+    with pytest.raises(WireError, match="run config"):
+        check_refusal(ask(app, {**config, key: value}))
+    assert not (app / "ran").exists()
+
+
+def test_there_are_twenty_and_the_schema_alone_would_let_code_pass() -> None:
+    assert len(HOSTILE) >= 20
+    passed = 0
+    for key, value in HOSTILE:
+        try:
+            found = from_run_config({**fakes.flat(EXPERIMENT), key: value})
+        except ConfigError:
+            continue
+        passed += found != from_run_config(fakes.flat(EXPERIMENT))
+    assert passed >= 8, "so it is the rule about overrides that refuses them"
+
+
+def test_numbers_of_schedule_and_methods_may_change() -> None:
+    config = fakes.flat(EXPERIMENT)
+    given = {
+        "schedule.rounds": 7,
+        "schedule.local_steps": "",
+        "schedule.local_epochs": 2,
+        "methods.wafl.gamma": "[1, 2]",
+    }
+    found = from_run_config(AppConfig(config).on_node({**config, **given}))
+    assert (found.schedule.rounds, found.schedule.local_steps, found.schedule.local_epochs) == (7, None, 2)
+    assert found.methods[1].model_dump()["gamma"] == [1, 2]
+
+
+def test_what_the_server_alone_reads_never_reaches_a_nodes_experiment() -> None:
+    config = fakes.flat(EXPERIMENT)
+    given = {
+        "folder": "os:system", "task": "certify", "output": "/tmp", "target": "x.npz", "radii": "[1]", "name": "other",
+        "flower.nodes": 9, "caps.examples": 1, "trackers.project": "os:system", "evaluation.every": 3,
+    }  # fmt: skip
+    assert AppConfig(config).on_node({**config, **given}) == config
+
+
+def test_an_app_opens_keys_for_names_of_our_lists() -> None:
+    config = fakes.flat(EXPERIMENT)
+    app = AppConfig.of({"tool": {"wafl": {"open": ["attack.kind", "attack.*"]}, "flwr": {"app": {"config": config}}}})
+    assert app.on_node({"attack.kind": "none", "attack.steps": 3})["attack.kind"] == "none"
+    assert app.on_node({"attack.kind": '"fgsm"'})["attack.kind"] == '"fgsm"', "as the experiment reads it"
+    for given in ({"attack.kind": "os:system"}, {"attack.kind": "strange"}, {"schedule.rounds": 5}):
+        with pytest.raises(ConfigError):
+            app.on_node(given)
+    with pytest.raises(ConfigError, match="must be a list of keys"):
+        AppConfig.of({"tool": {"wafl": {"open": "attack"}, "flwr": {"app": {}}}})
+
+
+@pytest.mark.parametrize("kind", ["yaml:unsafe_load", "shutil:rmtree", "elsewhere:model"])
+def test_the_app_itself_names_no_function_outside_it(app: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = fakes.flat({**EXPERIMENT, "model": {"kind": kind}})
+    fakes.install_app(app, config)
+    with pytest.raises(WireError, match=f"{kind} is not in the app"):
+        check_refusal(ask(app, config))
+    monkeypatch.setenv(INSTALLED, "1")  # the node's own operator allows it, as a simulation does
+    assert Hello.decode(ask(app, config), False).names == ("c00", "c01")
+
+
+def test_the_apps_own_module_runs_from_its_own_bytes(app: Path) -> None:
+    config = fakes.flat({**EXPERIMENT, "model": {"kind": "mine:model"}})
+    fakes.install_app(app, config)
+    (app / "mine.py").write_text(MINE)
+    assert Hello.decode(ask(app, config), False).names == ("c00", "c01")
+    assert (app / "ran").exists()
+    assert sys.modules["mine"].__file__ == str(app / "mine.py")
+
+
+def test_without_its_app_a_node_does_nothing(app: Path) -> None:
+    config = fakes.flat({**EXPERIMENT, "seeds": [json.loads("3")]})
+    with pytest.raises(WireError, match=r"\(setup\)$"):
+        check_refusal(ask(app, config))
