@@ -181,3 +181,56 @@ def test_the_sizes_of_maxmin_are_those_of_the_larger_of_a_pair() -> None:
     model = known(nn.Sequential(MaxMin(), nn.Linear(2, 2)), CrossEntropy())
     assert model is not None
     assert model.layers[0].sizes(torch.tensor([[1.0, 5.0]])).tolist() == [[5.0, 5.0]]
+
+
+def scaled(scales: list[float], activation: type[nn.Module]) -> nn.Sequential:
+    """A network whose weights were multiplied layer by layer, without biases."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for place, scale in enumerate(scales):
+        layer = nn.Linear(2 if place == 0 else 4, 2 if place + 1 == len(scales) else 4, bias=False).double()
+        nn.init.normal_(layer.weight, std=scale)
+        layers += [layer, activation()]
+    return nn.Sequential(*layers[:-1])
+
+
+FORGED = {
+    "lost in a square": ([1e200, 1e-200], False),
+    "lost in the first square": ([1e-200, 1e200, 1.0], False),
+    "lost in a product": ([1e-90, 1e-90, 1e-90, 1e-90, 1e90, 1e90, 1e90, 1e90, 1.0], True),
+}
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_a_steep_network_of_tiny_and_huge_weights_is_not_promised_to_be_flat(kind: str) -> None:
+    """Numbers below 1e-154 have no square: such networks seemed to have a slope of 0, and were promised everything."""
+    scales, readable = FORGED[kind]
+    model = scaled(scales, nn.ReLU)
+    found = known(model, CrossEntropy())
+    assert (found is not None) == readable
+    x = torch.randn(1, 2, dtype=torch.float64)
+    steep = torch.linalg.matrix_norm(torch.autograd.functional.jacobian(lambda at: model(at)[0], x)[:, 0], ord=2)
+    assert found is None or float(steep) <= found.widest(2, 2) < math.inf
+
+
+def test_slopes_that_overflow_prove_no_lead() -> None:
+    """Units are saturated, so the outputs are finite; how far each example is from its boundary is not a number."""
+    model = known(scaled([1e90, 1e90, 1e90, 1e90, 1.0], nn.Tanh), CrossEntropy())
+    assert model is not None
+    x = torch.rand(8, 2, dtype=torch.float64)
+    assert bool(torch.isfinite(model.plain(x)).all())
+    for gamma in (None, 1.0):
+        for y in (torch.zeros(8, dtype=torch.int64), torch.ones(8, dtype=torch.int64)):
+            found = surrogates(model, Ball("error", 2, 2), x, y, [gamma])
+            assert not bool((found < 1.0).any())
+
+
+def test_a_model_in_which_examples_meet_is_not_proven(tmp_path: Path) -> None:
+    """Without an axis of channels, torch takes the examples of a batch for the channels of one image."""
+    rng = np.random.default_rng(0)
+    pairs = [(rng.uniform(size=(16, 3, 3)), np.arange(16) % 2)]
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0.0, num_classes=2)
+    model = nn.Sequential(nn.Conv2d(16, 16, 3), nn.Flatten(), nn.Linear(1, 2)).double()
+    assert model(clients.train.of(0)[0].double()).shape == (16, 2)
+    with pytest.raises((ValueError, wafl.PreconditionError)):
+        wafl.issue(model, clients, radii=[0.1])

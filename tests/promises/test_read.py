@@ -18,6 +18,8 @@ Content = dict[str, Any]
 
 CHANGES: dict[str, Callable[[Content], Any]] = {
     "an overflowing radius": lambda c: c["claim"]["rows"][0].update(radius=1e300),
+    "a radius whose square is 0": lambda c: c["claim"]["rows"][0].update(radius=1e-170),
+    "a gamma whose square is 0": lambda c: c["witnesses"][0].update(gamma=1e-170),
     "an overflowing gamma": lambda c: c["witnesses"][0].update(gamma=1e300),
     "a weight above 1": lambda c: c["claim"]["clients"][0].update(weight=1e300),
     "weights that sum to less than 1": lambda c: c["claim"]["clients"][0].update(weight=0.25),
@@ -43,6 +45,10 @@ CHANGES: dict[str, Callable[[Content], Any]] = {
     "a client twice": lambda c: double(c["claim"]["clients"]),
     "a radius twice": lambda c: double(c["claim"]["rows"]),
     "a witness twice": lambda c: double(c["witnesses"]),
+    "no bet": lambda c: c["witnesses"][0]["draws"]["bets"].clear(),
+    "a stake that nobody has": lambda c: double(c["witnesses"][0]["draws"]["paid"]),
+    "no stake": lambda c: c["witnesses"][0]["draws"]["paid"].clear(),
+    "a negative payment": lambda c: c["witnesses"][0]["draws"]["paid"][0].__setitem__(0, -1.0),
     "a number for nobody": lambda c: double(c["witnesses"][0]["means"]),
     "a digest of another kind": lambda c: c["claim"].update(model="md5"),
     "a date in words": lambda c: c.update(issued="by a trusted authority"),

@@ -89,7 +89,7 @@ def _errors(ball: Ball, worst: Tensor, slopes: Tensor, y: Tensor, gamma: float |
     lead = (-worst).clamp_min(0.0).scatter(1, y[:, None], math.inf)
     distance = torch.where(lead > 0, lead / slopes, 0.0).amin(1) * (1.0 - 8.0 * UNIT)
     if gamma is None:
-        return (distance == 0).double()
+        return 1.0 - (distance > 0).double()  # a distance that is not a number is none
     gained = 1.0 - gamma * distance.pow(ball.power)
     return (gained + 16.0 * UNIT).clamp(0.0, 1.0)
 

@@ -28,6 +28,8 @@ from wafl.tasks.rescaling import make_plain
 UNIT = 2.0**-53
 WIDER = 1.0 + 2.0**-30
 """Norms are made larger by this factor: the singular values of a matrix are off by far less."""
+LEAST, MOST = 1e-100, 1e100
+"""Sizes of weights that are not 0: the squares of others are lost, and with them how steep a network is."""
 STEPS = 50
 """How often the weights of the bound on a convolution's norm are improved."""
 RESCALED = (LipschitzLinear, LipschitzConv2d, NormalizedLinear)
@@ -92,8 +94,9 @@ class Known:
         return Outputs(values, 2.0 * UNIT * sum(layer.summed + 4 for layer in self.layers) * size.amax(1))
 
     def before(self) -> float:
-        """The l2 slope of what comes before the last layer."""
-        return math.prod(layer.slope for layer in self.layers[:-1]) * WIDER
+        """The l2 slope of what comes before the last layer; by logarithms, as a product may be lost on its way."""
+        log = math.fsum(math.log(max(layer.slope, LEAST)) for layer in self.layers[:-1])
+        return max(math.exp(log), LEAST) * WIDER if log < 700.0 else math.inf
 
     def margins(self, norm: float, inputs: int) -> Tensor:
         """``K [C (y), C (j)]`` for moves whose length is in this norm."""
@@ -119,6 +122,9 @@ def known(module: nn.Module, loss: OutputLoss) -> Known | None:
     layers = [_read(layer) for layer in _flat(copy.deepcopy(module).cpu().double().eval().requires_grad_(False))]
     found = [layer for layer in layers if layer is not None]
     if not found or len(found) < len(layers) or type(loss) not in (CrossEntropy, MarginLoss, SquaredError):
+        return None
+    sizes = [value.abs() for layer in found for value in layer.module.parameters()]
+    if not all(bool(((size == 0) | (size >= LEAST) & (size <= MOST)).all()) for size in sizes):
         return None
     last = found[-1].module
     return Known(tuple(found), last.weight, loss) if isinstance(last, nn.Linear) else None

@@ -22,6 +22,8 @@ LARGEST_FILE = 2**28
 """The most bytes of a file that is read: about a hundred thousand clients at ten radii."""
 LARGEST_NUMBER = 1e50
 """Products and squares of such numbers are finite, so no line of a check overflows."""
+SMALLEST = 1e-100
+"""The squares of smaller radii and gammas are lost."""
 PACKAGES = ("python", "wafl-learn", "torch", "numpy")
 DIGEST = re.compile(r"[0-9a-f]{64}")
 VERSION = re.compile(r"[0-9A-Za-z.+-]{1,40}")
@@ -97,6 +99,8 @@ def _complaints(found: Content) -> Iterator[str]:
             yield "its confidence and its witnesses do not belong together"
         if (witness.gamma is not None) != moves or witness.gamma == 0.0:
             yield f"radius {row.radius:g}: gamma is missing, 0, or there without a use"
+        if 0.0 < row.radius < SMALLEST or 0.0 < (witness.gamma or 0.0) < SMALLEST:
+            yield f"radius {row.radius:g}: it or its gamma is so small that its square is lost"
     if labels is not None and (claim.metric, claim.power, claim.confidence) != ("loss", 2, None):
         yield "its labels are not about its claim"
     for each in () if labels is None else labels.labels:
