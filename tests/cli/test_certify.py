@@ -66,6 +66,11 @@ def test_a_run_whose_data_cannot_be_made_again_is_not_certified_from_the_command
     assert "do not say how to make their data again: use wafl from Python" in " ".join(found.output.split())
 
 
+def test_a_statement_about_the_next_client_is_signed_only_as_a_file(run):
+    found = call("next-client", "run", "--sign", "key.pem")
+    assert (found.exit_code, "give --output too" in found.output) == (2, True)
+
+
 def test_bytes_are_prepared_as_in_training_and_other_numbers_are_taken_as_they_are(run):
     draw = np.random.default_rng(0).integers(0, 256, (6, 2), np.uint8)
     prepare = Preprocessing("unit", "pixels in [0, 1]", (0.0, 1.0), None, torch.tensor(255.0))

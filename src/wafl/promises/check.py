@@ -26,7 +26,7 @@ from wafl.promises.bets import STAKES, paid, upper_mean
 from wafl.promises.bound import Ball, largest_surrogate, steepest_slope, surrogates
 from wafl.promises.in_words import Facts
 from wafl.promises.known import UNIT, WIDER, Known, known
-from wafl.promises.next_client import NextClaim, NextClientPromise
+from wafl.promises.next_client import NextClaim, NextClientPromise, NextContent
 from wafl.promises.promise import Claim, Content, Promise, Witness, client_digest, digest_of
 from wafl.promises.published_labels import differences
 from wafl.results.run import Run
@@ -229,9 +229,7 @@ class Checker:
             yield Line("draws", "attested", DRAWS)
         if self._parts.labels is not None:
             yield self._labels(clients)
-        yield Line("issued", "attested", self._parts.issued)
-        told = ", ".join(f"{name} {version}" for name, version in self._parts.versions.items())
-        yield Line("versions", "attested", told)
+        yield from made(self._parts)
 
     @property
     def _examples(self) -> Examples:
@@ -311,6 +309,13 @@ def chunks(examples: Examples, client: int) -> Iterator[tuple[Tensor, Tensor]]:
     for rows in torch.arange(begin, end).split(CHUNK):
         y = examples.y[rows]
         yield examples.rows(rows, torch.float64), y.double() if y.is_floating_point() else y
+
+
+def made(parts: Content | NextContent) -> Iterator[Line]:
+    """When and with what a file was made."""
+    yield Line("issued", "attested", parts.issued)
+    told = ", ".join(f"{name} {version}" for name, version in parts.versions.items())
+    yield Line("versions", "attested", told)
 
 
 def bounds_line(metric: str, data: Federation | None, examples: Examples | None) -> Line:

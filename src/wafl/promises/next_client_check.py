@@ -30,7 +30,7 @@ from wafl.base.norms import NORMS, norm_name
 from wafl.data.federation import Federation
 from wafl.promises.attack import candidates
 from wafl.promises.bound import Ball, largest_surrogate, surrogates
-from wafl.promises.check import Line, Verification, bounds_line, chunks, examined
+from wafl.promises.check import Line, Verification, bounds_line, chunks, examined, made
 from wafl.promises.in_words import plain
 from wafl.promises.known import UNIT, WIDER, Known
 from wafl.promises.next_client import NextClientPromise, NextContent, Statement
@@ -115,9 +115,7 @@ class NextChecker:
             yield Line("draws", "attested", DRAWS)
         if self._witness.bet is not None or self._witness.own is not None:
             yield bounds_line(self._claim.metric, self._data, self._examples)
-        yield Line("issued", "attested", self._parts.issued)
-        told = ", ".join(f"{name} {version}" for name, version in self._parts.versions.items())
-        yield Line("versions", "attested", told)
+        yield from made(self._parts)
 
     @cached_property
     def most(self) -> float:

@@ -165,7 +165,8 @@ def next_client(
     """What a client that nobody has seen may expect, from clients that were held out of training.
 
     The held-out clients must be drawn from the population of all clients, as :meth:`wafl.Federation.hold_out` draws
-    them. Gamma is chosen on the clients that trained; all examples of the held-out clients count.
+    them. Gamma is chosen on the clients that trained; all examples of the held-out clients count. As a file that anyone
+    can check it is :func:`wafl.issue_next_client`.
 
     A population of clients that lies within ``population_radius`` (W_2 between distributions over clients, whose ground
     distance is W_2 between their data), each of whose clients' data then moves by ``radius``, has a mixture within the
