@@ -589,6 +589,20 @@ def test_the_gap_is_kept_at_every_radius(norm):
             assert row.achieved <= row.value <= (1.0 + 1.2 * gap) * row.achieved
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
+def test_classes_that_all_compete_are_certified_in_l_inf_within_a_few_percent():
+    """The loosest that we know: small weights, and a ball in which eight of ten classes matter. It was 1.08."""
+    clients = wafl.load_dataset("digits").partition(num_clients=10, iid=True)
+    schedule = {"rounds": 60, "local_epochs": 2, "learning_rate": 0.5}
+    run = wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(gamma=0.5), **schedule)
+    few = torch.arange(0, len(clients.train.y), 60)
+    sample = [(clients.train.rows(few, torch.float32), clients.train.y[few])]
+    sample = wafl.Federation.from_arrays(sample, test_fraction=0.0, num_classes=10)
+    for row in certify(run.model, sample, radii=[0.3], norm=math.inf).rows:
+        assert row.achieved <= row.value <= 1.035 * row.achieved
+
+
 def test_questions_that_make_no_sense_are_refused():
     case = a_case("mlr")
     with pytest.raises(ValueError, match=r"gap=0\.0 must lie in"):

@@ -47,6 +47,10 @@ def certified(case: theory.Case, norm: float = 2, radii: Any = RADII, **options:
     return wafl.certify(case.model, clients, radii=radii, norm=norm, loss=case.loss, client_weights=weights, **options)
 
 
+def weight_of(case: theory.Case) -> Array:
+    return next(case.model.parameters()).detach().numpy()
+
+
 def worst_of(case: theory.Case, radius: float, norm: float, power: int, kappa: float) -> float:
     """The largest mean loss if examples may go to every point of a grid, with every label: mass may be split."""
     fine = [side * size for size in np.geomspace(1e-2, 60.0, 50) for side in (1, -1)]
@@ -93,7 +97,7 @@ def test_the_ball_of_order_1_has_the_value_of_a_linear_program(classes: int, nor
             row[0], row[1 + place] = -kappa * (k != y), -1.0
             rows.append(row)
             limits.append(-float(theory.plain_losses(case.model, x[None], np.array([k]))[0]))
-    steep = theory.farthest_rows(case.model.weight.detach().numpy(), norm)
+    steep = theory.farthest_rows(weight_of(case), norm)
     for row in certified(case, norm, [0.02, *RADII], power=1, label_cost=kappa).rows:
         bounds = [(steep, None), *[(None, None)] * len(case.y)]
         exact = optimize.linprog(np.r_[row.radius, case.share], np.stack(rows), limits, bounds=bounds).fun
@@ -106,7 +110,7 @@ def test_the_ball_of_order_1_has_the_value_of_a_linear_program(classes: int, nor
 @pytest.mark.parametrize("norm", NORMS)
 def test_an_error_costs_no_more_than_a_label(norm: float, power: int) -> None:
     case, kappa = a_case(), 0.15
-    weight, outputs = case.model.weight.detach().numpy(), theory.plain_outputs(case.model, case.x)
+    weight, outputs = weight_of(case), theory.plain_outputs(case.model, case.x)
     far = [phi_oracles.distance_to_error(weight, s, y, norm) for s, y in zip(outputs, case.y, strict=True)]
     prices = np.minimum(np.array(far) ** power, kappa)
     assert (prices == kappa).any()
@@ -187,7 +191,7 @@ def test_no_attack_with_labels_reaches_more_than_is_proven(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_no_attack_with_labels_reaches_more_than_is_proven_of_many(name: str) -> None:
-    for seed in range(2, 12):
+    for seed in range(2, 6):
         assert_never_below(name, seed)
 
 

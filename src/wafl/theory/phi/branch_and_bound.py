@@ -34,12 +34,14 @@ FIRST_STEPS, STEPS, LAST_STEPS = 60, 16, 12
 """Ascent steps on the whole simplex, on a part of it, and on a part that is not cut anymore."""
 SURE_STEPS = 3
 """How many of them are taken at least by a part that must be cut: its weights say where."""
-MOST_PARTS = 256
-"""Into how many parts the simplex of one example is cut at most."""
+MOST_PARTS = {2.0: 256, math.inf: 3072}
+"""Into how many parts the simplex of one example is cut at most, by norm."""
 EASY = 0.9
 """The share of the tolerance that an easy example may use up: one of few parts."""
-EASY_PARTS = {2.0: 32, math.inf: 64}
+EASY_PARTS = {2.0: 32, math.inf: 1024}
 """How many parts that is, by norm; an example of twice as many may use up twice as much."""
+FRONT = 0.85
+"""Parts whose bounds are at least this part of the way from what is reached to the highest bound are cut first."""
 MEMORY = 1 << 25
 """How many numbers all parts together may have."""
 CACHED = 1 << 19
@@ -69,6 +71,13 @@ class Parts:
 
     def take(self, chosen: Tensor) -> Parts:
         return Parts(*(getattr(self, name).index_select(0, chosen) for name in self.__dataclass_fields__))
+
+    def where(self, chosen: Tensor) -> Parts:
+        return self.take(chosen.nonzero()[:, 0])
+
+    def and_(self, others: Parts) -> Parts:
+        both = ((getattr(self, name), getattr(others, name)) for name in self.__dataclass_fields__)
+        return Parts(*map(torch.cat, both))
 
 
 class Search:
@@ -150,7 +159,8 @@ class Search:
         places, pace = torch.arange(len(rows), device=rows.device), torch.ones_like(slope[:, :1])
         for step in range(steps):
             # What the bound has somewhere, its maximum is not below.
-            open_ = (bound[places] > wanted) & ((value <= wanted) | (step < SURE_STEPS))
+            hopeful = (value <= wanted) | (step < SURE_STEPS) | wanted.isinf()
+            open_ = (bound[places] > wanted) & hopeful
             going = open_.nonzero()[:, 0]
             if not len(going):
                 break
@@ -241,7 +251,7 @@ def branch(
 
     Returns the two sides, and the cost of the best move that was met on the way; NaN where that was no better.
     """
-    size = max(1, MEMORY // (MOST_PARTS * a.shape[1] ** 2))
+    size = max(1, MEMORY // (MOST_PARTS[ball.norm] * a.shape[1] ** 2))
     kept = Kept.of(ball, gamma)
     found = [
         _branch(Search(ball, kept, a[rows], y[rows], gamma), lower[rows], upper[rows], tolerance[rows])
@@ -253,18 +263,18 @@ def branch(
 
 def _branch(search: Search, lower: Tensor, upper: Tensor, tolerance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     cost = torch.full_like(lower, torch.nan)
-    settled = torch.full_like(lower, -torch.inf)
     count = torch.ones_like(lower)
-    nothing = torch.full_like(lower, -torch.inf)
-    parts = search.whole(lower + _allowed(search.ball.norm, tolerance, count))
-    parts = replace(parts, bound=torch.minimum(parts.bound, upper))
+    nothing = settled = torch.full_like(lower, -torch.inf)
+    fresh = search.whole(lower + _allowed(search.ball.norm, tolerance, count))
+    fresh = replace(fresh, bound=torch.minimum(fresh.bound, upper))
+    waiting = fresh.take(fresh.example[:0])
     while True:
-        p = torch.bmm(parts.vertices, parts.weights[..., None])[..., 0]
-        value, spent = value_at(search.ball, search.a[parts.example], search.y[parts.example], p, search.gamma)
-        lower, cost = _best(lower, cost, parts.example, value, spent)
-        enough = lower + _allowed(search.ball.norm, tolerance, count)
+        p = torch.bmm(fresh.vertices, fresh.weights[..., None])[..., 0]
+        value, spent = value_at(search.ball, search.a[fresh.example], search.y[fresh.example], p, search.gamma)
+        lower, cost = _best(lower, cost, fresh.example, value, spent)
+        parts, enough = waiting.and_(fresh), lower + _allowed(search.ball.norm, tolerance, count)
         wide = parts.bound > enough[parts.example]
-        cut = wide & (count[parts.example] < MOST_PARTS)
+        cut = wide & (count[parts.example] < MOST_PARTS[search.ball.norm])
         left = (wide & ~cut).nonzero()[:, 0]
         if len(left):
             bound = parts.bound.scatter(0, left, search.bounded(parts.take(left), nothing, LAST_STEPS).bound)
@@ -272,8 +282,11 @@ def _branch(search: Search, lower: Tensor, upper: Tensor, tolerance: Tensor) -> 
         settled = settled.scatter_reduce(0, parts.example[~cut], parts.bound[~cut], "amax")
         if not cut.any():
             return lower, torch.maximum(settled, lower), cost
-        parts = search.cut(parts.take(cut.nonzero()[:, 0]), enough)
-        count = count.scatter_add(0, parts.example, torch.full_like(parts.bound, 0.5))
+        parts = parts.where(cut)
+        highest = nothing.scatter_reduce(0, parts.example, parts.bound, "amax")
+        first = parts.bound >= torch.lerp(lower, highest, FRONT)[parts.example]
+        waiting, fresh = parts.where(~first), search.cut(parts.where(first), enough)
+        count = count.scatter_add(0, fresh.example, torch.full_like(fresh.bound, 0.5))
 
 
 def _allowed(norm: float, tolerance: Tensor, count: Tensor) -> Tensor:
