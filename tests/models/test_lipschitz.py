@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,12 @@ def test_no_move_in_the_plane_gains_more_of_the_margin_loss_than_is_proven() -> 
     scaled, logits = margins.scaled(1 / t), LOSS.logits(model(x), y)
     upper = t * scaled.along(x, logits, y, 2, gamma / t, torch.full_like(gamma, 1e-4))[0]
     assert bool((best <= upper + 1e-12).all())
+    by_slopes = t * replace(scaled, hidden=None).along(x, logits, y, 2, gamma / t, torch.full_like(gamma, 1e-4))[0]
+    far = torch.linspace(0.0, 40.0, 8001, dtype=torch.float64)[:, None]
+    lines = leads[:, :1] + LOSS.offset * others + margins.steepest(2, 2)[y][:, None] * far  # the first move is none
+    best = (t * torch.logsumexp(lines / t, dim=-1) - 0.05 * far[:, 0].square()).amax(1)
+    assert bool((best <= by_slopes + 1e-12).all())
+    assert bool((by_slopes <= best + 1e-2).all())
 
 
 def test_no_two_inputs_and_no_ascent_get_outputs_apart_faster_than_is_proven(

@@ -43,6 +43,7 @@ CHANGES: dict[str, Callable[[Content], Any]] = {
     "an unknown table": lambda c: c.update(statement=["It is safe."]),
     "a missing field": lambda c: c["claim"].pop("part"),
     "a client twice": lambda c: double(c["claim"]["clients"]),
+    "two clients of one name": lambda c: c["claim"]["clients"][1].update(name=c["claim"]["clients"][0]["name"]),
     "a radius twice": lambda c: double(c["claim"]["rows"]),
     "a witness twice": lambda c: double(c["witnesses"]),
     "no bet": lambda c: c["witnesses"][0]["draws"]["bets"].clear(),

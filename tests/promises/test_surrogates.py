@@ -14,16 +14,23 @@ from wafl.tasks.losses import CrossEntropy
 
 LINE = torch.linspace(-4.0, 4.0, 161, dtype=torch.float64)
 MOVES = torch.cartesian_prod(LINE, LINE)
-GAMMAS = [0.2, 1.0, 5.0]
+GAMMAS = [1.0, 5.0, 20.0]  # the best moves lie well within the grid
 
 
 def model(kind: str) -> Known:
+    """A linear model, a network, or one that is as steep in l_inf as its layers allow, along the diagonal."""
     torch.manual_seed(0)
-    network = [nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 3)] if kind == "network" else [nn.Linear(2, 3)]
-    for layer in network:
+    layers: dict[str, list[nn.Module]] = {
+        "linear": [nn.Linear(2, 3)],
+        "network": [nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 3)],
+        "diagonal": [nn.Linear(2, 1, bias=False), nn.ReLU(), nn.Linear(1, 3)],
+    }
+    for layer in layers[kind]:
         if isinstance(layer, nn.Linear):
-            nn.init.normal_(layer.weight)
-    found = known(nn.Sequential(*network), CrossEntropy())
+            nn.init.normal_(layer.weight, std=2.0 if kind == "diagonal" else 1.0)
+            if layer.out_features == 1:
+                nn.init.ones_(layer.weight)
+    found = known(nn.Sequential(*layers[kind]), CrossEntropy())
     assert found is not None
     return found
 
@@ -42,7 +49,7 @@ def gained(model: Known, ball: Ball, x: Tensor, y: Tensor, gamma: float) -> Tens
 
 @pytest.mark.parametrize("metric", ["loss", "error"])
 @pytest.mark.parametrize("norm", [1, 2, math.inf])
-@pytest.mark.parametrize("kind", ["linear", "network"])
+@pytest.mark.parametrize("kind", ["linear", "network", "diagonal"])
 def test_no_move_gains_more_than_the_checker_says(kind: str, norm: float, metric: str) -> None:
     known, ball = model(kind), Ball(metric, norm, 2)
     x = torch.randn(12, 2, dtype=torch.float64)
@@ -61,3 +68,18 @@ def test_no_example_of_the_box_gains_more_than_the_largest_surrogate(norm: float
     for gamma in GAMMAS:
         reached = float(gained(known, ball, corners, torch.arange(12) % 3, gamma).max())
         assert reached <= largest_surrogate(known, ball, (2,), (0.0, 1.0), gamma) <= reached + math.log(3.0)
+
+
+@pytest.mark.parametrize("excess", [0.005, 0.01])
+def test_an_ascent_that_stops_early_adds_what_it_may_have_missed(excess: float) -> None:
+    """At a gamma just above the concavity limit, and an example whose best move ends where the loss bends most."""
+    line = nn.Linear(1, 2, bias=False)
+    nn.init.constant_(line.weight[:1], 1.0)
+    nn.init.constant_(line.weight[1:], -1.0)
+    proof, gamma = known(nn.Sequential(line), CrossEntropy()), (1.0 + excess) / 2.0
+    assert proof is not None
+    moved = torch.linspace(-1.0, 1.0, 200001, dtype=torch.float64)
+    phi = float(((-2.0 * moved).exp().log1p() - gamma * (moved - 0.99).square()).max())
+    x = torch.full((1, 1), 0.99, dtype=torch.float64)
+    upper = float(surrogates(proof, Ball("loss", 2, 2), x, torch.tensor([0]), [gamma])[0])
+    assert phi <= upper <= phi + 5e-3
