@@ -241,8 +241,8 @@ def strangers_app(stage: Stage) -> str:
         raise AssertionError(f"the stranger's run ended as {status}")
     run = stage.submit()
     stage.wait_for_rounds(1)
-    for app in (stage.base / "tmp").glob("wafl-node-*/apps/*"):
-        (app / "torch.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    app = next((stage.base / "tmp").glob("wafl-node-*/apps/*"))
+    (app / "torch.py").write_text(f"open({str(ran)!r}, 'w')\n")
     completed(run)
     stage.check()
     if ran.exists() or not any("torch.py of the app has changed" in node.said() for node in nodes):
@@ -278,7 +278,7 @@ SCENARIOS: dict[str, tuple[Callable[[Stage], str], dict[str, Any]]] = {
     "hangs": (hangs, {}),
     "SuperLink restarted": (link_restarted, {}),
     "too few left": (stops_and_goes_on, {"wait": 25.0, "round_timeout": 20.0}),
-    "stranger's app": (strangers_app, {"wait": 5.0}),
+    "stranger's app": (strangers_app, {"sites": 2, "wait": 20.0}),
     "overrides": (
         hostile_overrides,
         {"sites": 1, "wait": 5.0, "more": [{"method": "FedAvg", "client_weights": "uniform"}]},
