@@ -10,21 +10,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import sys
 import tempfile
 import time
+import tomllib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flwr.common.config import flatten_dict
 
 import wafl
 from tests.oracles.flower import equal, replay
+from tests.oracles.overrides import HOSTILE
 from wafl.config.read import parse_experiment
 from wafl.flower.ops.app import write_app
+from wafl.flower.ops.guard import app_digest
 from wafl.flower.ops.loopback import Loopback, RunHandle
 from wafl.parts.schedule import Schedule
 from wafl.results.run import load_run
@@ -35,7 +40,7 @@ ROUNDS, RATE = 4, 0.1
 class Stage:
     """Clients in folders, an app, and a SuperLink with nodes; one scenario each."""
 
-    def __init__(self, base: Path, sites: int = 3, **flower: Any) -> None:
+    def __init__(self, base: Path, sites: int = 3, more: Sequence[dict[str, Any]] = (), **flower: Any) -> None:
         self.base, self.sites, self.folder = base, sites, base / "study"
         self.clients = wafl.load_dataset("digits").partition(num_clients=sites, iid=True, test_fraction=0.0)
         for client in range(sites):
@@ -49,15 +54,16 @@ class Stage:
         content = {
             "name": "matrix",
             "schedule": {"rounds": ROUNDS, "local_epochs": 1, "learning_rate": RATE},
-            "methods": [{"method": "WAFL", "gamma": 1.0}],
+            "methods": [{"method": "WAFL", "gamma": 1.0}, *more],
             "flower": settings,
         }
         write_app(base / "app", parse_experiment(content, "matrix"))
 
     def __enter__(self) -> Stage:
         many = self.sites > 10
-        alone = {"OMP_NUM_THREADS": "1"}
-        self.loopback = Loopback(self.base / "flower", environment=alone, in_memory=many).__enter__()
+        (self.base / "tmp").mkdir()
+        own = {"OMP_NUM_THREADS": "1", "TMPDIR": str(self.base / "tmp")}
+        self.loopback = Loopback(self.base / "flower", environment=own, in_memory=many).__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -178,11 +184,105 @@ def twenty_nodes(stage: Stage) -> str:
     return f"{(time.monotonic() - began) / ROUNDS:.0f} s a round; left out: {stage.left_out()}"
 
 
+EVIL = """
+open({ran!r}, "w")
+from wafl.flower.app.client import make_client_app
+client_app = make_client_app()
+"""
+GREET = """
+import time
+from logging import INFO
+from flwr.app import Message
+from flwr.serverapp import ServerApp
+from wafl.flower.wire.logs import log
+from wafl.flower.wire.values import config_only
+server_app = ServerApp()
+
+@server_app.main()
+def main(grid, context):
+    began = time.monotonic()
+    asked = [Message(config_only("query", sizes=False), node, "query.hello") for node in grid.get_node_ids()]
+    for reply in grid.send_and_receive(asked, timeout=100.0):
+        said = reply.error.reason if reply.has_error() else dict(reply.content["reply"])["names"]
+        log(INFO, "after %.0f s: %s", time.monotonic() - began, said)
+"""
+RUNS_COMMAND = (
+    '{kind="yaml\\u003aunsafe_load", options={stream="!!python/object/apply:os.system [touch $FLWR_HOME/ran]"}}'
+)
+
+
+def changed_app(stage: Stage, name: str, component: str, code: str) -> Path:
+    """The stage's app with a component of another module."""
+    app = stage.base / name
+    shutil.copytree(stage.base / "app", app)
+    text = (app / "pyproject.toml").read_text()
+    text = text.replace(f"wafl.flower.app.{component}:{component}_app", f"{name}:{component}_app")
+    (app / "pyproject.toml").write_text(text)
+    (app / f"{name}.py").write_text(code)
+    return app
+
+
+def begin_guarded(stage: Stage, app: Path) -> None:
+    """All nodes are there, and allow this app alone."""
+    for site in range(stage.sites):
+        data = {"data": str(stage.base / "data" / str(site))}
+        stage.loopback.add_node(str(site), data, allowed=[app_digest(app)])
+    stage.loopback.wait_for_nodes(stage.sites, timeout=120.0)
+
+
+def strangers_app(stage: Stage) -> str:
+    """Nodes that allow one app get a stranger's; and while they train, another module into the app's folder."""
+    ran = stage.base / "ran"
+    stranger = changed_app(stage, "evil", "client", EVIL.format(ran=str(ran)))
+    begin_guarded(stage, stage.base / "app")
+    status = stage.loopback.submit(stranger).wait(120.0)
+    nodes = stage.loopback.nodes.values()
+    if status != "finished:failed" or not all("is not allowed here" in node.said() for node in nodes):
+        raise AssertionError(f"the stranger's run ended as {status}")
+    run = stage.submit()
+    stage.wait_for_rounds(1)
+    app = next((stage.base / "tmp").glob("wafl-node-*/apps/*"))
+    (app / "torch.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    completed(run)
+    stage.check()
+    if ran.exists() or not any("torch.py of the app has changed" in node.said() for node in nodes):
+        raise AssertionError("code that nobody allowed ran, or nobody noticed it")
+    return f"refused; then left out: {stage.left_out()}"
+
+
+def hostile_overrides(stage: Stage) -> str:
+    """The allowed app, whose server greets nodes and no more, with values by -c that name code in all known ways."""
+    app = changed_app(stage, "greet", "server", GREET)
+    begin_guarded(stage, app)
+    project = tomllib.loads((app / "pyproject.toml").read_text())
+    own = flatten_dict(project["tool"]["flwr"]["app"]["config"])
+    tried = [(key, value) for key, value in (("methods.fedavg.client_weights", RUNS_COMMAND), *HOSTILE) if key in own]
+    for key, value in tried:
+        run = stage.loopback.submit(app, {key: value})
+        completed(run, 120.0)
+        said = re.findall(r"after (\d+) s: .*", run.log())
+        if not all(f"run config: {key}" in line for line in re.findall(r"after \d+ s: .*", run.log())) or not said:
+            raise AssertionError(f"{key} = {value!r} got through: {run.log()}")
+        print(f"  {key} = {str(value)[:60]!r}: refused after {said} s", flush=True)
+    if ran := list(stage.base.rglob("ran")):
+        raise AssertionError(f"a command ran: {ran}")
+    run = stage.loopback.submit(app, {"schedule.rounds": 2, "folder": "os:system"})
+    completed(run)
+    if "site-00" not in run.log():
+        raise AssertionError(f"the allowed app did not run: {run.log()}")
+    return f"{len(tried)} refused, and then the app ran"
+
+
 SCENARIOS: dict[str, tuple[Callable[[Stage], str], dict[str, Any]]] = {
     "killed": (killed, {}),
     "hangs": (hangs, {}),
     "SuperLink restarted": (link_restarted, {}),
     "too few left": (stops_and_goes_on, {"wait": 25.0, "round_timeout": 20.0}),
+    "stranger's app": (strangers_app, {"sites": 2, "wait": 20.0}),
+    "overrides": (
+        hostile_overrides,
+        {"sites": 1, "wait": 5.0, "more": [{"method": "FedAvg", "client_weights": "uniform"}]},
+    ),
     "20 nodes": (twenty_nodes, {"sites": 20, "round_timeout": 400.0, "wait": 400.0}),
 }
 """What happens, and how its stage differs from the usual one."""

@@ -26,7 +26,7 @@ from tests.oracles.overrides import HOSTILE
 from wafl.config.read import parse_experiment
 from wafl.flower.ops import guard, supernode
 from wafl.flower.ops.app import write_app
-from wafl.flower.ops.supernode import GuardedStates
+from wafl.flower.ops.supernode import GuardedState, guarded
 from wafl.flower.wire.run_config import to_run_config
 
 RUN = 7
@@ -84,7 +84,7 @@ class SuperLink:
 
 
 def node(*allowed: str) -> NodeState:
-    state = GuardedStates(guard.Guard.of(allowed)).state()
+    state = guarded(guard.Guard.of(allowed)).state()
     state.set_node_id(5)
     return state
 
@@ -221,8 +221,10 @@ def test_a_node_starts_only_if_it_knows_which_apps_it_runs(
     entities.write_text("fpk_one: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJXcGTFtjaZS1fZ/0y0QW3bl0dZFMPTyPaHVZq0ZQoQ0")
     arguments = ["--insecure", "--superlink", "localhost:8000", "--node-config", 'data="/srv/wafl/data"']
     trusting = [*arguments, f"--trusted-entities={entities}"]
+    (tmp_path / "nobody.yaml").write_text("{}")
+    nobody = [*arguments, f"--trusted-entities={tmp_path / 'nobody.yaml'}"]
     for given, allowed, any_app in (
-        (arguments, (), False), (arguments, ("0" * 64,), True), (trusting, (), True),
+        (arguments, (), False), (nobody, (), False), (arguments, ("0" * 64,), True), (trusting, (), True),
     ):  # fmt: skip
         with pytest.raises(ValueError, match="which apps does this node run"):
             supernode.run_node(given, allowed, any_app=any_app)
@@ -233,7 +235,7 @@ def test_a_node_starts_only_if_it_knows_which_apps_it_runs(
         monkeypatch.setenv("FLWR_HOME", str(home))
         supernode.run_node(given, allowed)
         options, apps = started.pop()
-        assert isinstance(options["state_factory"], GuardedStates)
+        assert isinstance(options["state_factory"].state(), GuardedState)
         assert options["node_config"] == {"data": "/srv/wafl/data"}
         assert bool(options["trusted_entities"]) == (given is trusting)
         assert apps != str(home), "a folder of its own"

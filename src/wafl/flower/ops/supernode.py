@@ -29,7 +29,7 @@ from flwr.supernode.cli.flower_supernode import (
     _parse_supernode_lifespan_config,  # pyright: ignore[reportPrivateUsage]
     _start_supernode_http_api,  # pyright: ignore[reportPrivateUsage]
 )
-from flwr.supernode.nodestate import InMemoryNodeState, NodeState, NodeStateFactory
+from flwr.supernode.nodestate import InMemoryNodeState, NodeStateFactory
 from flwr.supernode.start_client_internal import (
     _insert_message,  # pyright: ignore[reportPrivateUsage]
     start_client_internal,
@@ -81,17 +81,11 @@ class GuardedState(InMemoryNodeState):
         return message.metadata.message_id
 
 
-class GuardedStates(NodeStateFactory):
-    """Where a SuperNode gets its state from."""
-
-    def __init__(self, guard: Guard) -> None:
-        super().__init__(ObjectStoreFactory())
-        self._guard = guard
-
-    def state(self) -> NodeState:
-        with self.lock:
-            self.state_instance = self.state_instance or GuardedState(self.objectstore_factory, self._guard)
-            return self.state_instance
+def guarded(guard: Guard) -> NodeStateFactory:
+    """Where a SuperNode gets its one state from."""
+    states = NodeStateFactory(ObjectStoreFactory())
+    states.state_instance = GuardedState(states.objectstore_factory, guard)
+    return states
 
 
 def run_node(arguments: Sequence[str], allowed: Sequence[str], *, any_app: bool = False) -> None:
@@ -100,24 +94,22 @@ def run_node(arguments: Sequence[str], allowed: Sequence[str], *, any_app: bool 
     Without digests, ``--trusted-entities`` among the arguments says whose apps run, or ``any_app`` that all do.
     """
     guard = Guard.of(allowed)
-    trusts = any(argument.partition("=")[0] == "--trusted-entities" for argument in arguments)
-    if any_app == bool(allowed or trusts):
-        raise ValueError(
-            "which apps does this node run? Give --allow-app DIGEST (`wafl flower digest` prints it) or "
-            "--trusted-entities FILE, or both; or --any-app alone, which lets the server run any code here"
-        )
     if not any_app and not package_version.startswith(KNOWN):
         raise ValueError(
-            f"flwr {package_version} is not known to ask before it runs an app: install 'flwr>=1.41,<1.43', or use "
-            "--any-app"
+            f"flwr {package_version} is not known to ask before it runs an app: install 'flwr>=1.41,<1.43'"
         )
     before, sys.argv = sys.argv, ["flower-supernode", *arguments]
     try:
+        config = _parse_supernode_lifespan_config()
+        if any_app == bool(allowed or config.trusted_entities):
+            raise ValueError(
+                "which apps does this node run? Give --allow-app DIGEST (`wafl flower digest` prints it) or "
+                "--trusted-entities FILE, or both; or --any-app alone, which lets the server run any code here"
+            )
         if any_app:
             log(WARNING, "This node runs any app that the SuperLink sends: --allow-app limits it to some.")
             flower_supernode()
             return
-        config = _parse_supernode_lifespan_config()
     finally:
         sys.argv = before
     if config.isolation != ISOLATION_MODE_SUBPROCESS:
@@ -125,7 +117,7 @@ def run_node(arguments: Sequence[str], allowed: Sequence[str], *, any_app: bool 
     os.environ["WAFL_STATE"] = os.environ.get("WAFL_STATE") or str(get_flwr_home() / "wafl")
     with TemporaryDirectory(prefix="wafl-node-", ignore_cleanup_errors=True) as own:  # where apps are unpacked
         os.environ["FLWR_HOME"] = str(Path(own).resolve())
-        _start(config, GuardedStates(guard))
+        _start(config, guarded(guard))
 
 
 def _start(config: SuperNodeLifespanConfig, states: NodeStateFactory) -> None:
@@ -141,5 +133,4 @@ def _start(config: SuperNodeLifespanConfig, states: NodeStateFactory) -> None:
     known = signature(start_client_internal).parameters
     options = {name: value for name, value in vars(config).items() if name in known}
     host = f"[{config.host}]" if ":" in config.host else config.host
-    address = f"{host}:{config.port}"
-    start_client_internal(state_factory=states, runtime_api_address=address, **options)
+    start_client_internal(state_factory=states, runtime_api_address=f"{host}:{config.port}", **options)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args
 
+from flwr.common.config import flatten_dict
+
 from wafl.base.errors import ConfigError
 
 ON_NODES = frozenset({"seeds", "device", "data", "model", "schedule", "methods", "attack"})
@@ -46,7 +48,7 @@ class AppConfig:
         named = tools.get("wafl", {}).get("open", list(OPEN))
         if not isinstance(named, list) or not all(isinstance(key, str) for key in named):
             raise ConfigError(f"pyproject.toml: open = {named!r} in [tool.wafl] must be a list of keys")
-        return cls(dict(_flat(tools["flwr"]["app"].get("config", {}))), tuple(named))
+        return cls(flatten_dict(tools["flwr"]["app"].get("config", {})), tuple(named))
 
     def on_node(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The run config for a node's experiment: the app's own, with what a Flower run may change of it.
@@ -83,10 +85,3 @@ def our_names() -> frozenset[str]:
 
     parts = [name for tables in PART_TABLES.values() for name in tables]
     return frozenset({*METHOD_TABLES, *parts, *MODELS, *get_args(Attack.model_fields["kind"].annotation)} - {OWN})
-
-
-def _flat(table: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for key, value in table.items():
-        found += _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else [(f"{before}{key}", value)]
-    return found
