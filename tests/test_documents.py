@@ -78,6 +78,8 @@ NOT_RUN = {
     "algorithm.ask(state)": "the loop in outline: the engine has it for many runs at once",
 }
 """Part of a block, and why the block is compiled only."""
+if importlib.util.find_spec("foolbox") is None:
+    NOT_RUN["import foolbox"] = "it is no dependency"
 if importlib.util.find_spec("seglearn") is None:
     NOT_RUN['wafl.load_dataset("smartwatch")'] = "its data come with wafl-learn[natural]"
 
