@@ -176,6 +176,7 @@ def test_the_python_of_a_page_runs(
     monkeypatch.setenv("WAFL_DATA", str(data_folder))
     monkeypatch.chdir(tmp_path)
     warnings.simplefilter("ignore", wafl.ConcavityWarning)  # two rounds on noise may well be
+    warnings.filterwarnings("ignore", "Please import `gaussian_filter`")  # foolbox does not
     namespace: dict[str, Any] = {"wafl": wafl}
     section = None
     for block in sorted([*python_blocks(page), *calls_in_the_text(page)], key=lambda block: block.line):

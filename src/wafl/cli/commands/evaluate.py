@@ -98,10 +98,9 @@ def _attacks(
 ) -> list[Attack]:
     """One attack per size; ``said`` are its norm, if it was given, and its bounds."""
     if ":" not in name and name not in (*ATTACKS, *SHIFTS):
-        known = ", ".join((*ATTACKS, *SHIFTS))
-        raise ValueError(
-            f"unknown attack {name!r}{did_you_mean(name, (*ATTACKS, *SHIFTS))}: use one of {known}, or module:function"
-        )
+        known = (*ATTACKS, *SHIFTS)
+        hint = did_you_mean(name, known) or f": use one of {', '.join(known)}, or module:function"
+        raise ValueError(f"unknown attack {name!r}{hint}")
     from wafl import FGSM, PGD, WassersteinShift, shifts
 
     def each(size: str, make: Callable[[float], Attack]) -> list[Attack]:
