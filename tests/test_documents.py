@@ -78,6 +78,8 @@ NOT_RUN = {
     "algorithm.ask(state)": "the loop in outline: the engine has it for many runs at once",
 }
 """Part of a block, and why the block is compiled only."""
+if importlib.util.find_spec("foolbox") is None:
+    NOT_RUN["import foolbox"] = "it is no dependency"
 if importlib.util.find_spec("seglearn") is None:
     NOT_RUN['wafl.load_dataset("smartwatch")'] = "its data come with wafl-learn[natural]"
 
@@ -174,6 +176,7 @@ def test_the_python_of_a_page_runs(
     monkeypatch.setenv("WAFL_DATA", str(data_folder))
     monkeypatch.chdir(tmp_path)
     warnings.simplefilter("ignore", wafl.ConcavityWarning)  # two rounds on noise may well be
+    warnings.filterwarnings("ignore", "Please import `gaussian_filter`")  # foolbox does not
     namespace: dict[str, Any] = {"wafl": wafl}
     section = None
     for block in sorted([*python_blocks(page), *calls_in_the_text(page)], key=lambda block: block.line):

@@ -16,6 +16,7 @@ from .base.errors import ConcavityWarning as ConcavityWarning
 from .base.errors import DivergedError as DivergedError
 from .base.errors import DivergenceWarning as DivergenceWarning
 from .base.errors import LabelCostWarning as LabelCostWarning
+from .base.errors import LossWarning as LossWarning
 from .base.errors import PreconditionError as PreconditionError
 from .base.errors import RadiusWarning as RadiusWarning
 from .base.errors import SequentialWarning as SequentialWarning

@@ -28,7 +28,7 @@ QUICK = ("--rounds", "2", "--seeds", "2")
 
 
 def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "wafl.cli", *arguments]
+    line = [sys.executable, "-m", "wafl", *arguments]
     return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=120, env=environment())
 
 

@@ -26,9 +26,9 @@ def test_an_option_that_a_method_lacks_is_refused_with_what_it_has(method: str, 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (wafl.WAFL, r"^unknown method wafl\.WAFL, which is not called: pass wafl\.WAFL\(\), or use one of "),
-        ("wafl", r"^unknown method 'wafl': pass wafl\.WAFL\(\), or use one of "),
-        ("wifl", r"^unknown method 'wifl': use one of wafl\.WAFL\(\.\.\.\), "),
+        (wafl.WAFL, r"^wafl\.WAFL is not called: pass wafl\.WAFL\(\), with its options"),
+        ("wafl", r"^unknown method 'wafl': did you mean wafl\.WAFL\(\)\?$"),
+        ("nothing", r"^unknown method 'nothing': use one of wafl\.WAFL\(\.\.\.\), "),
         ({"method": "WAFL"}, r"^unknown method \{'method': 'WAFL'\}: use one of "),
     ],
 )

@@ -102,3 +102,15 @@ def test_rounding_is_allowed_for_and_no_number_is_no_bound() -> None:
     for bound, reached in ((1.0, 1.1), (math.nan, 0.0)):
         with pytest.raises(UnsoundError):
             hold("here", bound, reached, lambda: 1e-9)
+
+
+@pytest.mark.parametrize(("first", "last"), [(1e140, 1e-170), (1e200, 1e-200), (1e-120, 1.0)])
+def test_a_network_whose_squares_are_lost_is_refused(first, last):
+    """Its slope would be taken for 0: an error rate of 0.05 was certified for a ball in which every example is wrong."""
+    net = nn.Sequential(nn.Linear(2, 4, bias=False), nn.ReLU(), nn.Linear(4, 2, bias=False)).double()
+    with torch.no_grad():
+        net[0].weight *= first
+        net[2].weight *= last
+    clients = wafl.Federation.from_arrays([(np.eye(2), np.arange(2))], test_fraction=0.0)
+    with pytest.raises(wafl.PreconditionError, match="float64 loses squares of numbers outside"):
+        wafl.certify(net, clients, radii=[5.0], metric="error")

@@ -6,5 +6,16 @@
 from wafl.attacks.base import Attack, Population
 from wafl.attacks.bounded import FGSM, PGD, BoundedAttack, same_but_size
 from wafl.attacks.distribution import WassersteinShift
+from wafl.attacks.own import Function, OwnAttack
 
-__all__ = ["FGSM", "PGD", "Attack", "BoundedAttack", "Population", "WassersteinShift", "same_but_size"]
+__all__ = [
+    "FGSM",
+    "PGD",
+    "Attack",
+    "BoundedAttack",
+    "Function",
+    "OwnAttack",
+    "Population",
+    "WassersteinShift",
+    "same_but_size",
+]

@@ -51,6 +51,10 @@ class RadiusWarning(TrainingWarning):
     """The ball was not the one that was asked for: no example moved, or the achieved radius is not the target."""
 
 
+class LossWarning(TrainingWarning):
+    """No loss was named, and that of a regression is used."""
+
+
 class LabelCostWarning(TrainingWarning):
     """The label cost is so low that moving the targets alone multiplies the loss."""
 

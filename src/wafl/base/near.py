@@ -10,7 +10,6 @@ ELSEWHERE = {
     **dict.fromkeys(("mse", "l2"), "squared_error"),
     **dict.fromkeys(("ce", "nll"), "cross_entropy"),
     "epochs": "local_epochs",
-    "steps": "local_steps",
     "wd": "weight_decay",
     "eps": "epsilon",
 }
@@ -25,7 +24,8 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
     """
     names = {name.lower().replace("_", "-"): name for name in known}
     word = word.lower().replace("_", "-")
-    if (meant := ELSEWHERE.get(word.replace("-", "_"), "").replace("_", "-")) in names:
+    meant = word if word in names else ELSEWHERE.get(word, "").replace("_", "-")
+    if meant in names:
         return names[meant]
 
     def likeness(name: str) -> tuple[float, bool]:

@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
-from difflib import get_close_matches
 from functools import cache, update_wrapper, wraps
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -39,6 +38,7 @@ import numpy as np
 
 from wafl.base.bounds import check_bounds
 from wafl.base.checks import check_seed
+from wafl.base.near import did_you_mean
 
 A_contra = TypeVar("A_contra", contravariant=True)
 B_contra = TypeVar("B_contra", contravariant=True)
@@ -289,9 +289,8 @@ def with_arguments(doc: str, kind: type) -> str:
 
 def unknown_option(owner: str, name: str, known: Collection[str]) -> str:
     """The message about an option that does not exist: the closest name, or all names."""
-    near = get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known)}"
-    return f"{owner} has no option {name!r}: {hint}"
+    hint = did_you_mean(name, known) or f": it has: {', '.join(known)}"
+    return f"{owner} has no option {name!r}{hint}"
 
 
 class Taking(Protocol[A_contra, B_contra, C_contra, P, R_co]):

@@ -10,6 +10,7 @@ import typer
 from click.shell_completion import CompletionItem
 from typer.core import TyperCommand, TyperGroup
 
+from wafl.base.near import did_you_mean
 from wafl.cli.output import lasting_output
 
 COMMANDS = {
@@ -57,6 +58,13 @@ class _Commands(TyperGroup):
             return None
         return TyperCommand(cmd_name, help=COMMANDS[cmd_name]) if self._listing else _load(cmd_name)
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            error.message = f"No such command {args[0]!r}{did_you_mean(args[0], COMMANDS)}"
+            raise
+
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self._listing = True
         try:
@@ -72,12 +80,30 @@ class _Commands(TyperGroup):
             self._listing = False
 
 
+class _Command(TyperCommand):
+    """A command that asks for all it lacks at once, and knows what is no experiment file."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if self.name == "run" and not given[0].startswith("-") and not given[0].endswith(".toml"):
+                error.message += f". {given[0]} is no experiment file: to train a method, use --method {given[0]}"
+            raise
+        except click.MissingParameter:
+            known = self.make_context(self.name, given, ctx.parent, resilient_parsing=True).params
+            lacking = [each for each in self.params if each.required and known.get(each.name or "") is None]
+            names = [each.get_error_hint(ctx) for each in lacking]
+            raise click.UsageError(f"Missing {', '.join(names)}.", ctx) from None
+
+
 def _load(name: str) -> click.Command:
     word = name.replace("-", "_")
     module: Any = import_module(f"wafl.cli.commands.{word}")
     parent, group = typer.Typer(**LOOKS, add_completion=False), getattr(module, f"{word}_app", None)
     if group is None:
-        parent.command(name)(getattr(module, word))
+        parent.command(name, cls=_Command)(getattr(module, word))
         return typer.main.get_command(parent)
     parent.add_typer(group, name=name)
     return cast(click.Group, typer.main.get_command(parent)).commands[name]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wafl.base.checks import check_positive
+from wafl.base.near import did_you_mean
 from wafl.base.options import options_of
 from wafl.config.experiment import Experiment
 from wafl.config.read import parse_experiment
@@ -88,7 +89,9 @@ def _known(name: str) -> str:
     for method in METHODS:
         if method.lower() == name.lower():
             return method
-    raise ValueError(f"unknown method {name!r}: use one of {', '.join(method.lower() for method in METHODS)}")
+    names = [method.lower() for method in METHODS]
+    hint = did_you_mean(name, names) or f": use one of {', '.join(names)}"
+    raise ValueError(f"unknown method {name!r}{hint}")
 
 
 def _changed(name: str, own: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:

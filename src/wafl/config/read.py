@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, cast, get_args
 from pydantic import BaseModel, ValidationError
 
 from wafl.base.errors import ConfigError
+from wafl.base.near import nearest
 from wafl.base.options import options_of
 from wafl.config.experiment import Between, Experiment
 from wafl.config.keys import Section
@@ -105,8 +105,8 @@ def _explain(fault: Any, content: Mapping[str, Any]) -> str:
     key = ".".join(str(part).encode("unicode_escape").decode() for part in place) or "the file"
     if kind == "extra_forbidden":
         names = _valid_names(place[:-1], content)
-        near = _nearest(str(place[-1]), names)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(names))}"
+        near = nearest(str(place[-1]), names)
+        hint = f"did you mean {near}?" if near else f"there are {', '.join(sorted(names))}"
         return f"unknown key {key}: {hint}"
     if kind == "missing":
         return f"{key} is missing"
@@ -123,9 +123,8 @@ def _explain_choice(key: str, place: Sequence[Any], fault: Any) -> str:
     names = ", ".join(name for name in tables if name != OWN)
     if fault["type"] == "union_tag_invalid":
         given = str(fault["ctx"]["tag"])
-        same = [name for name in tables if name.lower() == given.lower()]
-        near = same or difflib.get_close_matches(given, tables, 1, 0.4)
-        hint = f": did you mean {near[0]}?" if near else ""
+        near = nearest(given, tables, 0.4)
+        hint = f": did you mean {near}?" if near else ""
         return f"{key}.{chosen_by} = {given!r} must be one of {names}{hint}"
     if not isinstance(fault.get("input"), dict):
         return f"{key} = {fault.get('input')!r}: should be a valid dictionary"
@@ -145,17 +144,6 @@ def _place(loc: Sequence[Any], *, last_is_a_key: bool) -> list[Any]:
             part += 1
             del place[part : part + 1]
     return place
-
-
-def _nearest(word: str, names: Sequence[str]) -> list[str]:
-    """The name closest to the word, in a list, or none; among equals, one that begins with the same letter."""
-    word = word.lower()
-    close = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
-
-    def likeness(name: str) -> tuple[float, bool]:
-        return difflib.SequenceMatcher(None, word, name).ratio(), name[:1] == word[:1]
-
-    return sorted(close, key=likeness, reverse=True)[:1]
 
 
 def _valid_names(place: Sequence[Any], content: Mapping[str, Any]) -> list[str]:

@@ -160,7 +160,7 @@ class Federation:
     ) -> Federation:
         """Pack a data frame of pandas or polars, one row per example.
 
-        Clients are numbered in the order in which they appear. A target of text or integers makes a classification
+        Clients are in sorted order. A target of text or integers makes a classification
         task, floating-point targets a regression.
 
         Args:

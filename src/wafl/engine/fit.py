@@ -11,8 +11,10 @@ from typing import Annotated, Any
 
 from torch import Tensor, nn
 
+from wafl.base.errors import LossWarning
 from wafl.base.options import part, taking
 from wafl.base.shown import reached, shown
+from wafl.base.warn import warn_user
 from wafl.callbacks import Callback, Callbacks, OnRound, as_callbacks
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
@@ -24,7 +26,7 @@ from wafl.engine.keeping.checkpoint import Checkpoint
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
 from wafl.methods import Method, not_a_method
-from wafl.parts.schedule import Schedule
+from wafl.parts.schedule import Schedule, make_schedule
 from wafl.results.progress import Progress
 from wafl.results.run import Run, Runs
 from wafl.rounds.admission import Tolerance
@@ -38,10 +40,11 @@ class Training(Schedule):
 
     client_weights: Annotated[ClientWeights | None, "Replaces the method's client weights."] = None
     loss: Annotated[
-        Loss,
-        '"cross_entropy", "squared_error", "margin(1, 0.25)" (:class:`wafl.MarginLoss`), a function of (outputs, y) '
+        Loss | None,
+        '"cross_entropy" (default; for targets that are not whole numbers, "squared_error"), "squared_error", '
+        '"margin(1, 0.25)" (:class:`wafl.MarginLoss`), a function of (outputs, y) '
         "that returns one loss per example, or a :class:`wafl.OutputLoss`.",
-    ] = "cross_entropy"
+    ] = None
     init: Annotated[Mapping[str, Tensor] | None, "The parameters to start from; by default the model's own."] = None
     device: Annotated[str, 'Where lanes are computed, "cpu" or "cuda".'] = "cpu"
     chunk_size: Annotated[
@@ -84,7 +87,7 @@ def fit(model: nn.Module, clients: Federation, method: Method, options: Training
     check_arguments("fit(model, clients, method)", model, clients, trained=False)
     spec = Spec(_known(method, options.client_weights), part(options, Schedule))
     here = Embedded(clients, find_device(options.device), options.chunk_size, options.faults, options.tolerance)
-    trainer = Trainer(model, here, options.loss, options.init)
+    trainer = Trainer(model, here, usual_loss(options.loss, clients), options.init)
     with shown(method.name, options.progress):
         return train(trainer, [spec], options.on_round, options.callbacks, options.checkpoint)[0]
 
@@ -96,7 +99,7 @@ def sweep(
     grid: Mapping[str, Sequence[Any]],
     *,
     client_weights: ClientWeights | None = None,
-    loss: Loss = "cross_entropy",
+    loss: Loss | None = None,
     init: Mapping[str, Tensor] | None = None,
     device: str = "cpu",
     chunk_size: int | None = None,
@@ -129,9 +132,18 @@ def sweep(
     check_arguments("sweep(model, clients, method, grid)", model, clients, trained=False)
     specs = make_specs(_known(method, client_weights), grid, schedule)
     here = Embedded(clients, find_device(device), chunk_size, faults, tolerance)
-    trainer = Trainer(model, here, loss, init)
+    trainer = Trainer(model, here, usual_loss(loss, clients), init)
     with shown(f"{len(specs)} runs of {method.name}", progress):
         return Runs(train(trainer, specs, on_round, callbacks, checkpoint))
+
+
+def usual_loss(given: Loss | None, clients: Federation) -> Loss:
+    """The loss that was given; otherwise the squared error for targets that are not whole numbers, or cross-entropy."""
+    y = clients.train.y
+    if given is not None or not y.is_floating_point() or bool((y == y.round()).all()):
+        return "cross_entropy" if given is None else given
+    warn_user("the targets are not whole numbers, so loss='squared_error' is used: say so to be sure", LossWarning)
+    return "squared_error"
 
 
 def make_specs(method: Method, grid: Mapping[str, Sequence[Any]], schedule: Mapping[str, Any]) -> list[Spec]:
@@ -147,7 +159,7 @@ def make_specs(method: Method, grid: Mapping[str, Sequence[Any]], schedule: Mapp
         point = dict(zip(grid, values, strict=True))
         timing = {name: value for name, value in point.items() if name in names}
         options = {name: value for name, value in point.items() if name not in names}
-        specs.append(Spec(method.with_options(**options), Schedule(**{**schedule, **timing}), point))
+        specs.append(Spec(method.with_options(**options), make_schedule({**schedule, **timing}), point))
     return specs
 
 

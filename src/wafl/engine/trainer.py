@@ -6,6 +6,7 @@ one group after another.
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedTensorMixin
 
 from wafl.base.describe import describe
 from wafl.base.errors import DivergedError, UnboundedError
@@ -108,10 +110,21 @@ class _ActiveRun:
         )
 
 
+def initialized(model: nn.Module, shape: Sequence[int]) -> nn.Module:
+    """The model; if it is lazy, such as one with ``nn.LazyLinear``, a copy that has seen examples of this shape."""
+    if not any(isinstance(value, UninitializedTensorMixin) for value in (*model.parameters(), *model.buffers())):
+        return model
+    ready, training = copy.deepcopy(model), model.training
+    with torch.no_grad():
+        ready.eval()(torch.zeros(2, *shape))
+    return ready.train(training)
+
+
 class Trainer:
     """What trains one model on one set of clients; everything is checked before any work starts."""
 
     def __init__(self, model: nn.Module, clients: Clients, loss: Loss, init: Mapping[str, Tensor] | None) -> None:
+        model = initialized(model, clients.roster.input_shape)
         self.model, self.clients, self.roster, self.loss = model, clients, clients.roster, loss
         self.task = make_task(model, loss, clients.device)
         if init is not None and not isinstance(init, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]

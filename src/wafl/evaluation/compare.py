@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from wafl import models
-from wafl.attacks import Attack, BoundedAttack, same_but_size
+from wafl.attacks import Attack, BoundedAttack, Function, same_but_size
 from wafl.base.checks import check_seed
 from wafl.base.files import write_whole
 from wafl.base.shown import shows
@@ -203,7 +203,7 @@ def compare(
     runs: Mapping[str, Run | Sequence[Run]] | Sequence[Run],
     clients: Federation,
     *,
-    attacks: Sequence[Attack | None] | Attack | None = None,
+    attacks: Sequence[Attack | Function | None] | Attack | Function | None = None,
     attacked: Sequence[float] = (1.0,),
     unseen: Federation | None = None,
     seed: int = 0,
@@ -218,7 +218,7 @@ def compare(
         runs: trained models by name, or several seeds of one model by name; a sequence is named by methods, and by
             what varied in a sweep.
         clients: whose test examples to use.
-        attacks: attacks or shifts, or None for clean data; one or several.
+        attacks: attacks or shifts, or None for clean data; one or several, also your own functions.
         attacked: shares of the clients to attack, each in [0, 1].
         unseen: clients that took no part in training, as in :func:`wafl.evaluate`.
         seed: what the attacked clients and random attacks are drawn from.
@@ -233,7 +233,7 @@ def compare(
     named = _named(runs)
     if not named:
         raise ValueError("there are no runs to compare")
-    given = [attacks] if attacks is None or isinstance(attacks, Attack | str) else list(attacks)
+    given = list(attacks) if isinstance(attacks, Sequence) and not isinstance(attacks, str) else [attacks]
     every = [check_attack(attack, clients) for attack in given]
     test, *others = (
         _scores([run for _, run in named], part, every, attacked, seed) for part in populations(clients, unseen)

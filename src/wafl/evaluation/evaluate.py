@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from wafl.attacks import Attack
+from wafl.attacks import Attack, Function, OwnAttack
 from wafl.base.checks import check_seed
 from wafl.base.random import Purpose, choose
 from wafl.base.shown import one_more, shows
@@ -32,7 +32,7 @@ def evaluate(
     model: Run | nn.Module,
     clients: Federation,
     *,
-    attack: Attack | str | None = None,
+    attack: Attack | Function | str | None = None,
     attacked: float = 1.0,
     unseen: Federation | None = None,
     seed: int = 0,
@@ -50,7 +50,8 @@ def evaluate(
     Args:
         model: a trained run, or any module.
         clients: whose test examples to use.
-        attack: an attack or a shift; ``"autoattack"`` is AutoAttack from its authors' package.
+        attack: an attack or a shift; ``"autoattack"`` is AutoAttack from its authors' package; or your own, a function
+            of a model, examples and labels that returns the moved examples.
         attacked: the share of the clients to attack; those of a smaller share are among those of a larger one.
         unseen: clients that took no part in training (:meth:`wafl.Federation.hold_out`). With them, the score has two
             more: ``train``, on the clients' training examples, and ``unseen``, on all examples of the unseen clients,
@@ -212,6 +213,10 @@ def check_attack(attack: object, clients: Federation) -> Attack | None:
     """The attack on these clients, within their bounds unless it has its own; None for clean data."""
     if attack is None:
         return None
+    if isinstance(attack, type):
+        raise ValueError(f"{attack.__name__} is a class: make one of it, such as {attack.__name__}(epsilon=0.1)")
+    if callable(attack) and not isinstance(attack, Attack):
+        attack = OwnAttack(attack)
     if not isinstance(attack, Attack):
         raise ValueError(f"{attack!r} is not an attack: use wafl.PGD(epsilon=...), a shift of wafl.shifts, or another")
     if attack.needs_classes and clients.num_classes is None:
@@ -230,7 +235,7 @@ def _check_shares(shares: Tensor, count: int) -> Tensor:
     return shares
 
 
-def _named_attack(attack: Attack | str | None, epsilon: float | None) -> Attack | None:
+def _named_attack(attack: Attack | Function | str | None, epsilon: float | None) -> Attack | Function | None:
     if not isinstance(attack, str):
         if epsilon is not None:
             raise ValueError("epsilon is only for attack='autoattack': other attacks have their own")

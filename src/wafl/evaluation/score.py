@@ -185,14 +185,17 @@ class Score:
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """A matplotlib figure of every client's accuracy in percent (for a regression, its loss), the worst first.
 
-        It is saved if given a path.
+        Clients that took no part in training come after the others. It is saved if given a path.
         """
         accuracy = self.accuracy is not None
-        worst_first = sorted(self.per_client, key=percent_or_loss if accuracy else lambda client: -client.loss)
+        order = percent_or_loss if accuracy else lambda client: -client.loss  # pyright: ignore[reportUnknownLambdaType]
+        worst_first = sorted(self.per_client, key=order)
+        unseen = [] if self.unseen is None else sorted(self.unseen.per_client, key=order)
+        groups = ["attacked" if client.attacked else "not attacked" for client in worst_first]
         return measure_by_client(
-            [client.name for client in worst_first],
-            [percent_or_loss(client) for client in worst_first],
-            [client.attacked for client in worst_first],
+            [client.name for client in (*worst_first, *unseen)],
+            [percent_or_loss(client) for client in (*worst_first, *unseen)],
+            [*groups, *("unseen" for _ in unseen)],
             "accuracy (%)" if accuracy else "loss",
             percent_or_loss(self),
             None if path is None else Path(path),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+from wafl.base.near import nearest
 from wafl.methods import attacked, averaging, ball, learned, local, penalties, reweighted, servers
 from wafl.methods.method import Method
 from wafl.methods.preset import Preset
@@ -29,9 +30,9 @@ METHODS: dict[str, Preset[...]] = {
 
 def not_a_method(given: Any) -> str:
     """Why this is no method, in one line with the remedy: a name, or a preset that was not called."""
-    name = given.__name__ if isinstance(given, Preset) else given
-    meant = [known for known in METHODS if isinstance(name, str) and known.lower() == name.lower()]
-    what = f"wafl.{name}, which is not called" if isinstance(given, Preset) else repr(given)
-    hint = f"pass wafl.{meant[0]}(), or " if meant else ""
+    if isinstance(given, Preset):
+        return f"wafl.{given.__name__} is not called: pass wafl.{given.__name__}(), with its options if you like"
+    if isinstance(given, str) and (near := nearest(given, METHODS)) is not None:
+        return f"unknown method {given!r}: did you mean wafl.{near}()?"
     names = ", ".join(f"wafl.{name}(...)" for name in METHODS)
-    return f"unknown method {what}: {hint}use one of {names}, or wafl.Method(...)"
+    return f"unknown method {given!r}: use one of {names}, or wafl.Method(...)"

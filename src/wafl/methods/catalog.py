@@ -7,6 +7,7 @@ import math
 import re
 from typing import Annotated, Any
 
+from wafl.base.near import did_you_mean
 from wafl.base.options import Choice, Count, EachRound, Option, Range, frozen, options_of
 from wafl.methods import METHODS
 from wafl.methods.method import AVERAGING, DESCENT, PARTS, Method
@@ -39,7 +40,8 @@ def entry(name: str) -> Entry:
     """What is said about one named method; the name may be in any case."""
     found = next((known for known in METHODS if known.lower() == name.lower()), None)
     if found is None:
-        raise ValueError(f"unknown method {name!r}: there are {', '.join(METHODS)}")
+        hint = did_you_mean(name, METHODS) or f": there are {', '.join(METHODS)}"
+        raise ValueError(f"unknown method {name!r}{hint}")
     preset = METHODS[found]
     kind: Any = preset.options
     own = tuple(option for option in options_of(kind).values() if option.name not in (*PARTS, "center"))

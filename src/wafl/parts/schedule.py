@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
 
 from wafl.base.checks import in_round
-from wafl.base.options import Choice, Count, EachRound, NotNegative, Positive, Range, Seed, Tunable, check_options
+from wafl.base.options import (
+    Choice,
+    Count,
+    EachRound,
+    NotNegative,
+    Positive,
+    Range,
+    Seed,
+    Tunable,
+    check_options,
+    unknown_option,
+)
 from wafl.tasks.gpu.precision import BFLOAT16, FLOAT32, TF32
 from wafl.tasks.modes.statistics import AVERAGED, FEDBN, FROZEN, PER_CLIENT
 
@@ -99,3 +110,12 @@ class Schedule:
     def rate(self, round: int) -> float:
         """The learning rate of a round."""
         return in_round("learning_rate", self.learning_rate, round)
+
+
+def make_schedule(options: Mapping[str, Any]) -> Schedule:
+    """The schedule with these options; an error with the name that was meant if there is no such option."""
+    known = [field.name for field in fields(Schedule)]
+    for name in options:
+        if name not in known:
+            raise TypeError(unknown_option("the schedule", name, known))
+    return Schedule(**options)

@@ -133,19 +133,19 @@ def by_round(lines: Mapping[str, Mapping[str, Line]], path: Path | None = None, 
 def measure_by_client(
     names: Sequence[str],
     values: Sequence[float],
-    attacked: Sequence[bool],
+    groups: Sequence[str],
     measure: str,
     pooled: float,
     path: Path | None = None,
 ) -> Any:
-    """A figure with one bar per client, attacked ones in another color; the dashed line is that of all examples."""
+    """A figure with one bar per client: attacked, not attacked or unseen; the dashed line is that of all examples."""
     figure, (axes,) = _figure()
     places = range(len(names))
-    for group, color in ((False, COLORS[2]), (True, COLORS[0])):
-        own = [place for place in places if attacked[place] == group]
+    for group, color in {"not attacked": COLORS[2], "attacked": COLORS[0], "unseen": COLORS[1]}.items():
+        own = [place for place in places if groups[place] == group]
         if own:
-            label = "attacked" if group else "not attacked"
-            axes.bar(own, [values[place] for place in own], color=color, label=label if any(attacked) else None)
+            label = group if len(set(groups)) > 1 else None
+            axes.bar(own, [values[place] for place in own], color=color, label=label)
     axes.axhline(pooled, color="black", linewidth=1.0, linestyle="--", label="all examples")
     if len(names) <= 40:
         axes.set_xticks(places, names, rotation=90)

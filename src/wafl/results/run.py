@@ -137,6 +137,8 @@ class Run:
         prepared as in training; other numbers are taken as they are.
         """
         examples = self.intake.read(x, next(iter(self.params.values())))
+        if tuple(examples.shape) == self.intake.shape:
+            raise ValueError(f"x is one example of shape {self.intake.shape}: give a batch, such as x[None]")
         try:
             with torch.no_grad():
                 integers = takes_integers(self._at_rest, examples[:1])

@@ -12,7 +12,10 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from wafl.base.near import did_you_mean
 from wafl.base.norms import dual, power_norm
+
+ABSOLUTE = "loss=lambda outputs, y: (outputs.squeeze(-1) - y).abs()"
 
 
 @runtime_checkable
@@ -264,7 +267,9 @@ def output_loss(loss: str | OutputLoss | Callable[[Tensor, Tensor], Tensor]) -> 
         if numbers is not None:
             return MarginLoss(*map(float, numbers.groups()))
         if loss not in named:
-            raise ValueError(f"unknown loss {loss!r}: use one of {', '.join(named)}, or a function of (outputs, y)")
+            known = f": use one of {', '.join(named)}, or a function of (outputs, y)"
+            hint = f": pass {ABSOLUTE}" if loss.lower() in ("mae", "l1") else did_you_mean(loss, named) or known
+            raise ValueError(f"unknown loss {loss!r}{hint}")
         return named[loss]
     if isinstance(loss, OutputLoss):
         return loss

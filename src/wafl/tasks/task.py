@@ -31,6 +31,9 @@ from wafl.tasks.modes.statistics import affine_of, followed, layers_with, rest
 from wafl.tasks.rescaling import Ready, Rescaling, make_plain
 from wafl.tasks.structure.convolutions import convolution_products
 
+# It is raised for each operation without a rule of its own, and tells the user nothing that he could change.
+torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+
 Loss = str | OutputLoss | Callable[[Tensor, Tensor], Tensor]
 Masks = tuple[Tensor, ...]
 """What each dropout of a model multiplies by, one row per lane."""

@@ -9,7 +9,7 @@ from typing import Any
 from wafl.base.options import Option, options_of
 from wafl.engine.spec import Spec
 from wafl.methods import Method
-from wafl.parts.schedule import Schedule
+from wafl.parts.schedule import Schedule, make_schedule
 
 Setting = dict[str, Any]
 """The values of what is searched, by the names of options of the method and the schedule."""
@@ -58,4 +58,4 @@ class Candidate:
 
     def spec(self, setting: Setting, seed: int) -> Spec:
         """The run of a trial."""
-        return Spec(self.method_with(setting), Schedule(**self.schedule_with(setting), seed=seed), setting)
+        return Spec(self.method_with(setting), make_schedule({**self.schedule_with(setting), "seed": seed}), setting)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from numbers import Real
 from typing import Any, Literal
 
 from wafl.base.digits import rounded
+from wafl.base.near import did_you_mean
 from wafl.base.options import Choice, Count, EachRound, Option, Range, Tunable
 from wafl.tuning.candidate import Candidate, Setting
 
@@ -117,9 +117,8 @@ def check_names(given: Given, candidates: Collection[Candidate]) -> None:
     known = {name for candidate in candidates for name, (_, value) in candidate.options().items() if value is not None}
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, sorted(known), 1, 0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
-            raise ValueError(f"space: no method here has a value of {name!r} to start from: {hint}")
+            hint = did_you_mean(name, known) or f": there are {', '.join(sorted(known))}"
+            raise ValueError(f"space: no method here has a value of {name!r} to start from{hint}")
 
 
 def _given(option: Option, values: Sequence[Any]) -> Dimension:

@@ -22,7 +22,7 @@ from wafl.callbacks import Callback, Callbacks
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.engine.embedded import Embedded, find_device
-from wafl.engine.fit import train
+from wafl.engine.fit import train, usual_loss
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
 from wafl.engine.watch import TOO_FAR
@@ -55,7 +55,7 @@ def tune(
     attacked: Sequence[float] = (0.0, 1.0),
     seed: int = 0,
     seeds: Sequence[int] | None = None,
-    loss: Loss = "cross_entropy",
+    loss: Loss | None = None,
     init: Mapping[str, Tensor] | None = None,
     device: str = "cpu",
     chunk_size: int | None = None,
@@ -102,7 +102,7 @@ def tune(
     check_arguments("tune(model, clients, methods)", model, clients, trained=False)
     split = hold_out(clients, held_out, share, check_seed(seed))
     where = find_device(device)
-    trainer = Trainer(model, Embedded(split.train, where, chunk_size), loss, init)
+    trainer = Trainer(model, Embedded(split.train, where, chunk_size), usual_loss(loss, clients), init)
     goal = Goal(split, metric, attack, tuple(attacked), seed, where)
     search = Search(_candidates(methods, schedule), space or {}, trials, trainer, goal, seed, seeds)
     return search.run(callbacks)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from wafl.cli.commands.verify import UNSIGNED, read_data
+from wafl.cli.commands.verify import UNSIGNED, check_certificate, read_data
 from wafl.cli.shared import PublicKey, Trust, only_run, reading
 
 
@@ -29,6 +29,7 @@ def audit(
     from wafl.promises.verify import verify
 
     with reading(trust):
+        check_certificate(certificate)
         run = only_run(model)[1]
         checked = verify(certificate, model=run, key=key)
         if not checked.ok:

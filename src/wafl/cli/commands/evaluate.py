@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
+from wafl.base.near import did_you_mean
 from wafl.cli.shared import DataDir, StudyOrRun, Trust, load_seeds, parse_norm, parse_numbers, reading, seen_and_unseen
 
 if TYPE_CHECKING:
@@ -21,7 +22,13 @@ SHIFTS = (
 
 def evaluate(
     run: StudyOrRun,
-    attack: Annotated[str, Option(help=f"What happens to attacked clients: {', '.join((*ATTACKS, *SHIFTS))}.")] = "pgd",
+    attack: Annotated[
+        str,
+        Option(
+            help=f"What happens to attacked clients: {', '.join((*ATTACKS, *SHIFTS))}; or your own module:function of "
+            "(model, x, y) in this folder."
+        ),
+    ] = "pgd",
     epsilon: Annotated[
         str, Option(help="pgd, fgsm, autoattack: the size, in the unit of the data; several with commas.")
     ] = "0.1",
@@ -90,6 +97,10 @@ def _attacks(
     name: str, sizes: dict[str, str], pace: dict[str, Any], said: dict[str, Any], space: str | None
 ) -> list[Attack]:
     """One attack per size; ``said`` are its norm, if it was given, and its bounds."""
+    if ":" not in name and name not in (*ATTACKS, *SHIFTS):
+        known = (*ATTACKS, *SHIFTS)
+        hint = did_you_mean(name, known) or f": use one of {', '.join(known)}, or module:function"
+        raise ValueError(f"unknown attack {name!r}{hint}")
     from wafl import FGSM, PGD, WassersteinShift, shifts
 
     def each(size: str, make: Callable[[float], Attack]) -> list[Attack]:
@@ -111,6 +122,10 @@ def _attacks(
         return each("epsilon", lambda size: AutoAttack(epsilon=size, **said))
     if name == "label_shift":
         return each("severity", lambda size: shifts.label_shift(severity=size))
-    if name in SHIFTS:
-        return each("severity", lambda size: getattr(shifts, name)(severity=size, bounds=said["bounds"]))
-    raise ValueError(f"unknown attack {name!r}: use one of {', '.join((*ATTACKS, *SHIFTS))}")
+    if ":" in name:
+        from wafl.attacks import OwnAttack
+        from wafl.config.own_code import imported, own_code
+
+        with own_code(Path.cwd(), [name], trust=True):
+            return [OwnAttack(imported("--attack", name), name)]
+    return each("severity", lambda size: getattr(shifts, name)(severity=size, bounds=said["bounds"]))

@@ -71,6 +71,8 @@ def run(
 
     with one_line_errors():
         if experiment is not None:
+            if experiment.suffix != ".toml" and not experiment.exists():
+                raise ValueError(f"{experiment} is no experiment file: to train a method, use --method {experiment}")
             _refuse_options(context)
             described = read_experiment(experiment, [*(changes or []), *([f"engine={engine}"] if engine else [])])
         else:

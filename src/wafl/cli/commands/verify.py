@@ -50,6 +50,7 @@ def verify(
     from wafl.promises.verify import verify as check
 
     with reading(trust):
+        check_certificate(certificate)
         run = None if model is None else only_run(model)[1]
         held = isinstance(read_file(certificate)[0], NextClientPromise)
         clients = None if data is None else read_data(data, run, data_dir, held=held)
@@ -60,6 +61,11 @@ def verify(
         say(UNSIGNED, typer.colors.YELLOW)
     if not found.ok:
         raise typer.Exit(1)
+
+
+def check_certificate(file: Path) -> None:
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} is not a file: give a certificate, which wafl certify writes")
 
 
 def read_data(place: Path, run: Run | None, data_dir: Path | None, *, held: bool = False) -> Federation:

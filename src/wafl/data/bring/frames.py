@@ -5,12 +5,13 @@ Only what both have in common is used (``frame.columns``, ``frame[name].to_numpy
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from wafl.base.near import did_you_mean
 
 
 def is_frame(value: Any) -> bool:
@@ -34,9 +35,8 @@ class Frame:
     def check(self, name: Any, role: str) -> None:
         """Refuse a column that is not there."""
         if name not in self.names:
-            near = difflib.get_close_matches(str(name), self.names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(self.names)}"
-            raise ValueError(f"{role}={name!r} is not a column of the frame: {hint}")
+            hint = did_you_mean(str(name), self.names) or f": it has {', '.join(self.names)}"
+            raise ValueError(f"{role}={name!r} is not a column of the frame{hint}")
 
     def column(self, name: str) -> NDArray[Any]:
         """The values of a column; an error if some are missing."""
@@ -74,7 +74,7 @@ class Frame:
 def read_frame(
     given: Any, client: str, target: str | Sequence[str], features: Sequence[str] | None
 ) -> tuple[tuple[str, ...], list[str], Iterator[tuple[NDArray[Any], NDArray[Any]]]]:
-    """The names of the inputs, and the clients in the order in which they appear: their names and ``(x, y)``."""
+    """The names of the inputs, and the clients in sorted order: their names and ``(x, y)``."""
     frame = Frame(given)
     targets = [target] if isinstance(target, str) else list(target)
     frame.check(client, "client")
@@ -96,8 +96,7 @@ def read_frame(
 
 
 def _groups(who: NDArray[Any]) -> tuple[list[str], Iterable[NDArray[np.int64]]]:
-    """The different values in the order in which they appear, and the rows of each."""
-    values, first, codes = np.unique(who.astype(np.str_), return_index=True, return_inverse=True)
-    rank = np.argsort(np.argsort(first))[codes]
-    rows = np.split(np.argsort(rank, kind="stable"), np.cumsum(np.bincount(rank))[:-1]) if len(who) else []
-    return cast("list[str]", values[np.argsort(first)].tolist()), rows
+    """The different values in sorted order, numbers by their size, and the rows of each."""
+    values, codes = np.unique(who if who.dtype.kind in "biuf" else who.astype(np.str_), return_inverse=True)
+    rows = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1]) if len(who) else []
+    return [str(value) for value in values.tolist()], rows

@@ -29,6 +29,7 @@ from wafl.theory.constants import linear_models as linear
 from wafl.theory.constants.constant import Constant
 from wafl.theory.constants.layer_by_layer import declared, loss_steepness
 
+SMALLEST, LARGEST = 1e-100, 1e100
 SEARCHED = 64
 """How many examples a network's constants are searched on."""
 
@@ -197,7 +198,15 @@ def task_of(model: nn.Module | Run, loss: Loss | None = None) -> tuple[Task, Ten
         model, layout = model.module, model.layout
     module = copy.deepcopy(model).cpu().double()
     task = make_task(module, loss if loss is not None else "cross_entropy", layout=layout)
-    return task, task.initial()
+    params = task.initial()
+    sizes = params[(params != 0) & params.isfinite()].abs()
+    lost = sizes[(sizes < SMALLEST) | (sizes > LARGEST)]
+    if len(lost):
+        raise PreconditionError(
+            f"a parameter has the size {float(lost[0]):.3g}: float64 loses squares of numbers outside of {SMALLEST:g} to "
+            f"{LARGEST:g}, and with them every proof; set tiny parameters to 0"
+        )
+    return task, params
 
 
 def _values(

@@ -1,0 +1,5 @@
+"""``python -m wafl``."""
+
+from wafl.cli.main import app
+
+app(prog_name="wafl")

@@ -1,5 +1,0 @@
-"""``python -m wafl.cli``."""
-
-from wafl.cli.main import app
-
-app()
