@@ -106,7 +106,7 @@ def test_rounding_is_allowed_for_and_no_number_is_no_bound() -> None:
 
 @pytest.mark.parametrize(("first", "last"), [(1e140, 1e-170), (1e200, 1e-200), (1e-120, 1.0)])
 def test_a_network_whose_squares_are_lost_is_refused(first, last):
-    """Its slope would be taken for 0: an error rate of 0.05 was certified for a ball in which every example is wrong."""
+    """Its slope would be taken for 0: an error rate of 0.05 was certified where every example becomes wrong."""
     net = nn.Sequential(nn.Linear(2, 4, bias=False), nn.ReLU(), nn.Linear(4, 2, bias=False)).double()
     with torch.no_grad():
         net[0].weight *= first

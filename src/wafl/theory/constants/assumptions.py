@@ -203,7 +203,7 @@ def task_of(model: nn.Module | Run, loss: Loss | None = None) -> tuple[Task, Ten
     lost = sizes[(sizes < SMALLEST) | (sizes > LARGEST)]
     if len(lost):
         raise PreconditionError(
-            f"a parameter has the size {float(lost[0]):.3g}: float64 loses squares of numbers outside of {SMALLEST:g} to "
+            f"a parameter has size {float(lost[0]):.3g}: float64 loses squares of numbers outside of {SMALLEST:g} to "
             f"{LARGEST:g}, and with them every proof; set tiny parameters to 0"
         )
     return task, params
