@@ -218,7 +218,13 @@ SMOOTH = of_file("constants", "the_smoothness_of_the_squared_error_is_attained")
 SWAPPED = of_file("constants", "l_z_with_labels_is_lipschitz_in_the_joint_metric")
 REACH = of_file("constants", "no_maximizer_of_the_squared_error_leaves_the_reach")
 CLIENTS = of_file("population")
-NEXT = of_file("next_client")
+NEXT = of_file(
+    "next_client",
+    "half_of_the_probability_is_for_the_clients_own_bounds_and_half_for_the_population",
+    "a_radius_costs_gamma_times_its_square_or_the_slope_times_the_radius",
+    "no_moved_population_of_moved_clients_has_a_larger_mean_than_the_mixture_at_the_sum_of_the_radii",
+    "certified_error_rates_are_never_below_the_worst_and_need_no_bounds",
+)
 BY_HAND = of_file(
     "paper_bounds",
     "the_terms_of_the_sandwich_agree_with_a_calculation_by_hand",
@@ -396,8 +402,8 @@ PROOFS = (
     ("theory/population/next_client.py", "next_client(1.0 - delta)", "next_client(self.confidence)", NEXT),
     ("theory/population/next_client.py", "most = delta / len(self.names),", "most = delta,", NEXT),
     ("theory/population/next_client.py", "reach = radius + pop", "reach = radius - pop", NEXT),
-    ("theory/population/next_client.py", "proven = gamma * reach**2", "proven = gamma * reach", NEXT),
-    ("theory/population/next_client.py", "else gamma * reach**2", "else gamma * reach", NEXT),
+    ("theory/population/next_client.py", "proven = gamma * reach**2", "proven = gamma * reach**2 / 2.0", NEXT),
+    ("theory/population/next_client.py", "else gamma * reach**2", "else gamma * reach**2 / 2.0", NEXT),
     ("theory/population/next_client.py", "(chosen.L_z * reach if", "(chosen.L_z * reach / 2.0 if", NEXT),
     ("theory/population/next_client.py", "min(self.offset + mean, 1.0)", "(self.offset + mean)", NEXT),
     ("theory/paper/generalization.py", "24.0 * s * complexity", "12.0 * s * complexity", BY_HAND),
@@ -420,7 +426,6 @@ PROOFS = (
     ("theory/paper/measured.py", "value - float(slope @ params)", "value + float(slope @ params)", MEASURED),
     ("theory/paper/measured.py", "- radius * float(slope.norm())", "- radius / 2.0 * float(slope.norm())", MEASURED),
     ("theory/paper/measured.py", "[0] - cost) @ share", "[0] + cost) @ share", MEASURED),
-    ("theory/paper/measured.py", "price / 2.0 * float", "price * float", MEASURED),
     ("theory/paper/measured.py", "(square / sizes - means", "(square / sizes + means", MEASURED),
     ("theory/paper/measured.py", "(means - mixture.weights @ means)", "(means - means.mean(0))", MEASURED),
     ("theory/paper/perturbations.py", "radius**power * (1.0", "radius * (1.0", INSIDE),

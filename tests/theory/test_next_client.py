@@ -13,7 +13,7 @@ from tests.oracles import objective as oracles
 from tests.oracles import theory
 from wafl.theory import certify
 from wafl.theory.certificates.sampling import Sample
-from wafl.theory.population.next_client import NextClient
+from wafl.theory.population.next_client import NextClient, _loss_moments
 
 
 def world(num_clients, size, seed=0, bounds=(0.0, 1.0)):
@@ -50,6 +50,17 @@ def test_a_radius_costs_each_client_no_less_than_its_own_certificate(norm):
     ]
     # At a gamma of its own, a client's certificate would be smaller, but it may be 2% above the truth.
     assert all(value >= 0.98 * own for value, own in zip(found.measured, least, strict=True))
+
+
+def test_a_radius_costs_gamma_times_its_square_or_the_slope_times_the_radius():
+    seen, unseen = world(3, 8), world(4, 12, seed=1)
+    for metric in ("loss", "error"):
+        (row,) = (chosen := certify(MODEL, seen, radii=[0.2], metric=metric, achieved=False)).rows
+        found = wafl.next_client(MODEL, seen, unseen, radius=0.2, metric=metric)
+        assert found.offset == pytest.approx(row.gamma * 0.04, rel=1e-9)
+        if metric == "loss":  # as if the slope's bound were the smaller one
+            by_slope = replace(chosen, rows=(replace(row, simple=0.0),))
+            assert _loss_moments(by_slope, 0.2)[2] == pytest.approx(math.hypot(8.0, 0.5) * 0.2, rel=1e-9)
 
 
 def worst_error(x, y, radius):
