@@ -235,7 +235,7 @@ def strangers_app(stage: Stage) -> str:
     ran = stage.base / "ran"
     stranger = changed_app(stage, "evil", "client", EVIL.format(ran=str(ran)))
     begin_guarded(stage, stage.base / "app")
-    status = stage.loopback.submit(stranger).wait(120.0)
+    status = stage.loopback.submit(stranger, {"flower.wait": 5.0}).wait(120.0)
     nodes = stage.loopback.nodes.values()
     if status != "finished:failed" or not all("is not allowed here" in node.said() for node in nodes):
         raise AssertionError(f"the stranger's run ended as {status}")
@@ -278,7 +278,7 @@ SCENARIOS: dict[str, tuple[Callable[[Stage], str], dict[str, Any]]] = {
     "hangs": (hangs, {}),
     "SuperLink restarted": (link_restarted, {}),
     "too few left": (stops_and_goes_on, {"wait": 25.0, "round_timeout": 20.0}),
-    "stranger's app": (strangers_app, {"sites": 2, "wait": 20.0}),
+    "stranger's app": (strangers_app, {"sites": 2, "wait": 120.0, "round_timeout": 90.0}),
     "overrides": (
         hostile_overrides,
         {"sites": 1, "wait": 5.0, "more": [{"method": "FedAvg", "client_weights": "uniform"}]},
