@@ -26,8 +26,7 @@ COMMANDS = {
     "theory": "Print what is promised about saved runs, to whom, how surely and how loosely, and draw certificates.",
     "certify": "Write a certificate: how large the expected loss can be within each radius, as a file that anyone can "
     "check.",
-    "verify": "Check a certificate: recompute what follows from the file, the model and the data, and say what is only "
-    "attested.",
+    "verify": "Check a certificate: prove again what the model and the data allow, and say what is only attested.",
     "audit": "See how far your own data are from those of a certificate, label by label, and what it certifies for "
     "them.",
     "next-client": "Say what a client that nobody has seen may expect, from those that were held out of training.",
