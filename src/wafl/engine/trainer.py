@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from wafl.base.describe import describe
 from wafl.base.errors import DivergedError, UnboundedError
@@ -112,7 +112,7 @@ class _ActiveRun:
 
 def initialized(model: nn.Module, shape: Sequence[int]) -> nn.Module:
     """The model; if it is lazy, such as one with ``nn.LazyLinear``, a copy that has seen examples of this shape."""
-    if not any(isinstance(value, UninitializedTensorMixin) for value in (*model.parameters(), *model.buffers())):
+    if not any(map(is_lazy, (*model.parameters(), *model.buffers()))):
         return model
     ready, training = copy.deepcopy(model), model.training
     with torch.no_grad():
