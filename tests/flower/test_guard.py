@@ -18,7 +18,7 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore.constant import TaskType
 from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_object import get_object_tree
-from flwr.supercore.run import Run
+from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supernode import start_client_internal
 from flwr.supernode.nodestate import NodeState
 
@@ -52,6 +52,7 @@ class SuperLink:
 
     fab: Fab
     run: Run
+    running: bool = True
 
     @classmethod
     def with_app(cls, content: bytes, **overrides: Any) -> SuperLink:
@@ -59,8 +60,8 @@ class SuperLink:
         run = replace(Run.create_empty(RUN), fab_id="wafl/trial", fab_version="1.0.0", fab_hash=digest)
         return cls(Fab(digest, content, {}), replace(run, override_config=overrides))
 
-    def ask(self, state: NodeState, entities: dict[str, str] | None = None) -> Message | None:
-        """What a SuperNode replies before any app runs; None if the app's turn has come."""
+    def receive(self, state: NodeState, entities: dict[str, str] | None = None) -> None:
+        """A SuperNode receives the message."""
         metadata = Metadata(self.run.run_id, "", 1, state.get_node_id(), "", "", time.time(), 60.0, "query")
         message = make_message(metadata, RecordDict())
         metadata.__dict__["_message_id"] = message.object_id
@@ -72,15 +73,23 @@ class SuperLink:
             get_run=lambda _: self.run,
             get_fab=lambda *_: self.fab,
             pull_object=lambda *_: b"",
-            confirm_message_received=lambda *_: None,
+            confirm_message_received=self._confirm,
             trusted_entities=entities,
         )
+
+    def ask(self, state: NodeState, entities: dict[str, str] | None = None) -> Message | None:
+        """What a SuperNode replies before any app runs; None if the app's turn has come."""
+        self.receive(state, entities)
         replies = state.get_messages_legacy(is_reply=True)
         assert len(replies) + len(state.get_tasks()) == 1, "an answer, or a task"
         for reply in replies:
             assert state.object_store.get(reply.metadata.message_id), "what is sent is there"
             state.delete_messages(message_ids=[reply.metadata.message_id])
         return replies[0] if replies else None
+
+    def _confirm(self, *_: Any) -> None:
+        if not self.running:
+            raise RunNotRunningException
 
 
 def node(*allowed: str) -> NodeState:
@@ -120,6 +129,14 @@ def test_any_other_app_is_refused_before_it_is_unpacked(app: Path, home: Path, w
     assert state.get_fab(link.fab.hash_str) is None
     assert not (home / "apps").exists()
     assert "is not allowed here" in refusal(link.ask(state)), "nor the next time"
+
+
+def test_a_refusal_that_came_too_late_is_no_answer_to_the_next_message(app: Path) -> None:
+    state, link = node(guard.app_digest(app)), SuperLink.with_app(guard.bundle(app))
+    stranger = SuperLink.with_app(guard.bundle(app) + b"\0")
+    stranger.run, stranger.running = replace(stranger.run, run_id=RUN + 1), False
+    stranger.receive(state)
+    assert link.ask(state) is None
 
 
 @pytest.mark.parametrize(

@@ -50,11 +50,15 @@ class GuardedState(InMemoryNodeState):
         super().__init__(factory.store())
         self._guard = guard
         self._refused: dict[int, str] = {}
+        self._answer = ""
 
     def store_fab(self, fab: Fab) -> str:
         return super().store_fab(fab) if self._guard.knows(fab) else fab.hash_str
 
     def create_task(self, task_type: str, run_id: int, *args: Any, **options: Any) -> int | None:
+        # An answer that was not sent, because its Flower run had ended, must not be taken for that to this message.
+        self.delete_messages(message_ids=[self._answer])
+        self.object_store.delete(self._answer)
         self._refused.pop(run_id, None)
         try:
             self._check(task_type, run_id)
@@ -78,6 +82,7 @@ class GuardedState(InMemoryNodeState):
             return super().store_message(message)
         reply = Message(Error(ErrorCode.INVALID_FAB, why), reply_to=message)
         _insert_message(reply, self, self.object_store)
+        self._answer = reply.metadata.message_id
         return message.metadata.message_id
 
 
