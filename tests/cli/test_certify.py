@@ -57,7 +57,7 @@ def test_a_wrong_line_ends_with_status_1_and_a_refused_file_with_2(run, tmp_path
     wrong = call("verify", "certificate.json")
     assert (wrong.exit_code, "wrong" in wrong.output) == (1, True)
     missing = call("verify", "nothing.json")
-    assert (missing.exit_code, "No such file" in missing.output) == (2, True)
+    assert (missing.exit_code, "is not a file" in missing.output) == (2, True)
 
 
 def test_a_run_whose_data_cannot_be_made_again_is_not_certified_from_the_command_line(run):

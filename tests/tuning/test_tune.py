@@ -323,7 +323,7 @@ def test_bad_input_is_refused_before_any_work(few: wafl.Federation, changes: dic
 
 @pytest.mark.parametrize("methods", [wafl.WAFL, "WAFL", ["WAFL"], {"a": "WAFL"}, {"a": (3, {})}])
 def test_what_is_not_a_method_is_refused(few: wafl.Federation, methods: Any) -> None:
-    with pytest.raises(TypeError, match="unknown method"):
+    with pytest.raises(TypeError, match=r"unknown method|is not called"):
         wafl.tune(wafl.models.mlr(few), few, methods, rounds=1, local_epochs=1)
 
 
