@@ -70,6 +70,7 @@ TABLES = [
     ),
     Table("docs/theory.md", "| radius | 0.1 |", "python benchmarks/certificates.py --tight digits mnist"),
     Table("docs/theory.md", "| network, norm: certified / simple / reached |", "python benchmarks/networks.py"),
+    Table("docs/models.md", "| data | options | clean |", "python benchmarks/lipschitz.py --part bars"),
     Table("docs/theory.md", "| data, clients x tests |", "python benchmarks/confidence.py"),
     Table("docs/theory.md", "| errors of one client |", "python benchmarks/confidence.py"),
     Table("docs/theory.md", "| data | held-out clients |", "python benchmarks/audit.py"),

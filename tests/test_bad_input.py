@@ -340,7 +340,7 @@ def test_a_cnn_for_examples_that_are_not_images_is_refused():
 @pytest.mark.parametrize(
     ("clients", "loss", "message"),
     [
-        (classes, "hinge", "unknown loss 'hinge': use one of cross_entropy, squared_error, or a function"),
+        (classes, "hinge", "unknown loss 'hinge': use one of cross_entropy, squared_error, margin, or"),
         (
             classes,
             "squared_error",

@@ -368,7 +368,7 @@ def test_a_command_on_a_page_exists_as_it_is_written(command: Command) -> None:
     [
         ("wafl trane experiment.toml", "wafl has no command trane"),
         ("wafl run --round 3", "No such option"),
-        ("wafl resume", "Missing argument"),
+        ("wafl resume", "Missing"),
         ("wafl config verify", "wafl config has no command verify"),
         ("make demos", "no target demos"),
         ("python benchmarks/fast.py", "no file benchmarks/fast.py"),

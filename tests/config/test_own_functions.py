@@ -235,7 +235,7 @@ def test_your_own_server_local_step_and_client_weights_are_used(
     [
         ({"method": "{module}:none"}, "none.method = '{module}:none' cannot be imported"),
         ({"method": "{module}:nothing"}, "returned int, not a wafl.Method"),
-        ({"method": "{module}:wafl"}, "is not a function"),
+        ({"method": "{module}:wafl"}, "names a function of wafl: name your own"),
         ({"method": "{module}:strong", "options": {"strenght": 1}}, "unexpected keyword argument 'strenght'"),
         ({"method": "{module}:strong", "options": {"strength": [1.0, 1.0]}}, "has a value twice"),
         ({"method": "{module}:strong", "options": {"norm": ["a/b"]}}, "a sweep is a list of numbers or plain words"),

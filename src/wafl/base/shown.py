@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import wraps
@@ -64,28 +65,30 @@ def shown(what: str, wanted: bool | None = None) -> Generator[None, None, None]:
 
     ``wanted=None`` means on a terminal or in a notebook.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    visible = not _hushed.get() and (console.is_terminal or console.is_jupyter if wanted is None else wanted)
+    here = sys.stderr.isatty() or "ipykernel" in sys.modules
+    visible = not _hushed.get() and (here if wanted is None else wanted)
     hush = _hushed.set(True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=20))
-    numbers = TextColumn("{task.fields[numbers]}", markup=False)
-    display = Progress(
-        *columns, TimeElapsedColumn(), TimeRemainingColumn(), numbers, console=console, transient=True,
-        disable=not visible,
-    )  # fmt: skip
-    line = Line(what, display) if visible else None
+    display = _display() if visible else None
+    line = None if display is None else Line(what, display)
     mine = _line.set(line)
     try:
-        with display:
+        with display or nullcontext():
             yield
         if line is not None:
             line.end()
     finally:
         _line.reset(mine)
         _hushed.reset(hush)
+
+
+def _display() -> Display:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=20))
+    numbers = TextColumn("{task.fields[numbers]}", markup=False)
+    timing = (TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(*columns, *timing, numbers, console=Console(stderr=True), transient=True)
 
 
 def shows(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

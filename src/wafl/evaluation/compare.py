@@ -35,7 +35,6 @@ from wafl.evaluation.evaluate import (
     rows_of,
 )
 from wafl.evaluation.score import Score, entry, percent_or_loss
-from wafl.evaluation.tables import as_text, score_tables
 from wafl.objectives.surrogate import single_lane
 from wafl.report.plotting import Line, measure_against_attacked, measure_against_parameter
 from wafl.results.frames import to_frame, to_html, varying
@@ -127,6 +126,8 @@ class Comparison:
         return to_html(repr(self), self._values())
 
     def __rich__(self) -> Any:
+        from wafl.evaluation.tables import score_tables
+
         tested: dict[str, dict[str, dict[float, list[Score]]]] = {}
         for row in self.rows:
             shares = tested.setdefault(row.score.attack, {}).setdefault(row.run, {})
@@ -139,6 +140,8 @@ class Comparison:
         )
 
     def __str__(self) -> str:
+        from wafl.evaluation.tables import as_text
+
         return as_text(self.__rich__())
 
     def __repr__(self) -> str:

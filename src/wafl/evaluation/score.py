@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.random import Key, Purpose, bits
-from wafl.evaluation.tables import PARTS, Entry, as_text, score_tables
+from wafl.evaluation.entry import PARTS, Entry
 from wafl.report.plotting import measure_by_client
 from wafl.results.frames import to_frame, to_html, varying
 
@@ -205,10 +205,14 @@ class Score:
         return to_html(repr(self), [asdict(client) for client in self.per_client])
 
     def __rich__(self) -> Any:
+        from wafl.evaluation.tables import score_tables
+
         share = fmean(client.attacked for client in self.per_client)
         return score_tables({self.attack: {"model": {share: entry([self])}}})
 
     def __str__(self) -> str:
+        from wafl.evaluation.tables import as_text
+
         return as_text(self.__rich__())
 
     def __repr__(self) -> str:

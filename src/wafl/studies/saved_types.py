@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wafl.base.json_types import check_types
-from wafl.evaluation.tables import PARTS
+from wafl.evaluation.entry import PARTS
 
 ABOUT: dict[str, Any] = {
     "format?": int,
