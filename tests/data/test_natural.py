@@ -154,7 +154,7 @@ def test_list_says_which_natural_data_are_here(monkeypatch: pytest.MonkeyPatch, 
         return tmp_path if source.name == "smartwatch" else None
 
     monkeypatch.setattr(natural.NaturalSource, "find", find)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "parselmouth" else object())
+    monkeypatch.setattr("wafl.cli.commands.data.find_spec", lambda name: None if name == "parselmouth" else object())
     result = CliRunner(env={"COLUMNS": "100"}).invoke(app, ["data", "list", "--data-dir", str(tmp_path)])
     assert result.exit_code == 0, result.output
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
