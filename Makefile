@@ -46,7 +46,7 @@ deployment: .venv/installed-dev
 	$(BIN)/pytest -p no:xdist $(DEPLOYMENT)
 
 # The real data sets, from the folder $$WAFL_DATA (default ../shared/data); skipped if it is missing.
-test-data: .venv/installed-dev
+test-data: .venv/installed-full
 	WAFL_DATA="$${WAFL_DATA:-../shared/data}" $(BIN)/pytest -m data tests/data -rs
 
 # Kill runs, flip bytes, fill the disk, train 100,000 rounds: prints how often, and what was lost.
@@ -58,11 +58,11 @@ test-flower: .venv/installed-dev
 	$(BIN)/python -m tests.flower_matrix
 
 # The page in a real browser: the Chromium of this system, which must be there (apt-get install chromium).
-test-browser: .venv/installed-dev
+test-browser: .venv/installed-full
 	OMP_NUM_THREADS=1 $(BIN)/pytest -p no:xdist tests/browser.py
 
 # The longer checks, on top of `make test`.
-test-full: test test-data test-faults test-flower
+test-full: test test-data test-faults test-flower .venv/installed-full
 	$(PYTEST) -m 'long or slow'
 	$(BIN)/python tools/mutants.py
 	$(BIN)/python benchmarks/speed.py
@@ -117,9 +117,14 @@ hooks: .venv/installed-dev
 
 # Two at a time, since pip uses one core; the last line adds what this machine needs besides.
 .venv/installed-dev: pyproject.toml constraints.txt | .venv/bin/pip
-	grep == constraints.txt | sort -r | tr '\n' '\0' | xargs -0 -n 25 -P 2 $(BIN)/$(PIP) --no-deps
+	sed '1d;/^#/,$$d' constraints.txt | sort -r | tr '\n' '\0' | xargs -0 -n 25 -P 2 $(BIN)/$(PIP) --no-deps
 	$(BIN)/$(PIP) --no-build-isolation -c constraints.txt -e '.[dev]'
 	touch .venv/installed $@
+
+# Peers, natural data and what drives a browser: half a gigabyte that only the longer checks need.
+.venv/installed-full: .venv/installed-dev
+	$(BIN)/$(PIP) -c constraints.txt -e '.[natural,peers]' playwright
+	touch $@
 
 clean:
 	rm -rf .venv .venv-wheel .venv-lowest dist site
