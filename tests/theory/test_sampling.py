@@ -220,7 +220,7 @@ def test_what_cannot_be_said_beyond_the_sample_is_refused():
         certify(line, targets, radii=[0.1], part="test", confidence=0.95, loss="squared_error")
 
 
-@pytest.mark.parametrize("draws", [100, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("draws", [40, pytest.param(1000, marks=pytest.mark.slow)])
 def test_draws_from_a_known_truth_are_covered(draws):
     """Finite populations, so that the truth is the certificate of all of them; labels that the model finds hard."""
     rng = np.random.default_rng(0)
