@@ -117,7 +117,7 @@ class LinearSpace(InputSpace):
                 settled = settled | close(self.length(aim - delta), enough, self.length(aim))
             if step == steps or (tolerance > 0 and everywhere(settled)):
                 break
-            delta = torch.where(settled[..., None], delta, aim) if tolerance > 0 else aim
+            delta = torch.lerp(aim, delta, settled[..., None].to(delta)) if tolerance > 0 else aim
             outputs = outputs_at(delta)
         cost = self.cost(delta)
         value, rest = loss.value(outputs, self.y) - self.gamma[:, None] * cost, loss.value(at_rest.mT, self.y)
