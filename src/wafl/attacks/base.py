@@ -1,7 +1,5 @@
 """What an attack is: it moves clients' test examples, one by one or as a distribution."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Your own attack: any function of a model, examples and labels."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass

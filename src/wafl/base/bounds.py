@@ -5,8 +5,6 @@ lets examples leave. What ``"data"`` stands for is looked up once, where clients
 :mod:`wafl.base.mover`); without clients it stands for None.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Final, Literal
 

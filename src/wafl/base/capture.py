@@ -4,8 +4,6 @@ A graph is recorded once and replayed without the CPU looking on, so nothing in 
 Where a loop would stop early it goes on instead: what has settled stays as it is, so the result is the same.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Checks of numbers that a user passes in: an error has the value, the range and the remedy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from numbers import Integral

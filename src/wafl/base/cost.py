@@ -1,7 +1,5 @@
 """What a setting would cost at least: absurd sizes are refused before any work, with their price."""
 
-from __future__ import annotations
-
 import os
 
 STEP = 1e-5

@@ -1,7 +1,5 @@
 """Any setting as plain values that JSON can hold."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass

@@ -1,7 +1,5 @@
 """Numbers with few digits, which read well, and whose last bits do not decide anything."""
 
-from __future__ import annotations
-
 
 def rounded(value: float, digits: int) -> float:
     """The value with so many significant digits.

@@ -1,7 +1,5 @@
 """What can go wrong besides bad input, which is a ``ValueError``."""
 
-from __future__ import annotations
-
 
 class DivergedError(RuntimeError):
     """Training produced a NaN or an infinity; the message has the round, the client and the likely cause."""

@@ -1,7 +1,5 @@
 """What moves examples, in training or as an attack: where they may go, and how long it climbs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any, Self, cast

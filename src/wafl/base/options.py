@@ -6,8 +6,6 @@ The constructor checks the range (:func:`check_options`); experiment files, the 
 signatures of functions are made from the same fields (:func:`options_of`, :func:`taking`).
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import re

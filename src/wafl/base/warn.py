@@ -1,7 +1,5 @@
 """Warnings that point at the user's own line, however deep inside the package they come from."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From an experiment file to what is trained: clients, model, methods, attack."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

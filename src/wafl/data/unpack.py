@@ -2,8 +2,6 @@
 taken for it.
 """
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

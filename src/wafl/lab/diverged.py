@@ -1,7 +1,5 @@
 """Which runs of an experiment diverged, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

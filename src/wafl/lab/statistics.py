@@ -3,8 +3,6 @@
 Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 2006.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated lea
 the clients' control variates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Yu, Karimireddy, Ma and Jordan, "Scaff-PD: Communication efficient fair and robu
 2023). Before a round trains, clients send their gradient with their loss; nothing is kept between rounds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

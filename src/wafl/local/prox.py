@@ -3,8 +3,6 @@
 Li et al., "Federated optimization in heterogeneous networks" (MLSys 2020).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Stochastic gradient descent: the local step of the paper's Algorithm 1."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from wafl.base.options import maker

@@ -3,8 +3,6 @@
 A named method is added in its family's file alone: each preset there is found, with its citation and its equation.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

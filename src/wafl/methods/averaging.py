@@ -1,7 +1,5 @@
 """Federated averaging, the baseline: every other method changes one or two of its parts."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from wafl.methods.preset import About, Served, Stepped, Weighted, preset

@@ -1,7 +1,5 @@
 """Methods whose client weights climb the losses, step by step, to the worst mixture of the clients."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from wafl.local import GradientControl

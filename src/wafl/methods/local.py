@@ -1,7 +1,5 @@
 """Methods whose clients take other local steps."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from wafl.local import ControlVariates, Prox

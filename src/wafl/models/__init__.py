@@ -1,7 +1,5 @@
 """Models sized for a federation's data: the paper's, and networks that are 1-Lipschitz; their layers: ``layers``."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Protocol
 

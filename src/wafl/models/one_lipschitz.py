@@ -1,7 +1,5 @@
 """Networks that are 1-Lipschitz by construction, so that what they promise can be certified."""
 
-from __future__ import annotations
-
 import math
 
 from torch import nn

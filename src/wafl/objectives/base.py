@@ -1,7 +1,5 @@
 """What an objective is: a value that decides what each client descends, often by moving each example first."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

@@ -3,8 +3,6 @@
 Reddi et al., "Adaptive federated optimization" (ICLR 2021), algorithm 2.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

@@ -1,7 +1,5 @@
 """What most servers have in common: one model is made from those of the clients, and an optimizer steps towards it."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import field
 from typing import Annotated

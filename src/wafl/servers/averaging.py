@@ -3,8 +3,6 @@
 McMahan et al., "Communication-efficient learning of deep networks from decentralized data" (AISTATS 2017).
 """
 
-from __future__ import annotations
-
 from dataclasses import field
 
 from wafl.base.options import frozen, maker

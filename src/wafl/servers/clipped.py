@@ -4,8 +4,6 @@ Sun, Kairouz, Suresh and McMahan, "Can you really backdoor federated learning?" 
 length in place of a length that must be tuned.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from torch import Tensor

@@ -4,8 +4,6 @@ Yin, Chen, Ramchandran and Bartlett, "Byzantine-robust distributed learning: tow
 2018), algorithm 1, options I and II.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

@@ -4,8 +4,6 @@ Pillutla, Kakade and Harchaoui, "Robust aggregation for federated learning" (IEE
 2022), algorithm 2, the smoothed Weiszfeld algorithm.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from torch import Tensor

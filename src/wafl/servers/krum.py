@@ -4,8 +4,6 @@ Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine learning with adversaries:
 (NeurIPS 2017).
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

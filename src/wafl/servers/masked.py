@@ -3,8 +3,6 @@
 Tenison et al., "Gradient masked averaging for federated learning" (TMLR 2023).
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

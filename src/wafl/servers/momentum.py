@@ -4,8 +4,6 @@ Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for
 (2019).
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

@@ -1,7 +1,5 @@
 """A plain step of the server; with a rate of 1, as in FedAvg, it ends at the mean itself."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from torch import Tensor

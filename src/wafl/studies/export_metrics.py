@@ -1,7 +1,5 @@
 """``metrics.jsonl`` as a table for other programs: CSV or Parquet, one row per round and run."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """``metrics.jsonl``: one line per round and run, appended, and cut back to the checkpoint on resume."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

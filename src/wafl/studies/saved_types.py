@@ -1,7 +1,5 @@
 """The types of what a study's files hold, which are checked when they are read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The experiment file with the values that tuning chose; the rest, comments included, stays as it was."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

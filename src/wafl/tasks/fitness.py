@@ -1,7 +1,5 @@
 """Whether a model and a loss suit the data, and what the model is like: found by trying, before any work starts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Losses of a model's outputs: value, gradient, and what the library may know about them."""
 
-from __future__ import annotations
-
 import math
 import re
 from abc import abstractmethod

@@ -4,8 +4,6 @@ The sequence is Sobol's, shifted by a draw from the key (Cranley and Patterson, 
 evenly, and more trials only add points.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator

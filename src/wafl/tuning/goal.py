@@ -1,7 +1,5 @@
 """What is best: the accuracy or the loss on held-out data, clean or with a share of the clients attacked."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass

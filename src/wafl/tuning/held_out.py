@@ -1,7 +1,5 @@
 """What trials train on, and what they are judged on: both from the clients' training examples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal

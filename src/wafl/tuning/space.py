@@ -1,7 +1,5 @@
 """What is searched: by default what a method's options declare as tunable, around the values of its first trial."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Mohri, Sivek and Suresh, "Agnostic federated learning" (ICML 2019), stochastic A
 same parameters and reports its loss there; the model descends the weighted loss, and the weights ascend it.
 """
 
-from __future__ import annotations
-
 from wafl.base.options import frozen, maker
 from wafl.parts.schedule import Schedule
 from wafl.weights.learned import Learned

@@ -3,8 +3,6 @@
 Sagawa, Koh, Hashimoto and Liang, "Distributionally robust neural networks for group shifts" (ICLR 2020), algorithm 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

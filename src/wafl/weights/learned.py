@@ -1,7 +1,5 @@
 """What the rules that climb the clients' losses share: a step size, and a step that ends in the simplex."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Annotated
 

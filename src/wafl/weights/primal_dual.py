@@ -5,8 +5,6 @@ Yu, Karimireddy, Ma and Jordan, "Scaff-PD: Communication efficient fair and robu
 All clients report in every round, as in the paper.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

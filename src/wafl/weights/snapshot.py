@@ -5,8 +5,6 @@ drawn by lambda trains and keeps a snapshot at a common random step; then a unif
 of the snapshots. With ``prox`` it is the paper's DRFA-Prox, with the regularizer ``-prox/2 ||lambda - 1/m||^2``.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

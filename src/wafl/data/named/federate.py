@@ -1,7 +1,5 @@
 """Rows of a data set packed into a federation, with images kept as bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

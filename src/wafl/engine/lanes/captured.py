@@ -4,8 +4,6 @@ A step launches hundreds of small kernels, and to launch them one by one takes t
 compute them. A graph launches all of them at once.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 

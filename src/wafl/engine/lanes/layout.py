@@ -1,7 +1,5 @@
 """Lanes: the clients of all runs, computed as one batch."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 

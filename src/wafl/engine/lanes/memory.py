@@ -1,7 +1,5 @@
 """How many lanes fit in memory at once."""
 
-from __future__ import annotations
-
 import os
 
 import torch

@@ -1,7 +1,5 @@
 """How many times as long as wafl each contestant takes, as bars."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Contestants do the same work in turns, each time in a new process: what each takes, and whether it did the work."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

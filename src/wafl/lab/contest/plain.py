@@ -1,7 +1,5 @@
 """The contestant: a plain loop in PyTorch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

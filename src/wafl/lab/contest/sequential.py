@@ -5,8 +5,6 @@ ascent by autograd on the inputs with gradients for the inputs alone. It is hand
 that wafl drew, so that both sides do the same work on the same examples and end with the same parameters.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 

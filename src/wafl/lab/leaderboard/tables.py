@@ -1,7 +1,5 @@
 """The tables of the pages, as Markdown, from numbers alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Pictures from the numbers of an experiment alone: nothing is trained."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Independent pieces of an experiment, one after another or several at once, each in a process of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context

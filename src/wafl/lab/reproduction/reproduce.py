@@ -4,8 +4,6 @@ What is finished is never done again: every method has its own folder and is kep
 whose numbers are there is only drawn.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import warnings

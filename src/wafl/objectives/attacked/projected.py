@@ -4,8 +4,6 @@ Madry et al., "Towards deep learning models resistant to adversarial attacks" (I
 Goodfellow et al., "Explaining and harnessing adversarial examples" (ICLR 2015).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import reduce

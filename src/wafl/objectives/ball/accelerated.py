@@ -6,8 +6,6 @@ the fixed-point iteration never descends, but near the concavity limit it conver
 After every four full steps the rest is taken at once; an example that would descend by it stays with its full steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar

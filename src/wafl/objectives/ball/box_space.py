@@ -1,7 +1,5 @@
 """The l2 ascent of a linear model within bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """The ascent on the inputs themselves: any model, norm, power and bounds."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 Chen et al., "CalFAT: Calibrated federated adversarial training with label skewness" (NeurIPS 2022).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, ClassVar
 

@@ -3,8 +3,6 @@
 Arjovsky et al., "Invariant risk minimization" (2019), IRMv1. It moves no example; it adds a penalty to the loss.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 import torch

@@ -3,8 +3,6 @@
 Zhang et al., "Theoretically principled trade-off between robustness and accuracy" (ICML 2019).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated
 

@@ -4,8 +4,6 @@ With the ball at a layer's output ``h(x)``, the robust loss is ``sup over d of l
 envelope theorem its gradient in the parameters is taken at a fixed d, so layers before the named one learn as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any

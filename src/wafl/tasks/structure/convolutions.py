@@ -4,8 +4,6 @@ A small convolution takes longer to call than to compute, so all lanes go into o
 busy by itself, and the convolution of many lanes, whose filters differ, is slower than one convolution after another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """What a model is made of: plain layers, one after another."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import torch

@@ -1,7 +1,5 @@
 """The largest slope and curvature that a search finds at given examples: never more than the true value."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast

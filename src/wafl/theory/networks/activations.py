@@ -6,8 +6,6 @@ With f the activation, c the center and every p within ``width`` of it, *secants
 is narrow where f saturates. All functions are elementwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Appendix A: the perturbations of single examples that adversarial training allows lie inside a Wasserstein ball."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a theorem says for given numbers: its terms, their sum, and the paper's own version."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast

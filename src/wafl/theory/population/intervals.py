@@ -22,8 +22,6 @@ share of at least its delta-quantile of all clients is at most ``V_(j)``: exact 
 ``j / (K + 1)`` or more.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

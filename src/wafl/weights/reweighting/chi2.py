@@ -5,8 +5,6 @@ Namkoong and Duchi, "Stochastic gradient methods for distributionally robust opt
 Weighing a cohort that is not everyone by its own losses is ours.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from torch import Tensor

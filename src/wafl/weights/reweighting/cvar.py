@@ -5,8 +5,6 @@ Laguel, Pillutla, Malick and Harchaoui, "A superquantile approach to federated l
 Machine Learning 2024). As in their algorithm, the quantile is that of the cohort.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

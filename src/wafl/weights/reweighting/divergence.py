@@ -1,7 +1,5 @@
 """Weights on the surface of a ball around the center: how far they lean to the losses is one number."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import Tensor

@@ -5,8 +5,6 @@ The paper estimates losses by moving averages over mini-batches of all clients; 
 their examples, and nothing has to be estimated. Weighing a cohort that is not everyone by its own losses is ours.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, Any, Self
 

@@ -5,8 +5,6 @@ estimate ``1 / learning_rate`` of the Lipschitz constant. The paper draws client
 counts them alike; here they are drawn uniformly and count by their share, as in FedAvg.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

@@ -4,8 +4,6 @@ Krueger et al., "Out-of-distribution generalization via risk extrapolation" (ICM
 The paper asks every environment; taking the variance over a cohort is ours.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from torch import Tensor

@@ -4,8 +4,6 @@ Zhu et al., "Combating exacerbated heterogeneity for robust models in federated 
 mechanism.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

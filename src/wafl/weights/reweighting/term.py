@@ -4,8 +4,6 @@ Li, Beirami, Sanjabi and Smith, "Tilted empirical risk minimization" (ICLR 2021)
 weights are normalized over the cohort.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

@@ -1,7 +1,5 @@
 """The mixture nearest to several targets at once, by cutting planes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

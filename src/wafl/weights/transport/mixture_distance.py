@@ -1,7 +1,5 @@
 """W_2^2 from a mixture of clouds to one cloud, as a convex function of the mixture's weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
