@@ -11,7 +11,7 @@ from torch import Tensor
 from wafl.base.options import Positive, frozen, maker
 from wafl.parts.lengths import lengths_of, longest_of, shortened
 from wafl.parts.messages import weighted_mean
-from wafl.servers.aggregating import Aggregating
+from wafl.servers.averaging import Aggregating
 
 
 @frozen

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wafl.base.options import Range, frozen, maker
 from wafl.parts.columns import by_columns
-from wafl.servers.aggregating import Aggregating
+from wafl.servers.averaging import Aggregating
 
 ROUNDING = 1e-12
 """Shares of the weight that differ by less are the same."""

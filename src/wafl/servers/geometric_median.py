@@ -11,7 +11,7 @@ from torch import Tensor
 from wafl.base.options import Count, Positive, frozen, maker
 from wafl.parts.columns import gram
 from wafl.parts.messages import weighted_mean
-from wafl.servers.aggregating import Aggregating
+from wafl.servers.averaging import Aggregating
 
 SETTLED = 1e-12
 """The iteration ends when no share of a client changes by more than this."""

@@ -1,4 +1,10 @@
-"""What the rules that climb the clients' losses share: a step size, and a step that ends in the simplex."""
+"""Client weights that climb the clients' losses: AFL, GroupDRO, and what such rules share.
+
+AFL: Mohri, Sivek and Suresh, "Agnostic federated learning" (ICML 2019), stochastic AFL: every client takes one step
+from the same parameters and reports its loss there; the model descends the weighted loss, and the weights ascend it.
+GroupDRO: Sagawa, Koh, Hashimoto and Liang, "Distributionally robust neural networks for group shifts" (ICLR 2020),
+algorithm 1, with clients as groups.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated
@@ -7,8 +13,9 @@ import torch
 from torch import Tensor
 
 from wafl.base.checks import in_round
-from wafl.base.options import EachRound, NotNegative, Positive, Tunable, frozen
+from wafl.base.options import EachRound, NotNegative, Positive, Tunable, frozen, maker
 from wafl.parts.client_weights import ClientWeights, Round, normalized
+from wafl.parts.schedule import Schedule
 from wafl.weights.simplex import project_in_place
 
 StepSize = float | Callable[[int], float]
@@ -52,3 +59,43 @@ class Learned(ClientWeights):
     def step(self, round: int) -> float:
         """The step size of a round."""
         return in_round("weights_step", self.step_size, round)
+
+
+@frozen
+class Agnostic(Learned):
+    """AFL: every client reports its loss each round, and ``lambda <- projection(lambda + step_size loss)``."""
+
+    asks_everyone = True
+    takes_one_step = True
+
+    def check(self, schedule: Schedule, num_clients: int) -> None:
+        if schedule.local_steps != 1:
+            raise ValueError(
+                f"AFL's clients take exactly one step per round: pass local_steps=1 instead of local_epochs="
+                f"{schedule.local_epochs}, local_steps={schedule.local_steps}; DRFA is AFL with local steps"
+            )
+        if schedule.cohort not in (None, num_clients):
+            raise ValueError(
+                f"AFL asks all {num_clients} clients each round: leave cohort={schedule.cohort} out; DRFA samples"
+            )
+
+
+@frozen
+class Group(Learned):
+    """GroupDRO over clients: weights that grow exponentially with the losses met so far.
+
+    ``lambda_i <- lambda_i exp(step_size loss_i)`` for the clients that were asked, then all weights are scaled to sum
+    to 1. The losses come with the updates, as those of the paper come with its batches. A client that was not asked
+    keeps its weight, up to the scaling.
+    """
+
+    step_size: Climb = 0.01
+
+    def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
+        powers = weights.log()
+        powers[list(clients)] += self.step(round.number) * losses.to(powers)
+        return torch.softmax(powers, 0)
+
+
+agnostic = maker(Agnostic)
+group_dro = maker(Group)
