@@ -5,8 +5,7 @@ from typing import Any, ClassVar
 from wafl.local import GradientControl
 from wafl.methods.preset import About, Served, Stepped, preset
 from wafl.weights import PrimalDual, agnostic, group_dro, snapshot
-from wafl.weights.learned import Climb, Evenness
-from wafl.weights.primal_dual import Extrapolation
+from wafl.weights.learned import Climb, Evenness, Extrapolation
 
 
 @preset

@@ -4,7 +4,7 @@ import math
 
 from torch import nn
 
-from wafl.base.cost import check_memory
+from wafl.base.checks import check_memory
 from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear
 
 FINEST = 8

@@ -7,6 +7,8 @@ Where a loop would stop early it goes on instead: what has settled stays as it i
 import torch
 from torch import Tensor
 
+from wafl.base.bounds import Box
+
 
 def capturing() -> bool:
     """Whether operations are being recorded instead of computed."""
@@ -16,3 +18,12 @@ def capturing() -> bool:
 def everywhere(flags: Tensor) -> bool:
     """Whether all flags are set; False while capturing, when nobody knows."""
     return not (flags.is_cuda and capturing()) and bool(flags.all())
+
+
+def check_inside(x: Tensor, box: Box | None) -> None:
+    """Refuse examples outside a box that they have to stay in."""
+    if box is None or (x.is_cuda and capturing()):
+        return
+    low, high = torch.aminmax(x)
+    if float(low) < box[0] or float(high) > box[1]:
+        raise ValueError(f"examples lie outside bounds={box}: widen the bounds or rescale the data")

@@ -6,10 +6,9 @@ A new one is a class here and a line in the lists below.
 from wafl.parts.server import Optimizer, Server
 from wafl.servers.averaging import Aggregating, Averaging, averaging
 from wafl.servers.clipped import Clipped, clipped
-from wafl.servers.coordinate_wise import Median, TrimmedMean, median, trimmed_mean
-from wafl.servers.geometric_median import GeometricMedian, geometric_median
 from wafl.servers.krum import Krum, MultiKrum, krum, multi_krum
 from wafl.servers.masked import Masked, masked
+from wafl.servers.medians import GeometricMedian, Median, TrimmedMean, geometric_median, median, trimmed_mean
 from wafl.servers.optimizers import SGD, Adam, Momentum, Yogi, adam, momentum, sgd, yogi
 
 __all__ = [

@@ -35,9 +35,10 @@ def export_metrics(folder: Path, path: Path) -> Path:
     StudyFolder(folder).check_metrics()
     if not rows:
         raise ValueError(f"{source} is empty: no round has ended yet")
-    columns = {
-        name: [_cell(row.get(name)) for row in rows] for name in dict.fromkeys(key for row in rows for key in row)
-    }
+    columns: dict[str, list[Any]] = {}
+    for name in dict.fromkeys(key for row in rows for key in row):
+        values = [row.get(name) for row in rows]
+        columns[name] = [json.dumps(value) if isinstance(value, list | dict) else value for value in values]
     content = _csv(columns) if arrow is None else _parquet(columns, arrow)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, content)
@@ -54,10 +55,6 @@ def _rows(source: Path) -> Iterator[dict[str, Any]]:
                 f"wafl resume {source.parent} restores it"
             ) from error
         yield row
-
-
-def _cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list | dict) else value
 
 
 def _csv(columns: dict[str, list[Any]]) -> bytes:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from wafl.base.cost import check_memory
+from wafl.base.checks import check_memory
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.data.named.datasets import Dataset, load_dataset

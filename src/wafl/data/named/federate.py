@@ -6,7 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from wafl.base.mover import Mover
+from wafl.base.bounds import Mover
+from wafl.base.options import Range
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.data.preprocessing import make_preprocessing, pixel_statistics
@@ -40,8 +41,7 @@ def pack(
     With ``num_train``, the rows from there on are for testing; otherwise each client holds out ``test_fraction`` of its
     own rows.
     """
-    if not 0.0 <= test_fraction < 1.0:
-        raise ValueError(f"test_fraction={test_fraction} must lie in [0, 1): 0.25 holds a quarter out")
+    Range(0.0, 1.0, ": 0.25 holds a quarter out", high_open=True).check("test_fraction", test_fraction)
     if num_train is not None:
         parts = [(rows[rows < num_train], rows[rows >= num_train]) for rows in shares]
     else:

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from wafl.base.errors import SequentialWarning
-from wafl.base.warn import warn_user
+from wafl.base.errors import SequentialWarning, warn_user
 from wafl.engine.client.each_tensor import mapped, tensors_of
 from wafl.engine.client.step import Batch, Carry, step
 from wafl.engine.client.task import ClientTask, LaneInput

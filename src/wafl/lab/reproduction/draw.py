@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wafl.lab.diverged import diverged
-from wafl.lab.statistics import Mean, mean_of
+from wafl.lab.statistics import Mean, diverged, mean_of
 from wafl.report.plotting import COLORS, MARKERS, METHODS
 
 Rows = list[dict[str, Any]]

@@ -13,8 +13,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from wafl.base.capture import everywhere
 from wafl.objectives.ball.ascent import not_lower
+from wafl.objectives.capture import everywhere
 
 TURN = 4
 """How many full steps are taken between two extrapolations: the first of them settle all but the slowest direction."""

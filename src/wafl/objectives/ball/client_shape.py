@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.base.cost import check_memory
+from wafl.base.checks import check_memory
 from wafl.base.options import frozen
 from wafl.objectives.ball.shape import CLIENTS, Shape
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.checks import check_seed
+from wafl.base.options import Choice
 from wafl.base.random import Key, Purpose, permutation
 from wafl.data.federation import Federation
 
@@ -67,8 +68,7 @@ class Sampling:
             )
         if self.label_cost is not None and self.label_aware:
             raise ValueError("label_aware and label_cost are two prices of a label: give one")
-        if self.order not in (1, 2):
-            raise ValueError(f"order={self.order} must be 1 or 2, the order of the distance")
+        Choice((1, 2), ", the order of the distance").check("order", self.order)
 
 
 def read_clients(clients: Federation | Iterable[Any], sampling: Sampling) -> list[Cloud]:

@@ -1,0 +1,108 @@
+"""Medians of the clients' models, which hold as long as liars have less than half of the weight.
+
+Coordinate by coordinate, and the trimmed mean: Yin, Chen, Ramchandran and Bartlett, "Byzantine-robust distributed
+learning: towards optimal statistical rates" (ICML 2018), algorithm 1, options I and II. The geometric median, by
+Weiszfeld's iteration: Pillutla, Kakade and Harchaoui, "Robust aggregation for federated learning" (IEEE Transactions on
+Signal Processing, 2022), algorithm 2, the smoothed Weiszfeld algorithm.
+"""
+
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from wafl.base.options import Count, Positive, Range, frozen, maker
+from wafl.parts.columns import by_columns, gram
+from wafl.parts.messages import weighted_mean
+from wafl.servers.averaging import Aggregating
+
+ROUNDING = 1e-12
+"""Shares of the weight that differ by less are the same."""
+
+
+@frozen
+class Median(Aggregating):
+    """Each parameter is the weighted median of the clients' values: half of the weight lies on either side.
+
+    With equal weights that is the usual median, the mean of the two middle values if there are two. Client weights
+    count as votes: whoever has more than half of the weight decides alone. Sizes are claims, so if clients may lie use
+    ``client_weights="uniform"``, or cap the examples that a client may claim.
+    """
+
+    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
+        shares = (weights.double() / weights.sum()).to(models.device)
+
+        def median(part: Tensor) -> Tensor:
+            values, order = part.sort(0)
+            below = shares[order].cumsum(0)  # the weight at or below each value
+            lower = (below < 0.5 - ROUNDING).sum(0, keepdim=True)
+            upper = (below <= 0.5 + ROUNDING).sum(0, keepdim=True)
+            return (values.gather(0, lower) + values.gather(0, upper))[0] / 2
+
+        return torch.cat(by_columns(median, models))
+
+
+@frozen
+class TrimmedMean(Aggregating):
+    """Each parameter is the mean of the clients' values without the lowest and the highest, by weight.
+
+    ``trim`` is the share of the weight that is cut off at either end; a client that is cut only in part counts with the
+    rest of its weight. With equal weights and ``trim = k / n``, the k lowest and the k highest of n values are cut. It
+    holds against liars that have at most this share of the weight.
+    """
+
+    trim: Annotated[
+        float,
+        Range(0, 0.5, high_open=True, hint=": it is cut off at both ends"),
+        "The share of the weight that is cut off at either end of a parameter's values.",
+    ] = 0.2
+
+    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
+        shares = (weights.double() / weights.sum()).to(models.device)
+        low, high = self.trim, 1.0 - self.trim
+
+        def mean(part: Tensor) -> Tensor:
+            values, order = part.sort(0)
+            width = shares[order]
+            top = width.cumsum(0)
+            kept = (top.clamp(max=high) - (top - width).clamp(min=low)).clamp(min=0)
+            return ((kept * values).sum(0) / kept.sum(0)).to(part)
+
+        return torch.cat(by_columns(mean, models))
+
+
+SETTLED = 1e-12
+"""The iteration ends when no share of a client changes by more than this."""
+
+
+@frozen
+class GeometricMedian(Aggregating):
+    """The model z with the smallest ``sum_i lambda_i ||model_i - z||``.
+
+    Weiszfeld's iteration takes the mean of the models with weights ``lambda_i / max(||model_i - z||, smoothing)``, over
+    and over; ``smoothing`` is relative to the length of the longest update. Client weights count as votes: whoever has
+    more than half of the weight decides alone.
+    """
+
+    iterations: Annotated[int, Count(), "The most of Weiszfeld's iterations."] = 1000
+    smoothing: Annotated[float, Positive(), "Distances below this share of the longest update count as this."] = 1e-6
+
+    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
+        # Every iterate is a mean of the models, so the iteration runs on its shares and the models' inner products.
+        products = gram(models, params).cpu()
+        squares, weights = products.diagonal(), weights.cpu().double()
+        least = self.smoothing * float(squares.max().sqrt())
+        shares = weights / weights.sum()
+        for _ in range(self.iterations if least > 0 else 0):
+            along = products @ shares
+            distances = (squares - 2.0 * along + shares @ along).clamp(min=0).sqrt()
+            pull = weights / distances.clamp(min=least)
+            last, shares = shares, pull / pull.sum()
+            if float((shares - last).abs().max()) < SETTLED:
+                break
+        return weighted_mean(shares, models)
+
+
+median = maker(Median)
+trimmed_mean = maker(TrimmedMean)
+geometric_median = maker(GeometricMedian)
