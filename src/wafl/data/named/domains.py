@@ -11,8 +11,7 @@ from torch.nn import functional
 from wafl.base.checks import check_memory
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
-from wafl.data.named.datasets import Dataset, load_dataset
-from wafl.data.named.federate import pack
+from wafl.data.named.datasets import Dataset, load_dataset, pack
 
 
 @dataclass(frozen=True)
