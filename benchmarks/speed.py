@@ -23,7 +23,7 @@ import options
 import wafl
 from wafl.base.random import Key
 from wafl.engine.client.batches import draw_batches
-from wafl.lab.contest import sequential
+from wafl.lab.contest import plain
 from wafl.parts.schedule import LocalWork
 
 FEATURES, CLASSES = 784, 10
@@ -97,7 +97,7 @@ def duel(clients: wafl.Federation, method: wafl.Method, rounds: int, repeats: in
     ours, theirs, difference = in_turn(
         method.name,
         lambda: wafl.fit(model, clients, method, rounds=rounds, **SCHEDULE),
-        lambda: sequential.train(model, shards, cohorts, rows, RATE, gamma, STEPS),
+        lambda: plain.train(model, shards, cohorts, rows, RATE, gamma, STEPS),
         repeats,
     )
     return statistics.median(ours), statistics.median(theirs), difference
@@ -126,7 +126,7 @@ def in_turn(
     return mine, plain, difference
 
 
-def batches_of(clients: wafl.Federation, cohorts: Sequence[Sequence[int]]) -> sequential.Rows:
+def batches_of(clients: wafl.Federation, cohorts: Sequence[Sequence[int]]) -> plain.Rows:
     """The rows of every local step, as wafl draws them."""
     work = LocalWork(None, EPOCHS, BATCH)
     drawn: dict[tuple[int, int], list[Tensor]] = {}

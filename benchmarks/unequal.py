@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import options
 import speed
 import wafl
-from wafl.lab.contest import sequential
+from wafl.lab.contest import plain
 
 FEATURES, CLASSES, HIDDEN = 784, 10, 200
 RATE, STEPS, GAMMA = 0.01, 5, 10.0
@@ -83,7 +83,7 @@ def duel(
     ours, theirs, apart = speed.in_turn(
         method.name,
         lambda: wafl.fit(model, clients, method, rounds=rounds, **schedule),
-        lambda: sequential.train(model, shards, cohorts, rows, RATE, gamma, STEPS),
+        lambda: plain.train(model, shards, cohorts, rows, RATE, gamma, STEPS),
         repeats,
         time.process_time,
     )

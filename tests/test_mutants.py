@@ -6,7 +6,7 @@ import pytest
 from tools.mutants import SMALL, SOURCE, Mutant, hunt, of_lists, of_proofs
 
 TEST = (f"{SMALL}::test_a_local_step_trains_like_its_reference[prox]",)
-FILE = "local/prox.py"
+FILE = "local/descent.py"
 
 
 @pytest.mark.processes

@@ -38,7 +38,9 @@ from .methods import METHODS as METHODS
 from .methods.attacked import FedFGSM as FedFGSM
 from .methods.attacked import FedPGM as FedPGM
 from .methods.attacked import FedRobust as FedRobust
+from .methods.averaging import SCAFFOLD as SCAFFOLD
 from .methods.averaging import FedAvg as FedAvg
+from .methods.averaging import FedProx as FedProx
 from .methods.ball import WAFL as WAFL
 from .methods.ball import ResilientWAFL as ResilientWAFL
 from .methods.ball import SinkhornDRO as SinkhornDRO
@@ -46,8 +48,6 @@ from .methods.learned import AFL as AFL
 from .methods.learned import DRFA as DRFA
 from .methods.learned import GroupDRO as GroupDRO
 from .methods.learned import ScaffPD as ScaffPD
-from .methods.local import SCAFFOLD as SCAFFOLD
-from .methods.local import FedProx as FedProx
 from .methods.method import Method as Method
 from .methods.penalties import IRM as IRM
 from .methods.penalties import TRADES as TRADES

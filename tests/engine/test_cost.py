@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import wafl
-from wafl.base.cost import check_memory, check_steps
+from wafl.base.checks import check_memory, check_steps
 from wafl.config.demo import demo_experiment
 from wafl.config.plan import make_plan
 from wafl.data.named.domains import federation_of

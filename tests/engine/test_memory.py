@@ -8,7 +8,7 @@ import wafl
 from wafl.base.random import Key
 from wafl.engine.client.task import ClientTask, LaneInput
 from wafl.engine.lanes import memory
-from wafl.engine.lanes.memory import lanes_that_fit
+from wafl.engine.lanes.layout import lanes_that_fit
 from wafl.local import LocalStep
 from wafl.parts.schedule import LocalWork
 from wafl.tasks.structured import make_task

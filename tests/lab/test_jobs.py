@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wafl.lab.reproduction.jobs import each
+from wafl.lab.reproduction.reproduce import each
 
 
 def halved(text: str) -> float:

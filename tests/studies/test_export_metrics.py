@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from wafl.cli.commands.export import export
 from wafl.config.read import parse_experiment
-from wafl.studies.export_metrics import export_metrics
+from wafl.studies.metrics import export_metrics
 from wafl.studies.study import Study
 
 EXPERIMENT = {

@@ -14,8 +14,7 @@ from wafl.base.norms import typical_length, typical_price
 from wafl.base.options import Positive, Tunable, options_of
 from wafl.local import LocalStep
 from wafl.tuning.candidate import Candidate, Setting
-from wafl.tuning.draw import draw_settings
-from wafl.tuning.space import Interval, Values, check_names, make_space
+from wafl.tuning.space import Interval, Values, check_names, draw_settings, make_space
 
 INF = math.inf
 SCHEDULE = {"rounds": 2, "local_steps": 1, "learning_rate": 0.1}

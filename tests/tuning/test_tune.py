@@ -14,8 +14,7 @@ from torch import nn
 
 import wafl
 from wafl.tuning.candidate import Candidate
-from wafl.tuning.goal import Goal
-from wafl.tuning.held_out import hold_out
+from wafl.tuning.goal import Goal, hold_out
 from wafl.tuning.result import Trial, choose
 from wafl.tuning.space import make_space
 

@@ -14,7 +14,7 @@ import wafl
 from tests.oracles.transport import cost_matrix, least_largest_distance
 from wafl import weights
 from wafl.weights.transport.costs import solve_pair
-from wafl.weights.transport.mixture_distance import MixtureDistance
+from wafl.weights.transport.cutting_planes import MixtureDistance
 
 clouds = st.builds(
     lambda seed, points, features, center: np.random.default_rng(seed).integers(-3, 4, (points, features)) + center,

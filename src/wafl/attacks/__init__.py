@@ -3,19 +3,11 @@
 ``base.py`` is what an attack is; natural shifts are in ``wafl.shifts``.
 """
 
-from wafl.attacks.base import Attack, Population
+from wafl.attacks.base import Attack, Function, OwnAttack, Population
 from wafl.attacks.bounded import FGSM, PGD, BoundedAttack, same_but_size
 from wafl.attacks.distribution import WassersteinShift
-from wafl.attacks.own import Function, OwnAttack
 
 __all__ = [
-    "FGSM",
-    "PGD",
-    "Attack",
-    "BoundedAttack",
-    "Function",
-    "OwnAttack",
-    "Population",
-    "WassersteinShift",
+    "FGSM", "PGD", "Attack", "BoundedAttack", "Function", "OwnAttack", "Population", "WassersteinShift",
     "same_but_size",
-]
+]  # fmt: skip

@@ -4,8 +4,6 @@ Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble 
 (ICML 2020). The package, pyautoattack, is the optional extra ``wafl-learn[autoattack]``.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Generator

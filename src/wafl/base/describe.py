@@ -1,6 +1,4 @@
-"""Any setting as plain values that JSON can hold."""
-
-from __future__ import annotations
+"""Values as others can take them: settings as plain values for JSON, the first of a list, numbers with few digits."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -36,3 +34,12 @@ def describe(value: Any, call: Callable[[Callable[..., Any]], Any] | None = None
 def some(values: Sequence[Any], most: int = 5) -> str:
     """The first of the values as text, and how many others there are."""
     return ", ".join(map(str, values[:most])) + (f" and {len(values) - most} more" if len(values) > most else "")
+
+
+def rounded(value: float, digits: int) -> float:
+    """The value with so many significant digits.
+
+    >>> rounded(0.0123456, 3)
+    0.0123
+    """
+    return float(f"{value:.{digits}g}")

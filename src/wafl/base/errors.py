@@ -1,6 +1,8 @@
-"""What can go wrong besides bad input, which is a ``ValueError``."""
+"""What can go wrong besides bad input, which is a ``ValueError``, and how users are warned."""
 
-from __future__ import annotations
+import inspect
+import warnings
+from pathlib import Path
 
 
 class DivergedError(RuntimeError):
@@ -77,3 +79,11 @@ class CheckpointWarning(TrainingWarning):
 
 class PreconditionError(ValueError):
     """A bound does not apply to the given model and data; the message says which precondition fails."""
+
+
+def warn_user(message: str, category: type[Warning]) -> None:
+    """Warn at the first line of the call stack that is not in this package."""
+    package, level, frame = str(Path(__file__).parents[1]), 1, inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(package):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)

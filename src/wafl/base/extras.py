@@ -1,7 +1,5 @@
 """Packages that only some features need; each is an optional extra of this one."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

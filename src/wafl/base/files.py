@@ -1,7 +1,5 @@
 """Files that are either complete or absent, that show when they have been damaged, and that no link leads elsewhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Digests by which examples, models and code are known again: one changed bit gives another digest."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

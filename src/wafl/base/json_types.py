@@ -1,7 +1,5 @@
 """JSON that may come from anywhere: how deep it is nested, and which types its values have."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

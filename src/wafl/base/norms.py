@@ -1,7 +1,5 @@
 """The ground norms 1, 2 and inf: lengths, duals and names."""
 
-from __future__ import annotations
-
 import math
 
 import torch

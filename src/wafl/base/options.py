@@ -6,8 +6,6 @@ The constructor checks the range (:func:`check_options`); experiment files, the 
 signatures of functions are made from the same fields (:func:`options_of`, :func:`taking`).
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import re
@@ -266,8 +264,9 @@ def documented(kind: type[T]) -> type[T]:
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(kind: type[T]) -> type[T]:
     """The class as a frozen dataclass that checks its options, and whose help lists them."""
-    if not hasattr(kind, "__post_init__"):
-        setattr(kind, "__post_init__", check_options)  # noqa: B010
+    checked: Any = kind
+    if not hasattr(checked, "__post_init__"):
+        checked.__post_init__ = check_options
     return documented(dataclass(frozen=True)(kind))
 
 

@@ -1,7 +1,5 @@
 """Text from files and strangers, as a terminal may show it."""
 
-from __future__ import annotations
-
 import re
 
 # Escape sequences begin with control characters, marks of direction reorder a line, and half a pair cannot be encoded.

@@ -1,7 +1,5 @@
 """The types of an experiment file's values, with their ranges."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any, Literal, TypeVar
 

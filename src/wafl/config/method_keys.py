@@ -47,7 +47,7 @@ class MethodTable(Schedule, use_attribute_docstrings=True):
 
     @property
     def label(self) -> str:
-        """What its results are called."""
+        """What the method's results are called."""
         return self.name or label_of(self.method)
 
 

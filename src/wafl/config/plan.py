@@ -1,7 +1,5 @@
 """From an experiment file to what is trained: clients, model, methods, attack."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re
@@ -16,7 +14,7 @@ from torch import nn
 from wafl import models, weights
 from wafl.attacks import FGSM, PGD, Attack, BoundedAttack, WassersteinShift
 from wafl.base.bounds import Bounds, check_bounds
-from wafl.base.cost import check_steps
+from wafl.base.checks import check_steps
 from wafl.base.describe import some
 from wafl.base.errors import ConfigError
 from wafl.base.extras import require
@@ -290,7 +288,8 @@ def _own(entry: OwnMethod) -> Callable[..., Method]:
     for name, values in _lists(entry.options).items():
         if name in TAKEN:
             raise ConfigError(f"{entry.label}.options.{name} cannot be swept under this name: call it something else")
-        if not values or not all(isinstance(value, int | float | str) and _plain(str(value)) for value in values):
+        plain = (isinstance(value, int | float | str) and re.fullmatch(r"[\w.+-]+", str(value)) for value in values)
+        if not values or not all(plain):  # each is part of a folder's name
             raise ConfigError(f"{entry.label}.options.{name} = {values}: a sweep is a list of numbers or plain words")
 
     def make(**point: Any) -> Method:
@@ -300,11 +299,6 @@ def _own(entry: OwnMethod) -> Callable[..., Method]:
         return made
 
     return make
-
-
-def _plain(word: str) -> bool:
-    """Whether a word can be part of a folder's name."""
-    return re.fullmatch(r"[\w.+-]+", word) is not None
 
 
 def _make_method(entry: MethodTable) -> tuple[Method, dict[str, list[Any]]]:

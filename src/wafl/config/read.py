@@ -1,7 +1,5 @@
 """An experiment from a TOML file; an error names the key, the range and the closest valid name."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path

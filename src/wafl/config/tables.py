@@ -1,7 +1,5 @@
 """Tables of an experiment file, made from the options that a dataclass declares."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Collection, Mapping

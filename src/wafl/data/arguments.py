@@ -1,7 +1,5 @@
 """A model and clients given to a function in the wrong order, or something else in their place."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

@@ -1,7 +1,5 @@
 """A folder with one file per client."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """The picture of which client holds how many examples of which label."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast

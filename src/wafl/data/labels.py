@@ -1,7 +1,5 @@
 """Labels as people have them, numbers or text, become 0 .. C - 1; text stays as the names of the classes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """What is surely a mistake in a client's data, and what to do about it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 

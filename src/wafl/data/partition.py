@@ -1,7 +1,5 @@
 """Ways to spread a data set over clients: each function returns the rows of every client."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """What is held out for testing: some of each client's own examples, or whole clients that never train."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from numbers import Real
 

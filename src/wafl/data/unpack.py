@@ -2,8 +2,6 @@
 taken for it.
 """
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io
@@ -19,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wafl.base.cost import in_bytes
+from wafl.base.checks import in_bytes
 
 LIMIT = 2 * 2**30
 """Bytes that one file of a data set may become; SVHN's training images, the largest, take a tenth of it."""

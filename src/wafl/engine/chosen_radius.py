@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from wafl.base.digits import rounded
+from wafl.base.describe import rounded
 from wafl.base.errors import DivergedError, UnboundedError
 from wafl.base.norms import typical_length
 from wafl.base.random import Key, Purpose, bits, choose

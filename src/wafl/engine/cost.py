@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wafl.base.cost import check_memory, check_steps
+from wafl.base.checks import check_memory, check_steps
 from wafl.engine.spec import Spec
 
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from wafl.attacks import Attack
 from wafl.base.describe import describe
-from wafl.base.errors import SequentialWarning
-from wafl.base.warn import warn_user
+from wafl.base.errors import SequentialWarning, warn_user
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
 from wafl.engine.client.task import ClientTask

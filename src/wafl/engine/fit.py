@@ -11,10 +11,9 @@ from typing import Annotated, Any
 
 from torch import Tensor, nn
 
-from wafl.base.errors import LossWarning
+from wafl.base.errors import LossWarning, warn_user
 from wafl.base.options import part, taking
 from wafl.base.shown import reached, shown
-from wafl.base.warn import warn_user
 from wafl.callbacks import Callback, Callbacks, OnRound, as_callbacks
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation

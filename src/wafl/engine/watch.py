@@ -17,8 +17,8 @@ from wafl.base.errors import (
     LabelCostWarning,
     RadiusWarning,
     UnboundedError,
+    warn_user,
 )
-from wafl.base.warn import warn_user
 from wafl.methods import Method
 from wafl.objectives import Objective
 from wafl.parts.lengths import lengths_of

@@ -1,7 +1,5 @@
 """The numbers that a row of a table of scores shows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

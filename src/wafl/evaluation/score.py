@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wafl.base.options import Range
 from wafl.base.random import Key, Purpose, bits
 from wafl.evaluation.entry import PARTS, Entry
 from wafl.report.plotting import measure_by_client
@@ -104,8 +105,7 @@ class Score:
 
     def worst(self, share: float) -> float:
         """The mean accuracy (for a regression, loss) of the worst ``share`` of the clients, at least one client."""
-        if not 0 < share <= 1:
-            raise ValueError(f"share={share} must lie in (0, 1]")
+        Range(0.0, 1.0, low_open=True).check("share", share)
         worst_first = self._values.sort(descending=self._accuracies is None).values
         return float(worst_first[: worst_count(share, len(self.per_client))].mean())
 
@@ -131,8 +131,7 @@ class Score:
         of the score's seed. So it says how much the value would change with other clients of the same kind; with fewer
         than about 10 clients it is too narrow.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level={level} must lie in (0, 1)")
+        Range(0.0, 1.0, low_open=True, high_open=True).check("level", level)
         values, count = self._values, len(self._values)
         chosen = bits(Key.of(self.seed), Purpose.BOOTSTRAP, draws * count).view(draws, count) % count
         weights = self._weights[chosen]

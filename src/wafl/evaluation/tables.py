@@ -1,7 +1,5 @@
 """Tables of scores as text: what ``print`` and the command line show."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ domain has at most :data:`LIMIT` training examples: client weights by size are t
 ending ``_whole`` a task has all of them, standardized by the sources' pixels, as in the paper.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cache, partial
 from pathlib import Path

@@ -1,14 +1,13 @@
-"""Means with intervals, paired differences, and average ranks over data sets.
+"""What runs and tables say together: means with intervals, paired differences, average ranks, and what diverged.
 
 Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 2006.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -64,3 +63,18 @@ def critical_difference(methods: int, data_sets: int) -> float:
 
     q = float(studentized_range.ppf(0.95, methods, math.inf)) / math.sqrt(2.0)
     return q * math.sqrt(methods * (methods + 1) / (6.0 * data_sets))
+
+
+def diverged(numbers: Mapping[str, Any]) -> dict[str, str]:
+    """Why runs diverged, by their label, which also says how many of its seeds diverged if not all did."""
+    rows = [row for row in numbers["rows"] if "label" in row]
+    reasons: dict[str, dict[int, str]] = {}
+    for row in rows:
+        if "diverged" in row:
+            reasons.setdefault(row["label"], {})[row["seed"]] = row["diverged"]
+    found: dict[str, str] = {}
+    for label, by_seed in reasons.items():
+        seeds = len({row["seed"] for row in rows if row["label"] == label})
+        name = label if len(by_seed) == seeds else f"{label} ({len(by_seed)} of {seeds} seeds)"
+        found[name] = next(iter(by_seed.values()))
+    return found

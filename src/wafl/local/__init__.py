@@ -1,12 +1,10 @@
-"""Local steps: what clients do with a gradient, one file each.
+"""Local steps: what clients do with a gradient, one file per idea.
 
-A new one is a file here and a line in the list below.
+A new one is a class here and a line in the list below.
 """
 
-from wafl.local.control_variates import ControlVariates, control_variates
-from wafl.local.gradient_control import GradientControl, gradient_control
-from wafl.local.prox import Prox, prox
-from wafl.local.sgd import SGD, sgd
+from wafl.local.control import ControlVariates, GradientControl, control_variates, gradient_control
+from wafl.local.descent import SGD, Prox, prox, sgd
 from wafl.parts.local_step import LocalState, LocalStep, Outcome
 
 __all__ = [

@@ -3,19 +3,17 @@
 A named method is added in its family's file alone: each preset there is found, with its citation and its equation.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 
 from wafl.base.near import nearest
-from wafl.methods import attacked, averaging, ball, learned, local, penalties, reweighted, servers
+from wafl.methods import attacked, averaging, ball, learned, penalties, reweighted, servers
 from wafl.methods.method import Method
 from wafl.methods.preset import Preset
 
 __all__ = ["FAMILIES", "METHODS", "Method", "not_a_method"]
 
-FAMILIES: tuple[ModuleType, ...] = (averaging, ball, attacked, penalties, learned, reweighted, local, servers)
+FAMILIES: tuple[ModuleType, ...] = (averaging, ball, attacked, penalties, learned, reweighted, servers)
 """The files of the named methods."""
 
 METHODS: dict[str, Preset[...]] = {

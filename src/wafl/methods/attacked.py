@@ -1,7 +1,5 @@
 """Methods that train on attacked examples: each is moved by a bounded amount, or all of a client by one map."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from wafl.methods.preset import About, Served, Stepped, Weighted, preset

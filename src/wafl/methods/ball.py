@@ -1,7 +1,5 @@
 """Methods that train on the worst distribution in a ball around each client's data."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from wafl.methods.preset import About, Served, Stepped, Weighted, preset

@@ -1,7 +1,5 @@
 """What each named method is, in words: made from the list of methods, for ``wafl methods`` and ``docs/methods.md``."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import re

@@ -1,14 +1,11 @@
 """Methods whose client weights climb the losses, step by step, to the worst mixture of the clients."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from wafl.local import GradientControl
 from wafl.methods.preset import About, Served, Stepped, preset
 from wafl.weights import PrimalDual, agnostic, group_dro, snapshot
-from wafl.weights.learned import Climb, Evenness
-from wafl.weights.primal_dual import Extrapolation
+from wafl.weights.learned import Climb, Evenness, Extrapolation
 
 
 @preset

@@ -1,7 +1,5 @@
 """Methods that descend something else than the loss: with a price added, or corrected for a client's labels."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from wafl.methods.preset import About, Served, Stepped, Weighted, preset

@@ -4,8 +4,6 @@ It inherits the options of its parts, so each option is written once, where it i
 line and the schema are made from the same fields (:func:`wafl.base.options.options_of`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Methods whose client weights are a function of the losses that a round's clients report."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from wafl.methods.preset import About, Served, Stepped, preset

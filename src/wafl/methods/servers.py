@@ -1,7 +1,5 @@
 """Methods whose server does something else than to take the clients' mean."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from wafl.methods.preset import About, Stepped, Weighted, preset

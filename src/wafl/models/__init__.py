@@ -1,14 +1,13 @@
 """Models sized for a federation's data: the paper's, and networks that are 1-Lipschitz; their layers: ``layers``."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from wafl.base.cost import check_memory
+from wafl.base.checks import check_memory
+from wafl.base.options import Count
 from wafl.models.one_lipschitz import Lipschitz
 
 FEWER = "use a smaller model, or check the labels, which say how many classes there are"
@@ -111,8 +110,7 @@ def lipschitz(clients: Described, *, width: int = 32, depth: int = 3, seed: int 
     _check_described(clients)
     if width < 2 or width % 2:
         raise ValueError(f"width={width} must be an even number of at least 2: MaxMin takes channels in pairs")
-    if depth < 1:
-        raise ValueError(f"depth={depth} must be at least 1")
+    Count().check("depth", depth)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Lipschitz(clients.input_shape, clients.num_outputs, width, depth)

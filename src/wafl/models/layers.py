@@ -7,8 +7,6 @@ and the sum goes over its taps too; zeros around the image only take away rows a
 ``W W^T`` and ``D^-1/2 W``, which is used where a layer has fewer outputs than inputs.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from typing import Any

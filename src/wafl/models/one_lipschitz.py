@@ -1,12 +1,10 @@
 """Networks that are 1-Lipschitz by construction, so that what they promise can be certified."""
 
-from __future__ import annotations
-
 import math
 
 from torch import nn
 
-from wafl.base.cost import check_memory
+from wafl.base.checks import check_memory
 from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear
 
 FINEST = 8

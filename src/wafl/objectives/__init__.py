@@ -11,10 +11,8 @@ from wafl.objectives.ball.shape import Shape
 from wafl.objectives.ball.sinkhorn import Sinkhorn, sinkhorn
 from wafl.objectives.ball.wasserstein import Wasserstein, wasserstein
 from wafl.objectives.base import Move, Objective, ObjectiveState, Term
-from wafl.objectives.penalties.calibrated import Calibrated, calibrated
-from wafl.objectives.penalties.invariant import Invariant, invariant
+from wafl.objectives.penalties.probabilities import Calibrated, Invariant, Trades, calibrated, invariant, trades
 from wafl.objectives.penalties.simple_representation import SimpleRepresentation, simple_representation
-from wafl.objectives.penalties.trades import Trades, trades
 
 __all__ = [
     "Affine", "BoundedAscent", "Calibrated", "Invariant", "Move", "Objective", "ObjectiveState", "ProjectedAscent",

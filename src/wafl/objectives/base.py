@@ -1,7 +1,5 @@
 """What an objective is: a value that decides what each client descends, often by moving each example first."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -12,7 +10,7 @@ from typing import Annotated, ClassVar, Self
 import torch
 from torch import Tensor
 
-from wafl.base.mover import Mover
+from wafl.base.bounds import Mover
 from wafl.base.options import Part, frozen
 from wafl.base.random import Key, Purpose
 from wafl.tasks.inputs import Inputs, dense

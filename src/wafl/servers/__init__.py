@@ -1,19 +1,15 @@
 """Servers and their optimizers: what becomes of the clients' models, one file per idea.
 
-A new one is a file here and a line in the lists below.
+A new one is a class here and a line in the lists below.
 """
 
 from wafl.parts.server import Optimizer, Server
-from wafl.servers.adaptive import Adam, Yogi, adam, yogi
-from wafl.servers.aggregating import Aggregating
-from wafl.servers.averaging import Averaging, averaging
+from wafl.servers.averaging import Aggregating, Averaging, averaging
 from wafl.servers.clipped import Clipped, clipped
-from wafl.servers.coordinate_wise import Median, TrimmedMean, median, trimmed_mean
-from wafl.servers.geometric_median import GeometricMedian, geometric_median
 from wafl.servers.krum import Krum, MultiKrum, krum, multi_krum
 from wafl.servers.masked import Masked, masked
-from wafl.servers.momentum import Momentum, momentum
-from wafl.servers.sgd import SGD, sgd
+from wafl.servers.medians import GeometricMedian, Median, TrimmedMean, geometric_median, median, trimmed_mean
+from wafl.servers.optimizers import SGD, Adam, Momentum, Yogi, adam, momentum, sgd, yogi
 
 __all__ = [
     "SGD", "Adam", "Aggregating", "Averaging", "Clipped", "GeometricMedian", "Krum", "Masked", "Median", "Momentum",

@@ -1,16 +1,44 @@
-"""The server of FedAvg and of the paper's Algorithm 1: the mean of the clients' models, weighted by lambda.
+"""The weighted mean of the clients' models, and what it shares with servers that aggregate them in another way.
 
-McMahan et al., "Communication-efficient learning of deep networks from decentralized data" (AISTATS 2017).
+McMahan et al., "Communication-efficient learning of deep networks from decentralized data" (AISTATS 2017), and the
+paper's Algorithm 1: the weights are lambda.
 """
 
-from __future__ import annotations
-
+from abc import abstractmethod
 from dataclasses import field
+from typing import Annotated
+
+from torch import Tensor
 
 from wafl.base.options import frozen, maker
-from wafl.parts.server import Server
-from wafl.servers.aggregating import Aggregating, Stepping
-from wafl.servers.sgd import SGD
+from wafl.parts.messages import Replies, Vectors
+from wafl.parts.server import Optimizer, Server
+from wafl.servers.optimizers import SGD
+
+Stepping = Annotated[
+    Optimizer,
+    "The step from the aggregate to the next model (wafl.servers); by default the aggregate is the next model.",
+]
+
+
+@frozen
+class Aggregating(Server):
+    """A server that hands one model, its aggregate of the clients' models, to an optimizer."""
+
+    optimizer: Stepping = field(default_factory=SGD, kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @abstractmethod
+    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
+        """One model ``[P]`` from those of the clients: see :meth:`Server.aggregate`."""
+
+    def at_rate(self, rate: float) -> Server | None:
+        return self.changed(optimizer=SGD(rate)) if self.optimizer == SGD() else None
+
+    def initial_vectors(self, params: Tensor) -> Vectors:
+        return self.optimizer.initial_vectors(params)
+
+    def step(self, params: Tensor, weights: Tensor, replies: Replies, vectors: Vectors) -> tuple[Tensor, Vectors]:
+        return self.optimizer.apply(params, self.aggregate(params, weights, replies.params), vectors)
 
 
 @frozen

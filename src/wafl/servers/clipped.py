@@ -4,8 +4,6 @@ Sun, Kairouz, Suresh and McMahan, "Can you really backdoor federated learning?" 
 length in place of a length that must be tuned.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from torch import Tensor
@@ -13,7 +11,7 @@ from torch import Tensor
 from wafl.base.options import Positive, frozen, maker
 from wafl.parts.lengths import lengths_of, longest_of, shortened
 from wafl.parts.messages import weighted_mean
-from wafl.servers.aggregating import Aggregating
+from wafl.servers.averaging import Aggregating
 
 
 @frozen

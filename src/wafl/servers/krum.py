@@ -4,8 +4,6 @@ Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine learning with adversaries:
 (NeurIPS 2017).
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch
@@ -14,7 +12,7 @@ from torch import Tensor
 from wafl.base.options import Count, frozen, maker
 from wafl.parts.columns import gram
 from wafl.parts.messages import weighted_mean
-from wafl.servers.aggregating import Aggregating
+from wafl.servers.averaging import Aggregating
 
 
 @frozen

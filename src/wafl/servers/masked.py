@@ -3,8 +3,6 @@
 Tenison et al., "Gradient masked averaging for federated learning" (TMLR 2023).
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch
@@ -12,7 +10,7 @@ from torch import Tensor
 
 from wafl.base.options import Range, Tunable, frozen, maker
 from wafl.parts.messages import weighted_mean
-from wafl.servers.aggregating import Aggregating
+from wafl.servers.averaging import Aggregating
 
 Agreement = Annotated[float, Range(0, 1), Tunable(), "The agreement at which a parameter moves in full."]
 """The option of the server and of FedGMA."""

@@ -1,7 +1,5 @@
 """Shifts of images: rotation, translation, blur and occlusion. Beyond its edges an image repeats them."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """A shift of how common each label is. No example moves; some count for more."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """What all shifts share: a severity, a box to stay in, and random draws that depend on one example alone."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Shifts of the values themselves: affine maps, Gaussian and shot noise, inversion; for images and plain vectors."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, ClassVar
 

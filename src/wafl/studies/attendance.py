@@ -1,7 +1,5 @@
 """Who took part: which clients were left out of how many rounds and why, and what was spent of their privacy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """More rounds for a study, finished or not: to the same bits as if it had asked for so many from the start."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``wafl repair``: keep what is sound of a damaged study, make again what follows from it, and drop the rest."""
 
-from __future__ import annotations
-
 import shutil
 import warnings
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """``roster.json``: the clients of a study on Flower, so that they are known again when no node is there."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path

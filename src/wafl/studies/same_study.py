@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from wafl.base.errors import FolderError, VersionWarning
+from wafl.base.errors import FolderError, VersionWarning, warn_user
 from wafl.base.fingerprint import changed
-from wafl.base.warn import warn_user
 from wafl.engine.spec import code_of_methods
 from wafl.studies.folder import StudyFolder, version_of
 

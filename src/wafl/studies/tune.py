@@ -17,16 +17,16 @@ from wafl.base.files import sealed, unsealed, write_whole
 from wafl.base.options import options_of
 from wafl.callbacks import Callbacks
 from wafl.config import experiment as config
-from wafl.config.method_keys import OwnMethod
+from wafl.config.experiment import Experiment
+from wafl.config.keys import Section
+from wafl.config.method_keys import PART_TABLES, MethodTable, OwnMethod
 from wafl.config.plan import Entry, Plan, embedded, make_plan
-from wafl.config.read import read_experiment
+from wafl.config.read import apply_change, read_experiment
 from wafl.engine.trainer import Trainer
 from wafl.parts.schedule import Schedule
 from wafl.studies.study import own_callbacks
-from wafl.studies.tuned_file import part_options, tuned_toml
 from wafl.tuning.candidate import Candidate
-from wafl.tuning.goal import Goal
-from wafl.tuning.held_out import hold_out
+from wafl.tuning.goal import Goal, hold_out
 from wafl.tuning.result import Trial, Tuning
 from wafl.tuning.tune import Search
 
@@ -175,3 +175,43 @@ def _given(values: config.Between | list[Any]) -> Sequence[Any]:
     if isinstance(values, config.Between):
         return values.low, values.high
     return [math.inf if value == "inf" else value for value in values]
+
+
+def tuned_toml(text: str, changes: Sequence[str], experiment: Experiment, tuning: Tuning) -> str:
+    """The text of an experiment file with its ``key=value`` changes and the values that were chosen for each method."""
+    import tomlkit
+
+    content = tomlkit.parse(text)
+    for change in changes:
+        apply_change(content, change)
+    _set(content, "name", f"{experiment.name}-tuned")
+    tables: Any = content["methods"]
+    for method, table in zip(experiment.methods, tables, strict=True):
+        best = tuning.best.get(method.label)
+        for name, value in ({} if best is None else best.setting).items():
+            _set(_place(method, table, name), name, value)
+    return f"# Tuned by {tuning.measure}.\n\n{tomlkit.dumps(content)}"
+
+
+def part_options(method: MethodTable) -> dict[str, set[str]]:
+    """The options that a file can set in the tables of a method's parts; those of your own parts are unknown."""
+    parts = {slot: part for slot in PART_TABLES if isinstance(part := getattr(method, slot, None), Section)}
+    return {slot: set(type(part).model_fields) - {"kind", "options"} for slot, part in parts.items()}
+
+
+def _place(method: MethodTable, table: Any, name: str) -> Any:
+    """The table that has an option: that of the method, of its function's arguments, or of one of its parts."""
+    if name in type(method).model_fields:
+        return table
+    if isinstance(method, OwnMethod):
+        return table["options"]
+    return next(table[slot] for slot, names in part_options(method).items() if name in names)
+
+
+def _set(table: Any, name: str, value: Any) -> None:
+    from tomlkit.items import InlineTable
+
+    before = table.get(name)
+    table[name] = value
+    if not isinstance(table, InlineTable):  # which cannot hold comments
+        table[name].comment("tuned" if before is None else f"tuned, from {before}")

@@ -1,7 +1,5 @@
 """Random shifts and mirror images of a batch, drawn from keys: runs repeat, and padding changes no draw."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

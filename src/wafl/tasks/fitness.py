@@ -1,7 +1,5 @@
 """Whether a model and a loss suit the data, and what the model is like: found by trying, before any work starts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,7 +9,7 @@ from torch import Tensor
 from wafl.base.random import Key
 from wafl.tasks.modes.dropout import Site, recorded
 from wafl.tasks.problem import Problem
-from wafl.tasks.structure.convolutions import BUSY
+from wafl.tasks.structure.sequence import BUSY
 from wafl.tasks.structured import LayeredTask, LinearTask
 from wafl.tasks.task import Task, Traits
 

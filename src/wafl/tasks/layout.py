@@ -1,7 +1,5 @@
 """What the flat vector of a model's parameters holds, and in what order."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Self
 

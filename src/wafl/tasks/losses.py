@@ -1,19 +1,17 @@
 """Losses of a model's outputs: value, gradient, and what the library may know about them."""
 
-from __future__ import annotations
-
-import math
 import re
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from wafl.base.near import did_you_mean
 from wafl.base.norms import dual, power_norm
+from wafl.base.options import NotNegative, Positive, frozen
 
 ABSOLUTE = "loss=lambda outputs, y: (outputs.squeeze(-1) - y).abs()"
 
@@ -122,29 +120,23 @@ class CrossEntropy(OutputLoss):
         return self.slopes(weight, norm).amax(-1).square() / 4.0
 
 
-@dataclass(frozen=True)
+@frozen
 class MarginLoss(OutputLoss):
     """``t CE((s - u e_y) / t)``: cross-entropy that asks for a lead of about u, which moves then need to take away.
-
-    Args:
-        offset: u, how far the label's output is to be above all others; in the unit of the data, for a network that is
-            1-Lipschitz.
-        temperature: t, how soft the margin is.
 
     >>> MarginLoss(1.0, 0.5).value(torch.tensor([[3.0, 1.0]]), torch.tensor([0]))
     tensor([0.0635])
     """
 
-    offset: float = 1.0
-    temperature: float = 0.25
+    offset: Annotated[
+        float,
+        NotNegative,
+        "u, how far the label's output is to be above all others; in the unit of the data, for a network that is "
+        "1-Lipschitz.",
+    ] = 1.0
+    temperature: Annotated[float, Positive(), "t, how soft the margin is."] = 0.25
     labels = "classes"
     convex = True
-
-    def __post_init__(self) -> None:
-        if not (self.offset >= 0 and math.isfinite(self.offset)):
-            raise ValueError(f"offset={self.offset} must be finite and at least 0")
-        if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            raise ValueError(f"temperature={self.temperature} must be finite and positive")
 
     @property
     def name(self) -> str:

@@ -6,6 +6,7 @@ takes gradients in the parameters back through the rescaling at the end.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 
-class Rescaled(nn.Module):
+class Rescaled(nn.Module, ABC):
     """A layer that computes what its ``plain`` kind computes with ``rescale(weight)``, and adds no other parameter."""
 
     plain: ClassVar[type[nn.Module]]
     weight: Tensor
 
+    @abstractmethod
     def rescale(self, weight: Tensor) -> Tensor:
         """The weights that are used, for weights ``[..., *shape]`` with any leading dimensions."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@
 theorems ask for weights and curvature.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import replace

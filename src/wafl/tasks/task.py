@@ -29,7 +29,7 @@ from wafl.tasks.modes.layers import changed_output, output_of
 from wafl.tasks.modes.one_by_one import are_side_by_side, autograd_gradient, in_turn, written_gradient
 from wafl.tasks.modes.statistics import affine_of, followed, layers_with, rest
 from wafl.tasks.rescaling import Ready, Rescaling, make_plain
-from wafl.tasks.structure.convolutions import convolution_products
+from wafl.tasks.structure.sequence import convolution_products
 
 # It is raised for each operation without a rule of its own, and tells the user nothing that he could change.
 torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]

@@ -1,7 +1,5 @@
 """A method to tune, and the run of one trial."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

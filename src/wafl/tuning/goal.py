@@ -1,19 +1,82 @@
-"""What is best: the accuracy or the loss on held-out data, clean or with a share of the clients attacked."""
-
-from __future__ import annotations
+"""What trials train on, and what they are judged by: accuracy or loss on training data that were held out."""
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from wafl.attacks import Attack
+from wafl.base.random import Purpose
+from wafl.data.examples import Examples
+from wafl.data.federation import Federation
+from wafl.data.mapped import pick
+from wafl.data.splits import split_rows
 from wafl.evaluation.compare import compare
 from wafl.evaluation.evaluate import check_attack, check_share
 from wafl.results.run import Run
-from wafl.tuning.held_out import HeldOut
+
+Way = Literal["examples", "clients"]
+BLOCK = 256
+"""How many clients are split together."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Training examples in two parts; the clients' own test examples are in neither.
+
+    Trials train on the clients ``train``, which have no test examples; the test examples of ``judges`` are what was
+    held out, which ``words`` says. ``num_clients`` is the number of clients in all.
+    """
+
+    train: Federation
+    judges: Federation
+    num_clients: int
+    words: str
+
+
+def hold_out(clients: Federation, way: Way, share: float, seed: int) -> HeldOut:
+    """Hold out a share of every client's training examples, or of the clients."""
+    if not 0.0 < share < 1.0:
+        raise ValueError(f"share={share} must lie between 0 and 1: 0.2 holds a fifth out")
+    untested = replace(clients, test=_rows(clients.train, torch.arange(0), torch.zeros_like(clients.train.offsets)))
+    if way == "examples":
+        return _hold_out_examples(untested, share, seed)
+    if way == "clients":
+        seen, unseen = untested.hold_out(share, seed=seed)
+        judges = replace(unseen, test=unseen.train)
+        words = f"{len(judges.test.y)} training examples of {judges.num_clients} held-out clients"
+        return HeldOut(replace(seen, recipe=None), judges, clients.num_clients, words)
+    raise ValueError(f"held_out={way!r} must be 'examples' or 'clients'")
+
+
+def _hold_out_examples(clients: Federation, share: float, seed: int) -> HeldOut:
+    kept, held = (
+        _rows(clients.train, torch.cat(rows), torch.tensor([0, *map(len, rows)]).cumsum(0))
+        for rows in zip(*_split(clients.train, share, seed), strict=True)
+    )
+    if len(held.y) == 0:
+        raise ValueError(
+            f"share={share} of the training examples is not one example of any client: raise it, or hold out clients"
+        )
+    train = replace(clients, train=kept, recipe=None)
+    words = f"{len(held.y)} held-out training examples"
+    return HeldOut(train, replace(train, test=held), clients.num_clients, words)
+
+
+def _split(examples: Examples, share: float, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The rows that each client keeps, and those that it holds out."""
+    for first in range(0, examples.num_clients, BLOCK):
+        sizes, begins = (values[first : first + BLOCK] for values in (examples.num_examples, examples.offsets[:-1]))
+        for begin, (kept, held) in zip(begins, split_rows(first, sizes, share, seed, Purpose.HELD_OUT), strict=True):
+            yield begin + kept, begin + held
+
+
+def _rows(examples: Examples, rows: Tensor, offsets: Tensor) -> Examples:
+    return replace(examples, raw=pick(examples.raw, rows), y=examples.y[rows], offsets=offsets)
+
 
 Metric = Literal["accuracy", "loss"]
 CPU = torch.device("cpu")

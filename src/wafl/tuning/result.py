@@ -1,7 +1,5 @@
 """What was tried, what was chosen, and why."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tuning: the same number of trials for every method, as lanes of one batched run."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import warnings
@@ -13,8 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from wafl.attacks import Attack
-from wafl.base.checks import check_seed
-from wafl.base.cost import check_memory
+from wafl.base.checks import check_memory, check_seed
 from wafl.base.errors import DivergedError, UnboundedError
 from wafl.base.options import Count
 from wafl.base.shown import shows
@@ -30,11 +27,9 @@ from wafl.methods import Method, not_a_method
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
 from wafl.tuning.candidate import Candidate, Setting
-from wafl.tuning.draw import draw_settings
-from wafl.tuning.goal import Goal, Metric
-from wafl.tuning.held_out import Way, hold_out
+from wafl.tuning.goal import Goal, Metric, Way, hold_out
 from wafl.tuning.result import Best, Trial, Tuning, choose
-from wafl.tuning.space import Given, Space, check_names, make_space
+from wafl.tuning.space import Given, Space, check_names, draw_settings, make_space
 
 Methods = Method | Sequence[Method] | Mapping[str, Method | tuple[Method, Mapping[str, Any]]]
 OnMethod = Callable[[str, list[Trial]], None]

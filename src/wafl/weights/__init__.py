@@ -1,24 +1,26 @@
 """Where the ball is centered: the client weights lambda, by rule or from optimal transport.
 
-One file per rule; ``RULES`` lists those that an experiment file can name.
+One file per idea; ``RULES`` lists those that an experiment file can name.
 """
 
 from wafl.parts.client_weights import ClientWeights, Cohort, LossQuery, Round
-from wafl.weights.agnostic import Agnostic, agnostic
 from wafl.weights.fixed import ByExamples, Fixed, Uniform, by_examples, fixed, uniform
-from wafl.weights.group import Group, group_dro
-from wafl.weights.learned import Learned, StepSize
-from wafl.weights.primal_dual import PrimalDual, primal_dual
+from wafl.weights.learned import (
+    Agnostic,
+    Group,
+    Learned,
+    PrimalDual,
+    Snapshot,
+    StepSize,
+    agnostic,
+    group_dro,
+    primal_dual,
+    snapshot,
+)
 from wafl.weights.reweighting.base import Reweighted
-from wafl.weights.reweighting.chi2 import Chi2, chi2
-from wafl.weights.reweighting.cvar import CVaR, cvar
-from wafl.weights.reweighting.kl import KL, kl
-from wafl.weights.reweighting.qffl import QFair, qffl
-from wafl.weights.reweighting.rex import RiskVariance, rex
-from wafl.weights.reweighting.slack import Slack, slack
-from wafl.weights.reweighting.term import Tilted, term
+from wafl.weights.reweighting.divergence import KL, Chi2, chi2, kl
+from wafl.weights.reweighting.formulas import CVaR, QFair, RiskVariance, Slack, Tilted, cvar, qffl, rex, slack, term
 from wafl.weights.simplex import project_to_simplex
-from wafl.weights.snapshot import Snapshot, snapshot
 from wafl.weights.transport import Distance, TransportWeights, barycenter, bilevel, cover, distance, mixture, nearest
 
 __all__ = [

@@ -1,7 +1,21 @@
-"""What the rules that climb the clients' losses share: a step size, and a step that ends in the simplex."""
+"""Client weights that climb the clients' losses: AFL, GroupDRO, DRFA, Scaff-PD, and what such rules share.
 
-from __future__ import annotations
+AFL: Mohri, Sivek and Suresh, "Agnostic federated learning" (ICML 2019), stochastic AFL: every client takes one step
+from the same parameters and reports its loss there; the model descends the weighted loss, and the weights ascend it.
 
+GroupDRO: Sagawa, Koh, Hashimoto and Liang, "Distributionally robust neural networks for group shifts" (ICLR 2020),
+algorithm 1, with clients as groups.
+
+DRFA: Deng, Kamani and Mahdavi, "Distributionally robust federated averaging" (NeurIPS 2020). A round asks twice: a
+cohort drawn by lambda trains and keeps a snapshot at a common random step; then a uniform cohort reports its loss at
+the mean of the snapshots. With ``prox`` it is DRFA-Prox, with the regularizer ``-prox/2 ||lambda - 1/m||^2``.
+
+Scaff-PD: Yu, Karimireddy, Ma and Jordan, "Scaff-PD: Communication efficient fair and robust federated learning"
+(2307.13381, 2023). The regularizer of the weights is ``prox/2 ||lambda - 1/m||^2``, a multiple of the paper's
+chi-squared penalty. All clients report in every round, as in the paper.
+"""
+
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
@@ -9,9 +23,11 @@ import torch
 from torch import Tensor
 
 from wafl.base.checks import in_round
-from wafl.base.options import EachRound, NotNegative, Positive, Tunable, frozen
-from wafl.parts.client_weights import ClientWeights, Round, normalized
-from wafl.weights.simplex import project_in_place
+from wafl.base.options import EachRound, NotNegative, Positive, Range, Tunable, frozen, maker
+from wafl.base.random import Key, Purpose, bits, uniform
+from wafl.parts.client_weights import ClientWeights, Cohort, LossQuery, Round, normalized, uniform_cohort
+from wafl.parts.schedule import Schedule
+from wafl.weights.simplex import project_in_place, project_to_simplex
 
 StepSize = float | Callable[[int], float]
 Climb = Annotated[
@@ -54,3 +70,127 @@ class Learned(ClientWeights):
     def step(self, round: int) -> float:
         """The step size of a round."""
         return in_round("weights_step", self.step_size, round)
+
+
+@frozen
+class Agnostic(Learned):
+    """AFL: every client reports its loss each round, and ``lambda <- projection(lambda + step_size loss)``."""
+
+    asks_everyone = True
+    takes_one_step = True
+
+    def check(self, schedule: Schedule, num_clients: int) -> None:
+        if schedule.local_steps != 1:
+            raise ValueError(
+                f"AFL's clients take exactly one step per round: pass local_steps=1 instead of local_epochs="
+                f"{schedule.local_epochs}, local_steps={schedule.local_steps}; DRFA is AFL with local steps"
+            )
+        if schedule.cohort not in (None, num_clients):
+            raise ValueError(
+                f"AFL asks all {num_clients} clients each round: leave cohort={schedule.cohort} out; DRFA samples"
+            )
+
+
+@frozen
+class Group(Learned):
+    """GroupDRO over clients: weights that grow exponentially with the losses met so far.
+
+    ``lambda_i <- lambda_i exp(step_size loss_i)`` for the clients that were asked, then all weights are scaled to sum
+    to 1. The losses come with the updates, as those of the paper come with its batches. A client that was not asked
+    keeps its weight, up to the scaling.
+    """
+
+    step_size: Climb = 0.01
+
+    def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
+        powers = weights.log()
+        powers[list(clients)] += self.step(round.number) * losses.to(powers)
+        return torch.softmax(powers, 0)
+
+
+@frozen
+class Snapshot(Learned):
+    """DRFA: like AFL, but from the losses of a random subset U of the clients at a random snapshot of the round.
+
+    ``lambda <- projection(lambda + K step_size v)``, with v the losses at the snapshot, scaled by ``m / |U|``.
+    With ``prox`` the weights maximize ``sum_i lambda_i loss_i - prox/2 ||lambda - 1/m||^2``: the step ends with the
+    proximal operator of the penalty.
+    """
+
+    step_size: Climb = 0.01
+    prox: Evenness = 0.0
+
+    def needs_sizes(self, local_steps: int | None) -> bool:
+        return local_steps is None  # K is then the number of steps of the largest client
+
+    def draw(self, weights: Tensor, round: Round) -> Cohort:
+        """Clients drawn by lambda with replacement; one that is drawn twice counts twice."""
+        draws = uniform(Key.of(round.seed, round.number), Purpose.COHORT, round.cohort)
+        drawn = torch.searchsorted(weights.cumsum(0), draws, right=True)
+        times = sorted(Counter(drawn.clamp_max(len(weights) - 1).tolist()).items())
+        return Cohort(
+            tuple(client for client, _ in times),
+            torch.tensor([float(count) for _, count in times], dtype=torch.float64),
+        )
+
+    def loss_query(self, round: Round) -> LossQuery:
+        step = int(bits(Key.of(round.seed, round.number), Purpose.SNAPSHOT, 1)) % round.local_steps + 1
+        return LossQuery(uniform_cohort(round, Purpose.LOSS_COHORT), step)
+
+    def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
+        climbed = weights.clone()
+        step = round.local_steps * self.step(round.number)
+        climbed[list(clients)] += step * (len(climbed) / len(clients)) * losses.to(climbed)
+        if self.prox:
+            price = step * self.prox
+            climbed.add_(price / len(climbed)).div_(1.0 + price)
+        return project_in_place(climbed)
+
+
+Extrapolation = Annotated[float, Range(0, 1), "How far the change of the losses since last round is carried on."]
+"""The option of the rule and of Scaff-PD."""
+
+
+@frozen
+class PrimalDual(Learned):
+    """Scaff-PD's weights: all clients report their losses, the weights climb them, and then the clients train.
+
+    ``lambda <- argmax <s, lambda> - prox/2 ||lambda - 1/m||^2 - 1/(2 step_size) ||lambda - lambda_before||^2``, where
+    ``s = loss + extrapolation (loss - loss before)`` holds the losses at the model that is about to be trained.
+    """
+
+    prox: Evenness = 0.1
+    extrapolation: Extrapolation = 1.0
+    asks_everyone = True
+    remembers_losses = True
+
+    def check(self, schedule: Schedule, num_clients: int) -> None:
+        if schedule.cohort not in (None, num_clients):
+            raise ValueError(
+                f"Scaff-PD asks all {num_clients} clients each round: leave cohort={schedule.cohort} out; DRFA samples"
+            )
+
+    def loss_query(self, round: Round) -> LossQuery:
+        return LossQuery(tuple(range(round.num_clients)), 0)
+
+    def draw(self, weights: Tensor, round: Round) -> Cohort:
+        """The clients that have a weight."""
+        clients = tuple(weights.nonzero()[:, 0].tolist())
+        return Cohort(clients, weights[list(clients)])
+
+    def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
+        asked, losses = list(clients), losses.to(weights)
+        before = losses if round.last_losses is None else round.last_losses.to(weights)[asked]
+        before = torch.where(before.isnan(), losses, before)
+        # Clients that fail to report neither gain nor lose.
+        slopes = torch.full_like(weights, float(losses.mean()))
+        slopes[asked] = losses + self.extrapolation * (losses - before)
+        step = self.step(round.number)
+        climbed = weights + step * (slopes + self.prox / len(weights))
+        return project_to_simplex(climbed / (1.0 + step * self.prox))
+
+
+agnostic = maker(Agnostic)
+group_dro = maker(Group)
+snapshot = maker(Snapshot)
+primal_dual = maker(PrimalDual)

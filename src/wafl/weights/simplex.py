@@ -4,8 +4,6 @@ By Michelot, "A finite algorithm for finding the projection of a point onto the 
 Optimization Theory and Applications, 1986), which needs no sorting.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

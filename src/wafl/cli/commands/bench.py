@@ -42,8 +42,7 @@ def bench(
     Whoever ends with other parameters, or clearly less accuracy, is said to have failed. Starting up, which includes
     compiling, is counted separately.
     """
-    from wafl.lab.contest.chart import chart
-    from wafl.lab.contest.contest import CLOCKS, at_home, hold, read_peers
+    from wafl.lab.contest.contest import CLOCKS, at_home, chart, hold, read_peers
     from wafl.lab.contest.work import KINDS, Size
 
     with one_line_errors():

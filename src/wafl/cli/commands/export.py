@@ -44,7 +44,7 @@ def export(
         if metrics is not None:
             if output is not None:
                 raise ValueError("--output is the file of a model: --metrics names its own file")
-            from wafl.studies.export_metrics import export_metrics
+            from wafl.studies.metrics import export_metrics
 
             written = export_metrics(run, metrics)
         else:

@@ -3,8 +3,6 @@
 Only what both have in common is used (``frame.columns``, ``frame[name].to_numpy()``), so neither is imported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 

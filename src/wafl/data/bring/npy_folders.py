@@ -5,8 +5,6 @@ A folder has all clients in one array, one after another: ``x.npy``, ``y.npy`` a
 ``x.npy`` and ``y.npy``, and perhaps ``x_test.npy`` and ``y_test.npy``.
 """
 
-from __future__ import annotations
-
 import errno
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Puts the examples of one client after another into one array."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from typing import Any

@@ -1,7 +1,5 @@
 """A picture of a data set: one row of examples per class, to see with your own eyes what was loaded."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several data sets of the same classes as domains: one client per source, and a target that no client has seen."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from wafl.base.cost import check_memory
+from wafl.base.checks import check_memory
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
-from wafl.data.named.datasets import Dataset, load_dataset
-from wafl.data.named.federate import pack
+from wafl.data.named.datasets import Dataset, load_dataset, pack
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ into this one. Files are found without importing the package. Some are pickles, 
 read: these are read from where the package is installed, and from nowhere else.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Readers of natural data: from the file of a package to one row per example."""
 
-from __future__ import annotations
-
 import csv
 import io
 import warnings

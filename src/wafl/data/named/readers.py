@@ -5,8 +5,6 @@ bytes, numbers, strings, lists and dictionaries, a MATLAB file is read only if i
 unpacks to is bounded, and an error inside a file names it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import math

@@ -5,8 +5,6 @@ also on their own pages. None of these addresses was reachable where this file w
 ``fetched_by_us``: a wrong address ends in an error, and a wrong file never gets past its checksum.
 """
 
-from __future__ import annotations
-
 import string
 import time
 from collections.abc import Generator

@@ -5,8 +5,6 @@ is computed with it. Rooms are few, so that clients of similar sizes still share
 hold that small clients do not pay for large ones.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Dataclasses and mappings of tensors, treated as one value."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, cast

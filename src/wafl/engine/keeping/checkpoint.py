@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from wafl.base.errors import CheckpointError, CheckpointWarning, UnfitCheckpointError
+from wafl.base.errors import CheckpointError, CheckpointWarning, UnfitCheckpointError, warn_user
 from wafl.base.files import remove_temporary, sealed, unsealed, whole_folder, write_whole
 from wafl.base.fingerprint import changed
 from wafl.base.json_types import parsed
-from wafl.base.warn import warn_user
 from wafl.callbacks import Callback
 from wafl.engine.keeping.journal import Journal
 from wafl.engine.keeping.signals import Signals

@@ -4,15 +4,12 @@ A step launches hundreds of small kernels, and to launch them one by one takes t
 compute them. A graph launches all of them at once.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
 
-from wafl.base.errors import SequentialWarning
-from wafl.base.warn import warn_user
+from wafl.base.errors import SequentialWarning, warn_user
 from wafl.engine.client.each_tensor import mapped, tensors_of
 from wafl.engine.client.step import Batch, Carry, step
 from wafl.engine.client.task import ClientTask, LaneInput

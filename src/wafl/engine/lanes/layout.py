@@ -1,20 +1,19 @@
-"""Lanes: the clients of all runs, computed as one batch."""
+"""Lanes: the clients of all runs, computed as one batch, as many at once as fit in memory."""
 
-from __future__ import annotations
-
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from wafl.base.options import Count
 from wafl.base.random import Key
 from wafl.engine.client.each_tensor import mapped
 from wafl.engine.client.local import LaneOutput, local_update, report_loss
 from wafl.engine.client.step import Eager, Step
-from wafl.engine.client.task import ClientTask, LaneInput
+from wafl.engine.client.task import REPORT_BATCH, ClientTask, LaneInput
 from wafl.engine.lanes.captured import Captured
-from wafl.engine.lanes.memory import lanes_that_fit
 from wafl.parts.messages import Query, Replies
 from wafl.results.progress import ClientState, Place
 from wafl.tasks.modes.one_by_one import MOST_STREAMS
@@ -42,8 +41,8 @@ class Lanes:
         pair: bool = False,
         captures: bool = False,
     ) -> None:
-        if chunk_size is not None and chunk_size < 1:
-            raise ValueError(f"chunk_size={chunk_size} must be at least 1")
+        if chunk_size is not None:
+            Count().check("chunk_size", chunk_size)
         self.client = client
         self.chunk_size = chunk_size
         self.memory = memory if memory is not None else {}
@@ -178,3 +177,39 @@ def _replies(query: Query, run: int, places: list[Place], output: LaneOutput) ->
     # Whole rows are copied several times faster by index_select than by indexing.
     vectors = {name: output.vectors[name].index_select(0, rows) for name in query.wanted}
     return Replies(query.clients, output.loss[rows], output.cost[rows], vectors)
+
+
+def lanes_that_fit(client: ClientTask, lanes: LaneInput) -> int:
+    """As many lanes as half of the free memory holds, but at least one, by counting what one lane needs."""
+    return max(1, free_bytes(lanes.params.device) // 2 // _lane_bytes(client, lanes))
+
+
+def free_bytes(device: torch.device) -> int:
+    """The free memory of a device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _lane_bytes(client: ClientTask, lanes: LaneInput) -> int:
+    """The bytes of a lane: parameters, gradient, batch, their copies, activations for autograd, and all batches."""
+    largest = int(client.examples.num_examples.max())
+    batch = min(max(client.work.batch_size or largest, REPORT_BATCH), largest)
+    params = lanes.params[:1]
+    x = params.new_zeros(batch, *client.examples.shape)
+    kept = 0
+
+    def count(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal kept
+        kept += tensor.nbytes
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), torch.enable_grad():
+        client.task.call(params[0].clone().requires_grad_(), x)
+    memory = sum(kept[0].nbytes for kept in lanes.memory.values())
+    vectors = sum(vector[0].nbytes for vector in lanes.vectors.values())
+    # Drawing one example of one step takes 64 bytes: its number, and what is compared and sorted on the way.
+    drawn = 64 * max(client.work.num_steps([largest])) * client.batch_room(largest)
+    again = client.local.gradients - 1  # each has its own place, gradient and moved examples
+    models, batches = 6 + 2 * again, 8 + 2 * again
+    return models * params.nbytes + 4 * vectors + batches * x.nbytes + 3 * kept + 4 * memory + drawn

@@ -5,8 +5,6 @@ for differential privacy" (ICML 2018): k releases with the noise multiplier z ar
 ``mu = sqrt(k) / z``, and ``delta(epsilon) = Phi(mu / 2 - epsilon / mu) - exp(epsilon) Phi(-mu / 2 - epsilon / mu)``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -7,8 +7,6 @@ most C, so each round in which a client takes part is a Gaussian mechanism with 
 from the seed, which is no secret, so nothing is gained by their being random.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

@@ -22,7 +22,7 @@ from wafl.base.files import write_whole
 from wafl.callbacks import Callback, Moment
 from wafl.config.experiment import Experiment
 from wafl.data.unpack import read_npz
-from wafl.engine.lanes.memory import free_bytes
+from wafl.engine.lanes.layout import free_bytes
 from wafl.flower.server.bulletin import Bulletin
 from wafl.flower.server.certify import certify
 from wafl.flower.server.exchange import Post

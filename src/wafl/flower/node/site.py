@@ -16,7 +16,7 @@ from wafl.config.own_code import imported
 from wafl.config.plan import make_clients
 from wafl.data import client_files as data_folder
 from wafl.data.federation import Federation
-from wafl.engine.lanes.memory import free_bytes
+from wafl.engine.lanes.layout import free_bytes
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@ All clients of a cohort take each step together, rows are gathered into memory t
 down instead of derived. What any library adds to this is its price.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """The contestant: wafl."""
 
-from __future__ import annotations
-
 from wafl.engine.fit import fit
 from wafl.lab.contest.shared.handed import Params, Train, Work, compete
 from wafl.lab.contest.work import BATCH, EPOCHS, SEED, opened

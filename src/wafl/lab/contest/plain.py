@@ -1,15 +1,63 @@
-"""The contestant: a plain loop in PyTorch."""
+"""The opponent: WAFL and FedAvg as a careful person writes them in plain PyTorch.
 
-from __future__ import annotations
+One client after another, a preallocated tensor a client, ``nn.Module`` and ``torch.optim.SGD``, the inner
+ascent by autograd on the inputs with gradients for the inputs alone. It is handed the cohorts and batches
+that wafl drew, so that both sides do the same work on the same examples and end with the same parameters.
+"""
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
-from wafl.lab.contest import sequential
 from wafl.lab.contest.shared.handed import Params, Train, Work, compete
 from wafl.lab.contest.work import opened
+
+Rows = Callable[[int, int], Iterator[Tensor]]
+
+
+def train(
+    model: nn.Module,
+    clients: list[tuple[Tensor, Tensor]],
+    cohorts: list[list[int]],
+    batches: Rows,
+    learning_rate: float,
+    gamma: float | None,
+    steps: int,
+) -> nn.Module:
+    """The trained model; ``batches(round, client)`` yields the rows of each local step; ``gamma=None`` is FedAvg."""
+    server = copy.deepcopy(model)
+    for round_, cohort in enumerate(cohorts):
+        total = sum(len(clients[client][0]) for client in cohort)
+        mean = {name: torch.zeros_like(value) for name, value in server.state_dict().items()}
+        for client in cohort:
+            local = copy.deepcopy(server)
+            optimizer = torch.optim.SGD(local.parameters(), lr=learning_rate)
+            x, y = clients[client]
+            for rows in batches(round_, client):
+                inputs, labels = x[rows], y[rows]
+                if gamma is not None:
+                    inputs = ascend(local, inputs, labels, gamma, steps)
+                optimizer.zero_grad()
+                functional.cross_entropy(local(inputs), labels).backward()
+                optimizer.step()
+            for name, value in local.state_dict().items():
+                mean[name] += value * (len(x) / total)
+        server.load_state_dict(mean)
+    return server
+
+
+def ascend(model: nn.Module, x: Tensor, y: Tensor, gamma: float, steps: int) -> Tensor:
+    """The inputs after gradient ascent on ``loss - gamma ||x_adv - x||^2`` with the step ``1 / (2 gamma)``."""
+    x_adv = x.clone()
+    for _ in range(steps):
+        x_adv.requires_grad_(True)
+        objective = functional.cross_entropy(model(x_adv), y, reduction="sum") - gamma * (x_adv - x).square().sum()
+        (gradient,) = torch.autograd.grad(objective, x_adv)
+        x_adv = x_adv.detach() + gradient / (2.0 * gamma)
+    return x_adv
 
 
 def prepare(work: Work) -> Train:
@@ -21,12 +69,12 @@ def prepare(work: Work) -> Train:
     def batches(round_: int, client: int) -> Iterator[Tensor]:
         return map(torch.from_numpy, work.batches(round_, cohorts[round_].index(client)))
 
-    def train(rounds: int) -> Params:
+    def rounds_of(rounds: int) -> Params:
         settings = about["learning_rate"], about["gamma"], about["steps"]
-        trained = sequential.train(model, shards, cohorts[:rounds], batches, *settings)
+        trained = train(model, shards, cohorts[:rounds], batches, *settings)
         return {name: value.numpy() for name, value in trained.state_dict().items()}
 
-    return train
+    return rounds_of
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """The work that contestants share: made once, with the cohorts and batches that wafl draws."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -6,8 +6,6 @@ command goes on after an interruption. Nothing in the numbers depends on the tim
 bit.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,14 +1,11 @@
 """The tables of the pages, as Markdown, from numbers alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wafl.lab.diverged import diverged
 from wafl.lab.leaderboard.measure import COLUMNS
-from wafl.lab.statistics import Mean, average_ranks, critical_difference, mean_of, paired
+from wafl.lab.statistics import Mean, average_ranks, critical_difference, diverged, mean_of, paired
 
 BASE = "FedAvg"
 

@@ -1,7 +1,5 @@
 """The data sets of the leaderboard: who trains, who is unseen, and who is only tuned on, split by split."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache

@@ -1,15 +1,12 @@
 """Pictures from the numbers of an experiment alone: nothing is trained."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wafl.lab.diverged import diverged
-from wafl.lab.statistics import Mean, mean_of
+from wafl.lab.statistics import Mean, diverged, mean_of
 from wafl.report.plotting import COLORS, MARKERS, METHODS
 
 Rows = list[dict[str, Any]]

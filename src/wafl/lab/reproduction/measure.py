@@ -1,7 +1,5 @@
 """Saved runs under several attacks: accuracy and loss of every run, seed by seed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ Nothing here looks at a target. Held-out examples can be moved so, to judge tria
 can have the shape of such moves (:func:`ball`), and training images can be moved so at random (:func:`augmented`).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import cache

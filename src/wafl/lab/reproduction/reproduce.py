@@ -4,16 +4,18 @@ What is finished is never done again: every method has its own folder and is kep
 whose numbers are there is only drawn.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from hashlib import sha256
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
 
 from wafl.attacks import Attack
 from wafl.base.errors import ConfigError, DivergedError, TrainingWarning
@@ -27,7 +29,6 @@ from wafl.data.named.cache import data_folder
 from wafl.lab import domains
 from wafl.lab.reproduction.draw import draw
 from wafl.lab.reproduction.experiments import Part
-from wafl.lab.reproduction.jobs import each
 from wafl.lab.reproduction.measure import measured
 from wafl.lab.reproduction.placement import Placement
 from wafl.studies.folder import StudyFolder, provenance, to_toml
@@ -224,3 +225,29 @@ def _searched(method: MethodTable, experiment: Experiment) -> list[str]:
         return list(method.options)
     declared = make_entry(method, experiment.schedule).method.declared()
     return [option for option, (_, value) in declared.items() if value is not None]
+
+
+Result = TypeVar("Result")
+
+
+def each(make: Callable[[str], Result], names: Sequence[str], jobs: int) -> Iterator[tuple[str, Result]]:
+    """``(name, make(name))`` of all names, as they are finished, ``jobs`` at once; one at a time stays in this process.
+
+    What can be made is made: the first error comes after the last result. The processes share torch's threads, and must
+    be able to import ``make``.
+    """
+    if jobs == 1 or len(names) < 2:
+        for name in names:
+            yield name, make(name)
+        return
+    threads = max(1, torch.get_num_threads() // jobs)
+    failed: BaseException | None = None
+    with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
+        pending = {pool.submit(make, name): name for name in names}
+        for done in as_completed(pending):
+            if (error := done.exception()) is None:
+                yield pending[done], done.result()
+            else:
+                failed = failed or error
+    if failed is not None:
+        raise failed

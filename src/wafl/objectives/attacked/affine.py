@@ -3,8 +3,6 @@
 Reisizadeh et al., "Robust federated learning: the case of affine distribution shifts" (NeurIPS 2020).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Annotated

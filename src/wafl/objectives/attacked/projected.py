@@ -4,8 +4,6 @@ Madry et al., "Towards deep learning models resistant to adversarial attacks" (I
 Goodfellow et al., "Explaining and harnessing adversarial examples" (ICLR 2015).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import reduce
@@ -14,7 +12,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.base.bounds import DATA, Bounds, check_bounds, check_inside
+from wafl.base.bounds import DATA, Bounds, check_bounds
 from wafl.base.checks import check_space
 from wafl.base.norms import power_norm, typical_length
 from wafl.base.options import Box, Choice, Count, Positive, Range, Tunable, frozen, maker
@@ -30,6 +28,7 @@ from wafl.objectives.base import (
     lane_scalar,
     move_at_layer,
 )
+from wafl.objectives.capture import check_inside
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 

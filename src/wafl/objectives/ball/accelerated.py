@@ -6,8 +6,6 @@ the fixed-point iteration never descends, but near the concavity limit it conver
 After every four full steps the rest is taken at once; an example that would descend by it stays with its full steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
@@ -15,8 +13,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from wafl.base.capture import everywhere
 from wafl.objectives.ball.ascent import not_lower
+from wafl.objectives.capture import everywhere
 
 TURN = 4
 """How many full steps are taken between two extrapolations: the first of them settle all but the slowest direction."""

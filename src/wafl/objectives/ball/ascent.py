@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wafl.base.capture import everywhere
 from wafl.base.norms import power_norm
 from wafl.objectives.ball.staircase import crossing
+from wafl.objectives.capture import everywhere
 
 
 @dataclass(frozen=True)

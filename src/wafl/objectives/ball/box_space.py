@@ -1,17 +1,15 @@
 """The l2 ascent of a linear model within bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from wafl.base.bounds import Box, check_inside
-from wafl.base.capture import everywhere
+from wafl.base.bounds import Box
 from wafl.objectives.ball.ascent import close, settling
 from wafl.objectives.ball.class_space import ClassSpace
 from wafl.objectives.base import Move
+from wafl.objectives.capture import check_inside, everywhere
 from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 

@@ -1,7 +1,5 @@
 """The l2 ascent of a linear model, in as many dimensions as it has outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

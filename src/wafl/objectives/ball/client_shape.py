@@ -1,7 +1,5 @@
 """The shape of how clients differ, found from the means of their classes: no example is needed in one place."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Annotated
@@ -9,7 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from wafl.base.cost import check_memory
+from wafl.base.checks import check_memory
 from wafl.base.options import frozen
 from wafl.objectives.ball.shape import CLIENTS, Shape
 

@@ -1,15 +1,13 @@
 """The ascent on the inputs themselves: any model, norm, power and bounds."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
-from wafl.base.bounds import Box, check_inside
-from wafl.base.capture import everywhere
+from wafl.base.bounds import Box
 from wafl.base.norms import power_norm
 from wafl.objectives.ball.ascent import Room, backtrack, close, linear_maximizer, settling
 from wafl.objectives.base import Move
+from wafl.objectives.capture import check_inside, everywhere
 from wafl.tasks.inputs import Inputs, shared
 from wafl.tasks.problem import Problem
 

@@ -18,8 +18,6 @@ local steps, and rises while they cost more, by a factor in proportion. One step
 changes from one to the next.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

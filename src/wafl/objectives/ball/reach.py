@@ -4,8 +4,6 @@ A gamma that is learned from round to round lags behind the model. So a batch th
 radius gets a gamma of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -6,8 +6,6 @@ would give the examples with the largest losses, and so garbage, *more* weight: 
 center is the best explained reweighting of the data, an infimum, so that garbage loses weight. That sign is ours.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Annotated

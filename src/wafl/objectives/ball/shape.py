@@ -4,8 +4,6 @@ With ``x' = x + A v`` the cost is ``||v||``: a shaped ball is a round one in ano
 the weights ``W A``, and its Gram matrix is ``W A A^T W^T``.
 """
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any, Final, cast

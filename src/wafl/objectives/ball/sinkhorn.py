@@ -4,8 +4,6 @@ Wang, Gao and Xie, "Sinkhorn distributionally robust optimization" (2109.11926, 
 squared l2 cost and the Gaussian that it makes of each example.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Annotated

@@ -5,8 +5,6 @@ how steep a coordinate must be to move at all. Coordinates drop out one by one a
 them is a staircase.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

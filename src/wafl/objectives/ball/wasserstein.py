@@ -5,8 +5,6 @@ after Sinha et al., "Certifying some distributional robustness with principled a
 (ICLR 2018).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
 """Objectives that add something to the loss: TRADES, CalFAT, IRM, FedSR.
 
-One file each; a new one is a file here and a preset in ``methods/penalties.py``.
+A new one is a class here and a preset in ``methods/penalties.py``.
 """

@@ -6,8 +6,6 @@ representation; here the network's own layer gives the mean, and the spread is o
 network will do.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, ClassVar
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from wafl.attacks import Attack, WassersteinShift
-from wafl.base.digits import rounded
+from wafl.base.describe import rounded
 from wafl.base.norms import norm_name
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation

@@ -1,7 +1,5 @@
 """What trackers share: one log per run, opened late, and complete whatever happened before."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """MLflow: one of its runs per run, through its client, so that runs side by side never mix."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """TensorBoard: one folder of event files per run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Weights & Biases: one of its runs per run, online or offline."""
 
-from __future__ import annotations
-
 import os
 from hashlib import sha256
 from pathlib import Path

@@ -4,8 +4,6 @@ Each convolution, with the ReLU and the pooling that follow it, is one kernel fo
 ascent repeats; gradients in the parameters, once per local step, are left to the layers themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Kernels written for a GPU, where there is Triton to compile them."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Convolution, ReLU and 2 x 2 max pooling: on a GPU, what follows the convolution is one kernel, with the same bits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

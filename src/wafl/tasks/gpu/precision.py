@@ -5,8 +5,6 @@
 moves, losses and sums stay float32, and so does a linear model, whose time goes into reading the examples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar

@@ -3,8 +3,6 @@
 Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting" (JMLR 2014).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ With the ball at a layer's output ``h(x)``, the robust loss is ``sup over d of l
 envelope theorem its gradient in the parameters is taken at a fixed d, so layers before the named one learn as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
@@ -36,8 +34,9 @@ def output_of(module: nn.Module, layer: str, run: Callable[[], Tensor]) -> Tenso
     if not found:
         raise ValueError(f"space={layer!r}: the model never calls this layer; it has: {_names(module)}")
     if not isinstance(found[0], Tensor) or not found[0].is_floating_point():
+        kind = f"one of type {found[0].dtype}" if isinstance(found[0], Tensor) else f"a {type(found[0]).__name__}"
         raise ValueError(
-            f"space={layer!r}: this layer does not give a floating-point tensor, but {_kind(found[0])}: name another, "
+            f"space={layer!r}: this layer does not give a floating-point tensor, but {kind}: name another, "
             f"or put torch.nn.Identity() where the ball is to be and name that; the model has: {_names(module)}"
         )
     return found[0]
@@ -124,7 +123,3 @@ def find_layer(module: nn.Module, layer: str) -> nn.Module:
 def _names(module: nn.Module) -> str:
     names = [name for name, _ in module.named_modules() if name]
     return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") or "none"
-
-
-def _kind(value: Any) -> str:
-    return f"one of type {value.dtype}" if isinstance(value, Tensor) else f"a {type(value).__name__}"

@@ -1,7 +1,5 @@
 """Lanes one after another, for models that ``torch.func`` cannot batch: plain autograd, the same numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar

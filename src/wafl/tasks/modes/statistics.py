@@ -5,8 +5,6 @@ example then depends on the others of its batch, and no objective can move it by
 computes what it computes in evaluation, and only its running mean and variance follow the batches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial

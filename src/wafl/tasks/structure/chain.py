@@ -4,8 +4,6 @@ The derivatives are autograd's own and have its bits. Autograd itself takes as l
 network takes to compute.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

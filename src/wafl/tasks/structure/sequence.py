@@ -1,11 +1,16 @@
-"""What a model is made of: plain layers, one after another."""
+"""What a model is made of: plain layers, one after another, and how much work its convolutions are.
 
-from __future__ import annotations
+The work decides whether a CPU computes lanes together. A small convolution takes longer to call than to compute, so all
+lanes go into one call. A large one keeps the processor busy by itself, and the convolution of many lanes, whose filters
+differ, is slower than one convolution after another.
+"""
 
+from collections.abc import Callable
 from functools import cache
+from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 HARMLESS = {"__init__", "__repr__", "extra_repr", "__annotate__", "__annotate_func__"}
 """What a subclass may have of its own and still compute what its parent computes."""
@@ -42,3 +47,26 @@ def _replaced_by_subclass(own: type[nn.Module], kind: type[nn.Module]) -> bool:
 def _counts(name: str, part: object) -> bool:
     """Not what Python itself notes about a class, such as its docstring."""
     return callable(part) or not name.startswith("__")
+
+
+BUSY = 500_000
+"""With more products per example than this, a lane keeps a processor busy (``benchmarks/convolutions.py``)."""
+
+
+def convolution_products(module: nn.Module, run: Callable[[], object]) -> int:
+    """How many products of numbers convolutions take while ``run`` calls the module."""
+    found: list[int] = []
+
+    def count(layer: nn.Module, args: Any, output: Tensor) -> None:
+        found.append(output.numel() * cast(nn.Conv2d, layer).weight[0].numel())
+
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)]
+    if not layers:
+        return 0
+    handles = [layer.register_forward_hook(count) for layer in layers]
+    try:
+        run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return sum(found)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from wafl.attacks import WassersteinShift
 from wafl.base.checks import check_seed, check_space
-from wafl.base.digits import rounded
+from wafl.base.describe import rounded
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import check_norm
 from wafl.base.shown import shows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from wafl.base.digits import rounded
+from wafl.base.describe import rounded
 from wafl.tasks.task import Task
 from wafl.theory.certificates.dual import Surrogate, minimize_dual, search_dual
 from wafl.theory.certificates.mixture import Means

@@ -1,7 +1,5 @@
 """The Lipschitz constants of the paper's assumptions, and what follows from them."""
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from wafl.base.bounds import check_box
 from wafl.base.checks import check_positive
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import check_norm, dual
+from wafl.base.options import NotNegative, Positive
 from wafl.data.bring.arrays import as_array
 from wafl.data.federation import Federation
 from wafl.data.labels import count_classes
@@ -144,10 +143,8 @@ def constants(
     (2.8284, 'exact')
     """
     check_norm(norm)
-    if not label_cost > 0:
-        raise ValueError(f"label_cost={label_cost} must be positive; inf keeps labels fixed")
-    if not (reach >= 0 and math.isfinite(reach)):
-        raise ValueError(f"reach={reach} must be finite and at least 0")
+    Positive("; inf keeps labels fixed", infinite=True).check("label_cost", label_cost)
+    NotNegative.check("reach", reach)
     task, params = task_of(model, loss)
     clients = data if isinstance(data, Federation) else _alone(data)
     check_fitness(Problem(task, params[None]), *first_example(clients, params), clients.num_classes)

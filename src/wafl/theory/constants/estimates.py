@@ -1,7 +1,5 @@
 """The largest slope and curvature that a search finds at given examples: never more than the true value."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
@@ -42,7 +40,7 @@ def largest_curvature(task: Task, params: Tensor, x: Tensor, y: Tensor, norm: fl
 
 
 def _curvature_together(task: Task, params: Tensor, x: Tensor, y: Tensor, norm: float) -> float:
-    """The same for a model that ``vmap`` cannot call: an example's loss does not depend on the others."""
+    """The largest curvature for a model that ``vmap`` cannot call: no example's loss depends on the others."""
     steepest = vmap(partial(_steepest, norm=norm))
 
     def bent(v: Tensor) -> Tensor:

@@ -16,8 +16,6 @@ with ``slope`` and ``bend`` those of the last layer's input.
 Layers that rescale their weights (:mod:`wafl.models.layers`) count with the weights that they use, in float64.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, cast

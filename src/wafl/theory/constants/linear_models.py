@@ -34,8 +34,6 @@ A row of Frobenius norm C has a dual norm of at most C for l2 and l1 and ``sqrt(
 ``L_z`` and ``L_zz``.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

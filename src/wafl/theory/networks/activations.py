@@ -6,8 +6,6 @@ With f the activation, c the center and every p within ``width`` of it, *secants
 is narrow where f saturates. All functions are elementwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,6 +18,8 @@ BISECTIONS = 12
 
 @dataclass(frozen=True)
 class Strip:
+    """Two parallel lines that an activation stays between: their slope, and how far each is from the center's value."""
+
     slope: Tensor
     low: Tensor
     high: Tensor
@@ -40,7 +40,7 @@ class Activation(Protocol):
 
 @dataclass(frozen=True)
 class Straight:
-    """No activation at all."""
+    """The identity, for layers without an activation."""
 
     def __call__(self, p: Tensor) -> Tensor:
         return p

@@ -15,8 +15,6 @@ For a network of linear layers ``W_l`` and activations f (ReLU, tanh, sigmoid), 
 Either line holds for every distance up to t.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -86,11 +86,11 @@ class Margins:
         return slopes * (math.sqrt(features) if dual(norm) == 1 else 1.0)
 
     def scaled(self, factor: float) -> Margins:
-        """The same of all outputs times a factor."""
+        """The margins of all outputs times a factor."""
         return replace(self, slopes=factor * self.slopes, rows=factor * self.rows)
 
     def distance_to_error(self, x: Tensor, outputs: Tensor, y: Tensor, norm: float, slack: float = 0.0) -> Tensor:
-        """No example ``x [n, d]`` is nearer to where another class has at least the output of its own; 0 for errors.
+        """How far each example ``x [n, d]`` is at least from where another class has its class's output; 0 for errors.
 
         ``(s_y - s_j) / K_yj``, or how far the lines around the example stay below zero, if that is farther. Leads are
         taken to be smaller by ``slack`` and by what float64 may have lost of outputs of this size.
@@ -126,7 +126,7 @@ _KNOWN: WeakKeyDictionary[Task, tuple[Tensor, int, Margins | None]] = WeakKeyDic
 
 
 def margins_of(task: Task, params: Tensor, features: int) -> Margins | None:
-    """What is known at the parameters ``[P]``; None if a layer is not known, or the loss is not one of margins.
+    """What is known of the margins at the parameters ``[P]``; None if a layer is unknown, or the loss has none.
 
     ``features`` is the dimension of the inputs.
     """
@@ -135,7 +135,7 @@ def margins_of(task: Task, params: Tensor, features: int) -> Margins | None:
 
 
 def leads_of(task: Task, params: Tensor, features: int) -> Margins | None:
-    """The same for any loss; None if a layer is not known and the model declares no bound."""
+    """What is known of the margins, whatever the loss; None if a layer is unknown and the model declares no bound."""
     found = _KNOWN.get(task)
     if found is None or found[1] != features or not torch.equal(found[0], params):
         found = params.clone(), features, _margins(task, params, features)

@@ -1,12 +1,11 @@
 """How fast Algorithm 1 converges: the paper's convergence theorem, in a form that can be computed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wafl.base.checks import check_positive
+from wafl.base.options import Count, NotNegative
 from wafl.theory.constants.assumptions import Constants
 from wafl.theory.paper.generalization import check_weights
 from wafl.theory.paper.theorem import Bound, require, root
@@ -14,7 +13,7 @@ from wafl.theory.paper.theorem import Bound, require, root
 
 @dataclass(frozen=True)
 class Rate(Bound):
-    """``best_learning_rate`` minimizes the bound; ``paper_learning_rate`` is the paper's choice."""
+    """A bound at a learning rate; ``best_learning_rate`` minimizes it, ``paper_learning_rate`` is the paper's."""
 
     learning_rate: float = math.nan
     best_learning_rate: float = math.nan
@@ -75,11 +74,9 @@ def convergence(
         ("heterogeneity", heterogeneity),
         ("weight_decay", weight_decay),
     ):
-        if not (value >= 0 and math.isfinite(value)):
-            raise ValueError(f"{name}={value} must be finite and at least 0")
+        NotNegative.check(name, value)
     for name, count in (("rounds", rounds), ("local_steps", local_steps)):
-        if count < 1:
-            raise ValueError(f"{name}={count} must be at least 1")
+        Count().check(name, count)
     require(constants.convex, "the loss is not convex in the parameters: the theorem needs a linear model")
     require(
         constants.params_radius is not None,

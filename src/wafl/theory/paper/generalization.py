@@ -10,18 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from wafl.base.checks import check_positive
+from wafl.base.options import Count, NotNegative, Positive, Range, frozen
 from wafl.theory.constants.assumptions import Constants
 from wafl.theory.paper.theorem import Bound, require, require_proven, root
 
+DELTA = Range(0.0, 1.0, ": it is the probability with which the bound may fail", low_open=True, high_open=True)
 ENTROPY = 1.3526
 """At least ``integral of sqrt(log(1 + 2 / u)) over 0 <= u <= 1``: the entropy of a ball, by the volume of its nets."""
 
 
 @dataclass(frozen=True)
 class Sandwich(Bound):
-    """``surrogate_excess`` minus and plus ``value`` encloses the excess risk of every distribution in the ball."""
+    """A bound from both sides: the excess risk of every distribution in the ball is ``surrogate_excess +- value``."""
 
     surrogate_excess: float = 0.0
 
@@ -113,9 +116,10 @@ def robust_generalization(
         optimization_gap: how far training stopped above the best surrogate.
         gamma_star: the minimizer of the dual; if given, the paper's value is reported too.
     """
+    NotNegative.check("optimization_gap", optimization_gap)
     sandwich = excess_risk_sandwich(constants, gamma=gamma, radius=radius, gamma_star=gamma_star)
     statistics = _statistics(constants, client_weights, num_examples, gamma, delta)
-    terms = {**statistics, "optimization": _check_gap(optimization_gap), **sandwich.terms}
+    terms = {**statistics, "optimization": optimization_gap, **sandwich.terms}
     paper = None
     if sandwich.paper is not None:
         printed = _paper_statistics(constants, client_weights, num_examples, delta, levels=2)
@@ -152,12 +156,13 @@ def generalization_to_truth(
         optimization_gap: how far training stopped above the best surrogate.
     """
     check_positive("gamma", gamma)
+    NotNegative.check("optimization_gap", optimization_gap)
     statistics = _statistics(constants, client_weights, num_examples, gamma, delta)
     require_proven(L_z=constants.L_z)
     steep = float(constants.L_z)
     terms = {
         **statistics,
-        "optimization": _check_gap(optimization_gap),
+        "optimization": optimization_gap,
         "L_z^2 / (4 gamma)": steep**2 / (4.0 * gamma),
     }
     inputs, paper = {"gamma": gamma, "delta": delta}, None
@@ -169,30 +174,21 @@ def generalization_to_truth(
     return Bound("excess risk on the true mixture", terms, paper, inputs)
 
 
-@dataclass(frozen=True)
+@frozen
 class Concentration:
     """The constants of Fournier and Guillin (2015, theorem 2) for a distribution with finite ``E exp(||Z||^alpha)``.
 
     No universal values of c1 and c2 are known: they depend on the distribution, and one pair must hold for all clients
-    and the target. ``dimension`` is the dimension of the examples.
+    and the target.
 
     >>> Concentration(c1=2.0, c2=1.0, alpha=3.0, dimension=2).squared_distance(200, 0.1) < 0.2
     True
     """
 
-    c1: float
-    c2: float
-    alpha: float
-    dimension: int
-
-    def __post_init__(self) -> None:
-        if not (self.c1 >= 1 and math.isfinite(self.c1)):
-            raise ValueError(f"c1={self.c1} must be finite and at least 1: a probability is bounded at every distance")
-        check_positive("c2", self.c2)
-        if not (self.alpha > 2 and math.isfinite(self.alpha)):
-            raise ValueError(f"alpha={self.alpha} must exceed 2 and be finite: W_2 needs that many moments")
-        if self.dimension < 1:
-            raise ValueError(f"dimension={self.dimension} must be at least 1")
+    c1: Annotated[float, Range(1.0, hint=": a probability is bounded at every distance"), "The factor of the bound."]
+    c2: Annotated[float, Positive(), "The rate in its exponent."]
+    alpha: Annotated[float, Range(2.0, hint=": W_2 needs that many moments", low_open=True), "The power of the moment."]
+    dimension: Annotated[int, Count(), "The dimension of the examples."]
 
     def squared_distance(self, num_examples: int, delta: float) -> float:
         """The rho-hat that ``W_2^2(empirical, true)`` exceeds with probability at most ``delta``.
@@ -201,9 +197,8 @@ class Concentration:
         more than 4 and ``(x / log(2 + 1/x))^2`` for exactly 4; and ``c1 exp(-c2 n x^(alpha/2))`` for ``x > 1``. This
         bounds a squared distance: its root bounds the distance.
         """
-        _check_delta(delta)
-        if num_examples < 1:
-            raise ValueError(f"num_examples={num_examples} must be at least 1")
+        DELTA.check("delta", delta)
+        Count().check("num_examples", num_examples)
         rate = max(math.log(self.c1 / delta), 0.0) / (self.c2 * num_examples)
         if rate > 1.0:
             return rate ** (2.0 / self.alpha)
@@ -272,7 +267,7 @@ def distance_to_target(
         label_cost: with which the distance was measured; None if it was measured between inputs alone.
         delta: the probability that the bound fails.
     """
-    _check_distance(empirical_distance)
+    NotNegative.check("distance", empirical_distance)
     if label_cost is not None:
         _require_moving_labels(label_cost)
     sampling = _sampling_radius(client_weights, num_examples, concentration, delta)
@@ -312,7 +307,7 @@ def distance_to_client(
         delta: the probability that the bound fails.
     """
     for value in squared_distances:
-        _check_distance(value)
+        NotNegative.check("distance", value)
     weights = check_weights(client_weights, num_examples)
     if not 0 <= client < len(weights):
         raise ValueError(f"client={client} must lie in 0 .. {len(weights) - 1}")
@@ -336,7 +331,7 @@ def distance_to_client(
 def _sampling_radius(
     client_weights: Sequence[float], num_examples: Sequence[int], concentration: Concentration, delta: float
 ) -> Bound:
-    _check_delta(delta)
+    DELTA.check("delta", delta)
     weights = check_weights(client_weights, num_examples)
     level, count = delta / (2.0 * len(weights)), len(weights)
     pairs = list(zip(weights, num_examples, strict=True))
@@ -350,8 +345,8 @@ def _sampling_radius(
 def _statistics(
     constants: Constants, client_weights: Sequence[float], num_examples: Sequence[int], gamma: float, delta: float
 ) -> dict[str, float]:
-    """The terms that vanish with more examples."""
-    _check_delta(delta)
+    """The two terms that vanish with more examples: the complexity of the models, and the price of confidence."""
+    DELTA.check("delta", delta)
     weights = check_weights(client_weights, num_examples)
     params_radius = _require_ball(constants)
     require_proven(L_theta=constants.L_theta, max_loss=constants.max_loss, L_zz=constants.L_zz)
@@ -371,7 +366,7 @@ def _statistics(
 def _paper_statistics(
     constants: Constants, client_weights: Sequence[float], num_examples: Sequence[int], delta: float, levels: int
 ) -> float:
-    """The same two terms as the paper has them, client by client, with 3 / 2 for the entropy integral."""
+    """The sum of both terms as the paper has them, client by client, with 3 / 2 for the entropy integral."""
     inverse_roots = sum(w / math.sqrt(n) for w, n in zip(client_weights, num_examples, strict=True))
     complexity = 1.5 * _require_ball(constants) * constants.L_theta * math.sqrt(constants.num_params)
     deviation = 2.0 * constants.max_loss * math.sqrt(2.0 * math.log(levels * len(client_weights) / delta))
@@ -397,6 +392,7 @@ def _require_ball(constants: Constants) -> float:
 
 
 def check_weights(client_weights: Sequence[float], num_examples: Sequence[int]) -> list[float]:
+    """The client weights as plain numbers; refuses those off the simplex, and clients without examples."""
     weights = [float(weight) for weight in client_weights]
     if len(weights) != len(num_examples) or not weights:
         raise ValueError(f"{len(weights)} client weights and {len(num_examples)} sizes: give one of each per client")
@@ -407,19 +403,3 @@ def check_weights(client_weights: Sequence[float], num_examples: Sequence[int]) 
     if min(num_examples) < 1:
         raise ValueError(f"num_examples={min(num_examples)} must be at least 1 for every client")
     return weights
-
-
-def _check_delta(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise ValueError(f"delta={delta} must lie in (0, 1): it is the probability with which the bound may fail")
-
-
-def _check_gap(optimization_gap: float) -> float:
-    if not (optimization_gap >= 0 and math.isfinite(optimization_gap)):
-        raise ValueError(f"optimization_gap={optimization_gap} must be finite and at least 0")
-    return optimization_gap
-
-
-def _check_distance(distance: float) -> None:
-    if not (distance >= 0 and math.isfinite(distance)):
-        raise ValueError(f"distance={distance} must be finite and at least 0")

@@ -1,7 +1,5 @@
 """Appendix A: the perturbations of single examples that adversarial training allows lie inside a Wasserstein ball."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +8,7 @@ from torch import Tensor
 
 from wafl.base.checks import check_positive
 from wafl.base.norms import check_norm, power_norm
+from wafl.base.options import Choice
 
 
 def inside_ball(
@@ -35,8 +34,7 @@ def inside_ball(
     """
     check_positive("radius", radius)
     check_norm(norm)
-    if power not in (1, 2):
-        raise ValueError(f"power={power} must be 1 or 2, the order of the distance")
+    Choice((1, 2), ", the order of the distance").check("power", power)
     given = torch.as_tensor(perturbations)
     rounding = 8.0 * torch.finfo(given.dtype).eps if given.is_floating_point() else 0.0
     moves = given.to(torch.float64)

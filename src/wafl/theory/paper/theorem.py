@@ -1,7 +1,5 @@
 """What a theorem says for given numbers: its terms, their sum, and the paper's own version."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -12,7 +10,7 @@ from wafl.theory.constants.constant import Constant
 
 @dataclass(frozen=True)
 class Bound:
-    """``terms`` add up to ``value``; ``paper`` is what the paper's statement gives, if it differs.
+    """What a theorem says: ``terms`` that add up to ``value``; ``paper`` is the paper's own value, if it differs.
 
     >>> bound = Bound("distance", {"sampling": 1.0, "between": 2.0}, paper=2.5)
     >>> bound.value, bound.largest
@@ -40,12 +38,13 @@ class Bound:
 
 
 def require(condition: bool, message: str) -> None:
-    """Check a precondition of a theorem, with a message if it fails."""
+    """Refuse a theorem whose precondition fails, with a message."""
     if not condition:
         raise PreconditionError(message)
 
 
 def require_proven(**constants: Constant) -> None:
+    """Refuse constants that are infinite, or only estimates."""
     for name, value in constants.items():
         fault = "an estimate" if value.kind == "estimate" else "infinite"
         require(

@@ -22,28 +22,21 @@ share of at least its delta-quantile of all clients is at most ``V_(j)``: exact 
 ``j / (K + 1)`` or more.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import Annotated
 
 from wafl.base.errors import PreconditionError
+from wafl.base.options import NotNegative, frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Population:
-    """The population behind the numbers of some of its clients.
+    """The population behind the numbers of some of its clients."""
 
-    Args:
-        values: one number per client, in ``[0, most]``.
-        most: what no client's number is above.
-        delta: the probability with which each of the statements about all clients may fail.
-    """
-
-    values: Sequence[float]
-    most: float
-    delta: float
+    values: Annotated[Sequence[float], "One number per client, in ``[0, most]``."]
+    most: Annotated[float, "What no client's number is above."]
+    delta: Annotated[float, "The probability with which each of the statements about all clients may fail."]
 
     @property
     def width(self) -> float:
@@ -53,11 +46,11 @@ class Population:
         return float(ksone.isf(self.delta, len(self.values)))
 
     def upper_mean(self) -> float:
-        """At least the mean over all clients."""
+        """An upper bound on the mean over all clients."""
         return math.fsum(share * value for share, value in self._worst())
 
     def upper_quantile(self, share: float) -> float:
-        """At least this share of all clients has a number that is no larger."""
+        """A number that at least this share of all clients does not exceed."""
         from scipy.stats import beta
 
         if not 0.0 < share < 1.0:
@@ -73,7 +66,7 @@ class Population:
         )
 
     def next_client(self, probability: float) -> float:
-        """One more client's number is no larger, with this probability over all K + 1 clients."""
+        """A number that one more client does not exceed, with this probability over all K + 1 clients."""
         if not 0.0 < probability < 1.0:
             raise ValueError(f"probability={probability} must lie between 0 and 1")
         place = math.ceil((len(self.values) + 1) * probability - 1e-9)
@@ -85,8 +78,8 @@ class Population:
         return sorted(self.values)[max(place, 1) - 1]
 
     def upper_mean_within_kl(self, radius: float) -> float:
-        """At least the mean over any population whose KL divergence from this one is at most ``radius``."""
-        _check_radius(radius)
+        """An upper bound on the mean over any population within a KL divergence of ``radius``."""
+        NotNegative.check("radius", radius)
         worst = self._worst()
         top = max(value for share, value in worst if share > 0)
 
@@ -98,8 +91,8 @@ class Population:
         return min(self.upper_mean() if radius == 0 else math.inf, top, _least(dual, *_around(self.most)))
 
     def upper_mean_within_chi2(self, radius: float) -> float:
-        """At least the mean over any population whose chi-squared divergence from this one is at most ``radius``."""
-        _check_radius(radius)
+        """An upper bound on the mean over any population within a chi-squared divergence of ``radius``."""
+        NotNegative.check("radius", radius)
         worst = self._worst()
 
         def dual(eta: float) -> float:
@@ -124,11 +117,6 @@ class Population:
             left = max(left - 1.0 / count, 0.0)
             worst.append((kept, value))
         return worst
-
-
-def _check_radius(radius: float) -> None:
-    if not (radius >= 0.0 and math.isfinite(radius)):
-        raise ValueError(f"radius={radius} must be finite and at least 0")
 
 
 def _around(scale: float) -> tuple[float, float]:

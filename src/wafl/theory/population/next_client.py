@@ -1,16 +1,16 @@
 """What the next client may expect: certificates of clients that never trained, as a sample of all clients."""
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from statistics import fmean
+from typing import Annotated
 
 from torch import nn
 
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import norm_name
+from wafl.base.options import frozen
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.results.run import Run
@@ -25,7 +25,7 @@ from wafl.theory.population.intervals import Population
 from wafl.weights import ClientWeights, uniform
 
 
-@dataclass(frozen=True)
+@frozen
 class NextClient:
     """Certified losses of clients that never trained, and what they say about all clients of their population.
 
@@ -34,30 +34,18 @@ class NextClient:
     Each method speaks with probability ``confidence`` over the draw of the clients and of their examples. A client's
     certified loss is ``gamma radius^2 + E[phi_gamma]`` (or the slope's ``E[loss] + L_z radius``) under the client's own
     distribution, which bounds its loss after any move of its data by ``radius``.
-
-    Args:
-        names: of the held-out clients.
-        sample: their examples' phi_gamma.
-        offset: ``gamma radius^2``, or ``L_z radius``.
-        seen: phi_gamma of the clients that trained, from which the bets come.
-        radius: by which each client's data may move, plus that by which the population of clients may.
-        norm: the ground norm.
-        unit: of the data.
-        confidence: of each statement.
-        proven: whether the certified losses are; otherwise they rest on an estimated L_z or L_zz.
-        metric: what is certified.
     """
 
-    names: tuple[str, ...]
-    sample: Sample
-    offset: float
-    seen: Sample
-    radius: float
-    norm: float
-    unit: str
-    confidence: float
-    proven: bool
-    metric: Metric = "loss"
+    names: Annotated[tuple[str, ...], "The names of the held-out clients."]
+    sample: Annotated[Sample, "The phi_gamma of their examples."]
+    offset: Annotated[float, "``gamma radius^2``, or ``L_z radius``."]
+    seen: Annotated[Sample, "The phi_gamma of the clients that trained, from which the bets come."]
+    radius: Annotated[float, "How far each client's data may move, plus how far the population of clients may."]
+    norm: Annotated[float, "The ground norm."]
+    unit: Annotated[str, "The unit of the data."]
+    confidence: Annotated[float, "The probability with which each statement holds."]
+    proven: Annotated[bool, "Whether the certified losses are proven; otherwise they rest on estimates of L_z or L_zz."]
+    metric: Annotated[Metric, "What is certified."] = "loss"
 
     @property
     def measured(self) -> tuple[float, ...]:
@@ -69,7 +57,7 @@ class NextClient:
         return min(self.offset + mean, 1.0) if self.metric == "error" else self.offset + mean
 
     def mean(self, *, kl: float | None = None, chi2: float | None = None) -> float:
-        """At least the mean certified loss over all clients.
+        """An upper bound on the mean certified loss over all clients.
 
         The clients' sampling errors cancel in the mean, so none is added.
 
@@ -94,7 +82,7 @@ class NextClient:
         return self._certified(some.upper_mean_within_chi2(chi2))
 
     def share(self, share: float, *, own_sampling: bool = True) -> float:
-        """At least this share of all clients has a certified loss that is no larger.
+        """A certified loss that at least this share of all clients does not exceed.
 
         Args:
             share: of all clients, between 0 and 1.
@@ -106,7 +94,7 @@ class NextClient:
         return Population(self._upper(delta / 2.0), math.inf, delta / 2.0).upper_quantile(share)
 
     def next(self, *, own_sampling: bool = True) -> float:
-        """One more client's certified loss is no larger, with probability ``confidence``.
+        """A certified loss that one more client does not exceed, with probability ``confidence``.
 
         Args:
             own_sampling: whether it is about the client's distribution, or about examples as many as these have.
@@ -117,7 +105,7 @@ class NextClient:
         return Population(self._upper(delta), math.inf, 0.5).next_client(1.0 - delta)
 
     def _upper(self, delta: float) -> list[float]:
-        """At least each held-out client's true certified loss, all of them but for probability ``delta``."""
+        """Upper bounds on each held-out client's true certified loss, which all hold but for probability ``delta``."""
         if not math.isfinite(self.sample.most):
             raise PreconditionError(
                 "a client's own sampling error needs bounds of the data: declare them (bounds=(low, high), or "

@@ -4,8 +4,6 @@ A round asks twice: the cohort reports its loss at the model of the server, on a
 cohort that have a weight train from there. The clients outside the cohort play no part in the round.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from wafl.base.checks import check_seed
+from wafl.base.options import Choice, Count, Positive, Seed, check_options, frozen
 from wafl.base.random import Key, Purpose, permutation
 from wafl.data.federation import Federation
 
 Features = Callable[[Tensor], Tensor]
+LABEL_COST = Positive(
+    ": at an infinite one, data with other shares of labels are infinitely far; leave it out to compare inputs alone"
+)
 
 
 @dataclass(frozen=True)
@@ -36,19 +37,16 @@ class Cloud:
         return len(self.x)
 
 
-@dataclass(frozen=True)
+@frozen
 class Sampling:
-    """Which points of a data set are used, and how: ``sample`` of them (None: all), mapped by ``features``.
+    """Which points of a data set are used, and how they are compared."""
 
-    Labels are compared at ``label_cost``, if it is given, or by the clouds of their points if ``label_aware``.
-    """
-
-    sample: int | None
-    seed: int = 0
-    features: Features | None = None
-    label_aware: bool = False
-    label_cost: float | None = None
-    order: int = 2
+    sample: Annotated[int | None, Count(hint=" point, or None for all"), "How many points are drawn; None takes all."]
+    seed: Annotated[int, Seed(), "What the points are drawn from."] = 0
+    features: Annotated[Features | None, "A map of examples, whose results are compared instead."] = None
+    label_aware: Annotated[bool, "Whether labels are compared by the clouds of their points."] = False
+    label_cost: Annotated[float | None, LABEL_COST, "The price at which labels are compared."] = None
+    order: Annotated[int, Choice((1, 2), ", the order of the distance"), "The order of the distance."] = 2
 
     @property
     def labels(self) -> str | None:
@@ -57,18 +55,9 @@ class Sampling:
         return "label_aware=True" if self.label_aware else by_cost
 
     def __post_init__(self) -> None:
-        if self.sample is not None and not (isinstance(self.sample, Integral) and self.sample >= 1):
-            raise ValueError(f"sample={self.sample!r} must be a whole number of at least 1 point, or None for all")
-        check_seed(self.seed)
-        if self.label_cost is not None and not 0 < self.label_cost < math.inf:
-            raise ValueError(
-                f"label_cost={self.label_cost:g} must be positive and finite: at an infinite one, data with other "
-                "shares of labels are infinitely far; leave it out to compare inputs alone"
-            )
+        check_options(self)
         if self.label_cost is not None and self.label_aware:
             raise ValueError("label_aware and label_cost are two prices of a label: give one")
-        if self.order not in (1, 2):
-            raise ValueError(f"order={self.order} must be 1 or 2, the order of the distance")
 
 
 def read_clients(clients: Federation | Iterable[Any], sampling: Sampling) -> list[Cloud]:

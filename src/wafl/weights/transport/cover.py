@@ -1,7 +1,5 @@
 """The mixture of the clients that is the center of the smallest ball that holds every client."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -10,9 +8,8 @@ from torch import Tensor
 from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Cloud, Features, Sampling, read_clients
 from wafl.weights.transport.costs import Pair, check_size, ground_cost, solve_pair
-from wafl.weights.transport.cutting_planes import nearest_mixture, pick_tolerance
+from wafl.weights.transport.cutting_planes import MixtureDistance, nearest_mixture, pick_tolerance
 from wafl.weights.transport.distances import Distance, standard_error
-from wafl.weights.transport.mixture_distance import MixtureDistance
 from wafl.weights.transport.result import TransportWeights
 
 

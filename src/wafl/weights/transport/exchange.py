@@ -6,8 +6,6 @@ a diagram that the coordinator has drawn. From many rounds follow the examples' 
 points and the potentials can make cells as small as it likes, and so find single examples.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

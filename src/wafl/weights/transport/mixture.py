@@ -1,7 +1,5 @@
 """The mixture of the sources that is nearest to a target."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +10,9 @@ from wafl.base.checks import check_positive
 from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Features, Sampling, read_apart, read_sources_and_target
 from wafl.weights.transport.costs import check_size, ground_cost, solve_pair
-from wafl.weights.transport.cutting_planes import nearest_mixture, pick_tolerance
+from wafl.weights.transport.cutting_planes import MixtureDistance, nearest_mixture, pick_tolerance
 from wafl.weights.transport.distances import Distance, standard_error
 from wafl.weights.transport.exchange import MOST_POINTS, Cuttable, Exchange, Here, check_exchange, mixture_from_cuts
-from wafl.weights.transport.mixture_distance import MixtureDistance
 from wafl.weights.transport.result import TransportWeights
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from wafl.weights.fixed import Fixed
-from wafl.weights.transport.distances import Distance
-
-Kind = Literal["exact", "entropic"]
+from wafl.weights.transport.distances import Distance, Method
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,7 @@ class TransportWeights(Fixed):
     """
 
     rule: str
-    kind: Kind
+    kind: Method
     value: float
     gap: float
     distances: tuple[float, ...]
@@ -37,7 +34,7 @@ class TransportWeights(Fixed):
     @classmethod
     def of(
         cls, rule: str, weights: Iterable[float], value: float, found: Sequence[Distance], gap: float = 0.0,
-        kind: Kind = "exact",
+        kind: Method = "exact",
     ) -> TransportWeights:  # fmt: skip
         """The weights that a rule found, with the distances at these weights."""
         distances, errors = zip(*((each.value, each.standard_error) for each in found), strict=True)

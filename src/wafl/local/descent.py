@@ -1,17 +1,21 @@
-"""FedProx: local steps that stay near the server's model.
+"""Local steps along the gradient: plain, as in the paper's Algorithm 1, or held near the server's model, as in FedProx.
 
-Li et al., "Federated optimization in heterogeneous networks" (MLSys 2020).
+FedProx: Li et al., "Federated optimization in heterogeneous networks" (MLSys 2020).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated
 
 from torch import Tensor
 
 from wafl.base.options import NotNegative, Tunable, frozen, maker
 from wafl.parts.local_step import LocalState, LocalStep
+
+
+@dataclass(frozen=True)
+class SGD(LocalStep):
+    """Descend along the gradient; momentum and weight decay belong to the schedule."""
 
 
 @frozen
@@ -32,4 +36,5 @@ class Prox(LocalStep):
         return gradient + state.scalars["mu"] * (state.params - state.start), state.carry
 
 
+sgd = maker(SGD)
 prox = maker(Prox)

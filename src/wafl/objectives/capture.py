@@ -4,10 +4,10 @@ A graph is recorded once and replayed without the CPU looking on, so nothing in 
 Where a loop would stop early it goes on instead: what has settled stays as it is, so the result is the same.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
+
+from wafl.base.bounds import Box
 
 
 def capturing() -> bool:
@@ -18,3 +18,12 @@ def capturing() -> bool:
 def everywhere(flags: Tensor) -> bool:
     """Whether all flags are set; False while capturing, when nobody knows."""
     return not (flags.is_cuda and capturing()) and bool(flags.all())
+
+
+def check_inside(x: Tensor, box: Box | None) -> None:
+    """Refuse examples outside a box that they have to stay in."""
+    if box is None or (x.is_cuda and capturing()):
+        return
+    low, high = torch.aminmax(x)
+    if float(low) < box[0] or float(high) > box[1]:
+        raise ValueError(f"examples lie outside bounds={box}: widen the bounds or rescale the data")

@@ -1,9 +1,8 @@
-"""FedAdam and FedYogi: the server's step adapted to each parameter.
+"""The server's step from its model to the clients' mean: plain, with momentum, or adapted to each parameter.
 
-Reddi et al., "Adaptive federated optimization" (ICLR 2021), algorithm 2.
+FedAvgM: Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for federated visual
+classification" (2019). FedAdam and FedYogi: Reddi et al., "Adaptive federated optimization" (ICLR 2021), algorithm 2.
 """
-
-from __future__ import annotations
 
 from typing import Annotated
 
@@ -13,6 +12,31 @@ from torch import Tensor
 from wafl.base.options import Positive, Range, Tunable, frozen, maker
 from wafl.parts.messages import Vectors
 from wafl.parts.server import Optimizer
+
+
+@frozen
+class SGD(Optimizer):
+    """``params <- params + rate (mean - params)``."""
+
+    rate: Annotated[float, Positive(), "The server's learning rate; 1 takes the clients' mean."] = 1.0
+
+    def apply(self, params: Tensor, mean: Tensor, vectors: Vectors) -> tuple[Tensor, Vectors]:
+        return mean if self.rate == 1.0 else params + self.rate * (mean - params), vectors
+
+
+@frozen
+class Momentum(Optimizer):
+    """``v <- beta v + (mean - params)``, ``params <- params + rate v``."""
+
+    rate: Annotated[float, Positive(), Tunable(), "The server's learning rate."] = 1.0
+    beta: Annotated[float, Range(0, 1, high_open=True), Tunable(), "The share of the last velocity that is kept."] = 0.9
+
+    def initial_vectors(self, params: Tensor) -> Vectors:
+        return {"velocity": torch.zeros_like(params)}
+
+    def apply(self, params: Tensor, mean: Tensor, vectors: Vectors) -> tuple[Tensor, Vectors]:
+        velocity = self.beta * vectors["velocity"] + (mean - params)
+        return params + self.rate * velocity, {"velocity": velocity}
 
 
 @frozen
@@ -55,5 +79,7 @@ class Yogi(Adam):
         return square - (1.0 - self.beta2) * latest * (square - latest).sign()
 
 
+sgd = maker(SGD)
+momentum = maker(Momentum)
 adam = maker(Adam)
 yogi = maker(Yogi)

@@ -1,0 +1,151 @@
+"""Weights that are a formula of the losses that a cohort reports: CVaR, q-FFL, TERM, V-REx and SFAT.
+
+CVaR, or the superquantile: Laguel, Pillutla, Malick and Harchaoui, "A superquantile approach to federated learning with
+heterogeneous devices" (CISS 2021); Pillutla et al., "Federated learning with superquantile aggregation for
+heterogeneous data" (2112.09429, Machine Learning 2024). As in their algorithm, the quantile is that of the cohort.
+
+q-FFL: Li, Sanjabi, Beirami and Smith, "Fair resource allocation in federated learning" (ICLR 2020), q-FedAvg, with
+their estimate ``1 / learning_rate`` of the Lipschitz constant. The paper draws clients by their share of the examples
+and counts them alike; here they are drawn uniformly and count by their share, as in FedAvg.
+
+TERM: Li, Beirami, Sanjabi and Smith, "Tilted empirical risk minimization" (ICLR 2021). As in the paper's federated
+form, the weights are normalized over the cohort.
+
+V-REx: Krueger et al., "Out-of-distribution generalization via risk extrapolation" (ICML 2021), with clients as
+environments. The paper asks every environment; taking the variance over a cohort is ours.
+
+SFAT: Zhu et al., "Combating exacerbated heterogeneity for robust models in federated learning" (ICLR 2023), the
+alpha-slack mechanism: clients with small losses count more, so that the others do not unsettle adversarial training.
+"""
+
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from wafl.base.options import NotNegative, Range, Tunable, frozen, maker
+from wafl.weights.reweighting.base import Reweighted
+
+
+@frozen
+class CVaR(Reweighted):
+    """CVaR: the worst clients of a cohort alone, those that hold ``1 - alpha`` of its weight.
+
+    The weights maximize ``sum_i lambda_i loss_i`` over ``0 <= lambda_i <= center_i / (1 - alpha)``. With ``alpha = 0``
+    these are the weights of the center; near 1 only the worst client of the cohort counts, which is AFL's objective.
+    The papers call ``1 - alpha`` the tail fraction theta.
+    """
+
+    alpha: Annotated[
+        float, Range(0, 1, high_open=True), Tunable(), "The share of the clients, by weight, that does not count."
+    ] = 0.5
+
+    def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
+        tail = 1.0 - self.alpha
+        order = losses.argsort(descending=True, stable=True)
+        filled = center[order].cumsum(0)
+        last = int(torch.searchsorted(filled, tail).clamp_max(len(losses) - 1))
+        quantile = losses[order[last]]
+        above, at = losses > quantile, losses == quantile
+        # Clients at the quantile share what those above it leave, by their weights in the center.
+        rest = (tail - center[above].sum()).clamp_min(0.0)
+        weights = torch.where(above, center, 0.0) + torch.where(at, center, 0.0) * (rest / center[at].sum())
+        return weights / weights.sum()
+
+
+@frozen
+class QFair(Reweighted):
+    """q-FFL: weights ``center_i loss_i^q``, scaled to sum to 1, and a step of the server that fits them.
+
+    The clients then descend ``sum_i center_i loss_i^(q + 1) / (q + 1)``. The step of the server is shortened to the
+    share ``sum_i center_i loss_i^q / sum_i h_i`` of itself, with ``h_i = center_i (loss_i^q + q loss_i^(q - 1)
+    ||update_i||^2 / learning_rate)``.
+    """
+
+    q: Annotated[float, NotNegative, Tunable(), "How much more clients with larger losses count; 0 is FedAvg."] = 1.0
+
+    def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
+        if bool((losses < 0).any()):
+            raise ValueError(
+                f"q-FFL takes losses to the power q={self.q:g}, and a client has the loss {float(losses.min()):.3g}: "
+                "use a loss that is never negative, or weights that do not need this, such as term(t)"
+            )
+        largest = losses.max()
+        if not float(largest) > 0:
+            return center  # every client fits its data exactly
+        weights = center * (losses / largest) ** self.q
+        return weights / weights.sum()
+
+    def damping(self, weights: Tensor, losses: Tensor, squared_lengths: Tensor, rate: float) -> float:
+        """The paper's ``Delta / h`` as a share of the mean update.
+
+        A client whose loss is 0 adds nothing: a smooth loss that is never negative has ``||gradient||^2 <= 2 L loss``,
+        so ``loss^(q - 1) ||gradient||^2`` vanishes with the loss, even if q is below 1.
+        """
+        relative = torch.where(losses > 0, squared_lengths / losses, 0.0)
+        return float(1.0 / (1.0 + self.q / rate * (weights @ relative)))
+
+
+@frozen
+class Tilted(Reweighted):
+    """TERM: weights ``center_i exp(t loss_i)``, scaled to sum to 1.
+
+    They are those of the gradient of ``1/t log sum_i center_i exp(t loss_i)``.
+    """
+
+    t: Annotated[
+        float,
+        Range(),
+        Tunable(30.0),
+        "How strongly large losses count; 0 keeps the center, and below 0 they count less, as outliers should.",
+    ] = 1.0
+
+    def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
+        return torch.softmax(center.log() + self.t * (losses - losses.max()), 0)
+
+
+@frozen
+class RiskVariance(Reweighted):
+    """V-REx: weights ``center_i (1 + 2 beta (loss_i - mean))``, cut off at 0 and scaled to sum to 1.
+
+    They are those of the gradient of ``sum_i center_i loss_i + beta sum_i center_i (loss_i - mean)^2``. A weight below
+    0, with which a client would unlearn what it knows, is cut off at 0; the paper's larger betas may have some.
+    """
+
+    beta: Annotated[
+        float, NotNegative, Tunable(30.0), "The price of the variance of the clients' losses; 0 keeps the center."
+    ] = 1.0
+
+    def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
+        weights = center * (1.0 + 2.0 * self.beta * (losses - center @ losses)).clamp_min(0.0)
+        return weights / weights.sum()
+
+
+@frozen
+class Slack(Reweighted):
+    """SFAT: the clients of a cohort with the smallest losses count ``1 + alpha``, the others ``1 - alpha``.
+
+    These factors multiply the weights of the center, and the products are scaled to sum to 1. At least one client is
+    favored, and clients with equal losses in the order of their numbers.
+    """
+
+    alpha: Annotated[
+        float,
+        Range(0, 1, high_open=True),
+        Tunable(),
+        "How much more the clients with the smallest losses count; 0 keeps the center.",
+    ] = 0.2
+    favored: Annotated[float, Range(0, 1, low_open=True), "The share of a cohort that counts more."] = 0.2
+
+    def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
+        count = max(1, round(self.favored * len(losses)))
+        factor = torch.full_like(center, 1.0 - self.alpha)
+        factor[losses.argsort(stable=True)[:count]] = 1.0 + self.alpha
+        return center * factor / (center * factor).sum()
+
+
+cvar = maker(CVaR)
+qffl = maker(QFair)
+term = maker(Tilted)
+rex = maker(RiskVariance)
+slack = maker(Slack)
