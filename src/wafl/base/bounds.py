@@ -8,12 +8,10 @@ lets examples leave. What ``"data"`` stands for is looked up once, where clients
 from __future__ import annotations
 
 import math
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-import torch
-from torch import Tensor
-
-from wafl.base.capture import capturing
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DATA: Final = "data"
 Box = tuple[float, float]
@@ -78,8 +76,10 @@ def is_finite(box: Box | None) -> bool:
 
 def check_inside(x: Tensor, box: Box | None) -> None:
     """Refuse examples outside a box that they have to stay in."""
+    from wafl.base.capture import capturing
+
     if box is None or (x.is_cuda and capturing()):
         return
-    low, high = torch.aminmax(x)
+    low, high = x.aminmax()
     if float(low) < box[0] or float(high) > box[1]:
         raise ValueError(f"examples lie outside bounds={box}: widen the bounds or rescale the data")
