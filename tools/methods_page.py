@@ -1,20 +1,26 @@
-"""``python tools/methods_page.py`` writes ``docs/methods.md`` from the lists of methods and parts.
+"""``python tools/methods_page.py`` writes ``docs/methods.md`` and ``methods.json`` from the lists of methods and parts.
 
-A test holds it up to date.
+A test holds them up to date.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from wafl import weights
-from wafl.base.options import options_of
+from wafl.base.option_words import default_of, range_of
+from wafl.base.options import Option, options_of
+from wafl.config.known_methods import KINDS
 from wafl.local import LOCAL_STEPS
-from wafl.methods.catalog import Entry, catalog, default_of, range_of, summary_of
+from wafl.methods.catalog import Entry, catalog, summary_of
 from wafl.servers import AGGREGATES, OPTIMIZERS
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
+LIST = Path(__file__).parents[1] / "src" / "wafl" / "config" / "methods.json"
 HEAD = """\
 # Methods
 
@@ -61,5 +67,34 @@ def _parts(title: str, kinds: Mapping[str, type]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def methods_list() -> str:
+    """The text of ``methods.json``, which the command reads instead of the methods themselves."""
+    return json.dumps([_listed(each) for each in catalog()], indent=1) + "\n"
+
+
+def _listed(each: Entry) -> dict[str, Any]:
+    words = {"name": each.name, "summary": each.summary, "moves": each.moves, "sends": each.sends}
+    about = {"use": each.about.use, "paper": each.about.paper, "short": each.about.short}
+    return {**words, **about, "options": [_option(option) for option in each.options]}
+
+
+def _option(option: Option) -> dict[str, Any]:
+    kind = option.kind.__name__ if option.kind in KINDS.values() else "str"
+    said = {"doc": option.doc, "default": option.default, "optional": option.optional}
+    return {"name": option.name, "kind": kind, "limits": _limits(option.limits), **said}
+
+
+def _limits(limits: Any) -> dict[str, Any] | None:
+    """The name of a class of limits, and those of its fields that are not the default."""
+    if limits is None:
+        return None
+    own = {field.name: getattr(limits, field.name) for field in fields(limits)}
+    said = {field.name: own[field.name] for field in fields(limits) if own[field.name] != field.default}
+    return {
+        type(limits).__name__: {key: _limits(each) if hasattr(each, "check") else each for key, each in said.items()}
+    }
+
+
 if __name__ == "__main__":
     PAGE.write_text(page())
+    LIST.write_text(methods_list())

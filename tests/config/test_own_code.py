@@ -48,7 +48,6 @@ method = "FedAvg"
 READERS = [
     ("evaluate", "study", "--attack", "none"),
     ("theory", "study", "--radii", "0.1"),
-    ("export", "study", "--format", "safetensors"),
     ("resume", "study"),
     ("config", "check", "study/config.toml"),
     ("config", "check", "experiment.toml"),

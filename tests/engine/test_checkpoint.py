@@ -36,6 +36,7 @@ METHODS: dict[str, tuple[wafl.Method, dict[str, Any]]] = {
     "FedPGM, random start": (wafl.FedPGM(steps=2, random_start=True), {}),
     "AFL": (wafl.AFL(), ONE_STEP),
     "DRFA": (wafl.DRFA(weights_step=0.05), {}),
+    "DRFA, averaged": (wafl.DRFA(weights_step=0.05), {"average_last": 0.75}),
     "QFFL": (wafl.QFFL(q=0.5), {}),
     "ScaffPD": (wafl.ScaffPD(), {"cohort": None}),
 }
@@ -136,7 +137,7 @@ def test_a_run_interrupted_in_any_round_ends_with_the_same_bits(tmp_path: Path, 
         assert seen.rounds == list(range(at, ROUNDS)), "rounds that were finished are not trained again"
 
 
-@pytest.mark.parametrize("name", ["WAFL, DRFA's weights", "DRFA", "QFFL", "ScaffPD"])
+@pytest.mark.parametrize("name", ["WAFL, DRFA's weights", "DRFA", "DRFA, averaged", "QFFL", "ScaffPD"])
 def test_a_run_interrupted_between_any_two_queries_ends_with_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

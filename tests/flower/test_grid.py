@@ -61,7 +61,7 @@ def remembers(method: wafl.Method) -> bool:
 METHODS: list[dict[str, Any]] = [
     {"method": "AFL"},
     {"method": "CVaR", "alpha": [0.3, 0.6]},
-    {"method": "DRFA", "prox": 2.0},
+    {"method": "DRFA", "prox": 2.0, "average_last": 1.0},
     {"method": "FedAdam", "rate": 0.05},
     {"method": "FedAvg"},
     *(

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
-from tools.methods_page import PAGE, page
+from tools.methods_page import LIST, PAGE, methods_list, page
 from typer.testing import CliRunner
 
 import wafl
+from wafl.base.option_words import range_of
 from wafl.base.options import options_of
 from wafl.cli.main import app
-from wafl.methods.catalog import catalog, entry, range_of
+from wafl.config.known_methods import known_methods
+from wafl.methods.catalog import catalog, entry
 
 
 def test_the_page_is_what_the_list_of_methods_says() -> None:
     assert PAGE.read_text() == page(), "run .venv/bin/python tools/methods_page.py"
+    assert LIST.read_text() == methods_list(), "run .venv/bin/python tools/methods_page.py"
+
+
+def test_the_options_that_the_command_knows_are_those_of_the_methods() -> None:
+    for name, known in known_methods().items():
+        for option in entry(name).options:
+            read = known.options[option.name]
+            assert replace(read, kind=None) == replace(option, kind=None, tunable=None)
 
 
 def test_every_method_has_a_summary_a_paper_an_equation_and_a_use() -> None:

@@ -16,7 +16,13 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("src", "tests", "docs", "tools", "benchmarks", "examples")
 PAGES = {".md", ".html", ".png", ".svg"}
 """Pages are generated, or prose."""
-SHARED = {Path(__file__), Path(__file__).with_name("test_small_references.py"), ROOT / "src/wafl/__init__.pyi"}
+GENERATED = ROOT / "src/wafl/config/methods.json"
+SHARED = {
+    Path(__file__),
+    Path(__file__).with_name("test_small_references.py"),
+    ROOT / "src/wafl/__init__.pyi",
+    GENERATED,
+}
 """Where every method is named, with a reference or where it comes from."""
 
 

@@ -4,10 +4,10 @@ import math
 import os
 from collections.abc import Callable
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def check_positive(name: str, value: float) -> None:
@@ -40,8 +40,8 @@ def finite_rows(rows: Tensor) -> Tensor:
 
     A finite sum has finite terms, so the terms are looked at only where a sum is not finite.
     """
-    finite = torch.isfinite(rows.sum(1))
-    return finite if bool(finite.all()) else torch.isfinite(rows).all(1)
+    finite = rows.sum(1).isfinite()
+    return finite if bool(finite.all()) else rows.isfinite().all(1)
 
 
 def check_seed(seed: Any, name: str = "seed") -> int:

@@ -9,6 +9,7 @@ signatures of functions are made from the same fields (:func:`options_of`, :func
 import inspect
 import math
 import re
+import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -31,8 +32,6 @@ from typing import (
     get_origin,
     get_type_hints,
 )
-
-import numpy as np
 
 from wafl.base.bounds import check_bounds
 from wafl.base.checks import check_seed
@@ -217,10 +216,11 @@ def options_of(kind: type) -> dict[str, Option]:
 
 def check_options(owner: Any) -> None:
     """Refuse values outside their range, and store numpy's numbers as Python's; for a dataclass's ``__post_init__``."""
+    numpy: Any = sys.modules.get("numpy")  # where it is not loaded, no number is its own
     for name, option in options_of(type(owner)).items():
         value = getattr(owner, name)
         option.check(value)
-        if isinstance(value, np.generic):  # JSON and checkpoints hold plain numbers
+        if numpy is not None and isinstance(value, numpy.generic):  # JSON and checkpoints hold plain numbers
             object.__setattr__(owner, name, value.item())
 
 

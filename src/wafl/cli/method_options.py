@@ -10,10 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from wafl.base.bounds import read_bounds
-from wafl.base.options import Box, Choice, Option, Range, Shaped, options_of
-from wafl.config.method_keys import PARTS
-from wafl.methods import METHODS
-from wafl.objectives.ball.shape import read_shape
+from wafl.base.options import Box, Choice, Option, Range, Shaped
+from wafl.config.known_methods import known_methods
 
 PANEL = "Options of the methods (without a file)"
 
@@ -21,9 +19,9 @@ PANEL = "Options of the methods (without a file)"
 def method_options(leave_out: Collection[str]) -> dict[str, dict[str, Option]]:
     """The methods that have an option, by the option's name, each with its own description of it."""
     found: dict[str, dict[str, Option]] = {}
-    for method, preset in METHODS.items():
-        for name, option in options_of(preset.options).items():
-            if name not in PARTS and name not in leave_out:
+    for method, known in known_methods().items():
+        for name, option in known.options.items():
+            if name not in leave_out:
                 found.setdefault(name, {})[method] = option
     return found
 
@@ -70,7 +68,13 @@ def _as_text(name: str, owners: Mapping[str, Option]) -> tuple[str, Callable[[st
         return f"[NUMBER|{word}]", lambda text: parse_number(name, text, word)
     if any(isinstance(each, Box) for each in limits):
         return "[data|none|LOW,HIGH]", read_bounds
-    return ("[clients|NUMBER,NUMBER,...]", read_shape) if any(isinstance(each, Shaped) for each in limits) else None
+    return ("[clients|NUMBER,NUMBER,...]", _shape) if any(isinstance(each, Shaped) for each in limits) else None
+
+
+def _shape(text: str) -> Any:
+    from wafl.objectives.ball.shape import read_shape
+
+    return read_shape(text)
 
 
 def parse_choice(name: str, text: str, values: Collection[float]) -> float:

@@ -39,6 +39,21 @@ def one_line_errors() -> Generator[None, None, None]:
         raise typer.Exit(2) from error
 
 
+def existing(there: Callable[[Path], bool], otherwise: str) -> Any:
+    """A check of a path that a command is given, in one line and before anything is loaded."""
+
+    def check(context: typer.Context, path: Path | None) -> Path | None:
+        with one_line_errors():
+            if path is not None and not context.resilient_parsing and not there(path):
+                raise FileNotFoundError(f"{path} {otherwise}")
+        return path
+
+    return check
+
+
+A_FOLDER = existing(Path.is_dir, "is not a folder: give a study, such as runs/digits, or one of its runs")
+
+
 DataDir = Annotated[
     Path | None, Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
 ]
@@ -48,9 +63,36 @@ Changes = Annotated[
 ]
 StudyOrRun = Annotated[
     Path,
-    Argument(metavar="STUDY|RUN", help="A study, such as runs/digits, or one of its runs, such as runs/digits/wafl."),
+    Argument(
+        metavar="STUDY|RUN",
+        help="A study, such as runs/digits, or one of its runs, such as runs/digits/wafl.",
+        callback=A_FOLDER,
+    ),
 ]
-OneStudy = Annotated[Path, Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")]
+Certificate = Annotated[
+    Path,
+    Argument(
+        metavar="CERTIFICATE",
+        help="The file that wafl certify or next-client wrote.",
+        callback=existing(Path.is_file, "is not a file: give a certificate, which wafl certify writes"),
+    ),
+]
+OneRun = Annotated[
+    Path,
+    Argument(
+        metavar="STUDY|RUN",
+        help="A run, such as runs/digits/wafl, or a study that has a single one.",
+        callback=A_FOLDER,
+    ),
+]
+OneStudy = Annotated[
+    Path,
+    Argument(
+        metavar="STUDY",
+        help="The folder of a study, such as runs/digits.",
+        callback=existing(Path.is_dir, "is not a study: there is no such folder"),
+    ),
+]
 PublicKey = Annotated[
     Path | None, Option("--key", help="An Ed25519 public key: what its owner did not sign is refused.")
 ]
@@ -114,8 +156,6 @@ def _refuse_links(folder: Path) -> None:
 
 def _sound(folder: Path, at_most: int | None = None) -> dict[str, dict[str, Run]]:
     """The runs of each method that did not diverge, ``at_most`` so many; the others are named on stderr."""
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not a folder: give a study, such as runs/digits, or one of its runs")
     single = (folder / "run.json").exists()
     methods = [folder] if single else sorted((path.parent for path in folder.glob("*/run.json")), key=by_number)
     if not single:

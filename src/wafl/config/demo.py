@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wafl.base.checks import check_positive
-from wafl.base.near import did_you_mean
-from wafl.base.options import options_of
-from wafl.config.experiment import Experiment
-from wafl.config.read import parse_experiment
-from wafl.methods import METHODS
+from wafl.config.known_methods import known_method, known_methods
+
+if TYPE_CHECKING:
+    from wafl.config.experiment import Experiment
 
 SHARES = (0.2, 0.4, 0.6, 0.8)
 """The paper's shares of attacked clients."""
@@ -28,6 +27,8 @@ CHOSEN: dict[str, dict[str, Any]] = {
 
 def schedule_of(method: str, rounds: int, cohort: int | None, local_epochs: int = 2) -> dict[str, Any]:
     """The schedule of a method; AFL takes one step per round, and so gets as many rounds as the others take steps."""
+    from wafl.methods import METHODS
+
     if method == "AFL":
         return {"rounds": 2 * local_epochs * rounds, "local_steps": 1}
     common = {"rounds": rounds, "local_epochs": local_epochs}
@@ -53,19 +54,26 @@ def demo_experiment(
 ) -> Experiment:
     """The demo as an experiment; ``options`` go to WAFL, or to the methods that are named."""
     options = options or {}
+    names = [known_method(method).name for method in methods] or list(CHOSEN)
+    for name in names if methods else ["WAFL"]:
+        _check(name, options)
+    if model not in ("mlr", "cnn"):
+        raise ValueError(f"unknown model {model!r}: use one of mlr, cnn")
+    if learning_rate is not None:
+        check_positive("learning_rate", learning_rate)
+
+    from wafl.config.read import parse_experiment  # only now, so that refusals need no torch
+
     entries: list[dict[str, Any]] = []
-    for name in [_known(method) for method in methods] or list(CHOSEN):
+    for name in names:
         own = dict(CHOSEN.get(name, {"learning_rate": 0.1}))
         tuned = own.pop("learning_rate")
         rate = tuned if learning_rate is None else learning_rate
-        check_positive("learning_rate", rate)
         chosen = _changed(name, own, options) if methods or name == "WAFL" else own
         schedule = schedule_of(name, rounds, min(cohort, clients), local_epochs)
         if schedule["rounds"] == rounds:
             del schedule["rounds"]  # it is that of all, which wafl resume can raise
         entries.append({"method": name, **chosen, **schedule, "learning_rate": rate, "batch_size": batch_size})
-    if model not in ("mlr", "cnn"):
-        raise ValueError(f"unknown model {model!r}: use one of mlr, cnn")
     content = {
         "name": "digits",
         "seeds": list(seeds),
@@ -83,24 +91,21 @@ def demo_experiment(
     return parse_experiment(content, "command line")
 
 
-def _known(name: str) -> str:
-    for method in METHODS:
-        if method.lower() == name.lower():
-            return method
-    names = [method.lower() for method in METHODS]
-    hint = did_you_mean(name, names) or f": use one of {', '.join(names)}"
-    raise ValueError(f"unknown method {name!r}{hint}")
-
-
-def _changed(name: str, own: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """A method's options with those of the command line, which it must have."""
-    known = options_of(METHODS[name].options)
+def _check(name: str, options: dict[str, Any]) -> None:
+    """Refuse options that a method does not have, and values outside their range."""
+    known = known_method(name).options
     for option, value in options.items():
         if option not in known:
-            owners = [method.lower() for method in METHODS if option in options_of(METHODS[method].options)]
+            owners = [method.name.lower() for method in known_methods().values() if option in method.options]
             remedy = f"choose a method that has it, --method {' or '.join(owners)}"
             raise ValueError(f"{name} has no option {option!r}: {remedy}")
         known[option].check(value)
+
+
+def _changed(name: str, own: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """A method's options with those of the command line."""
+    from wafl.methods import METHODS
+
     kept = {key: value for key, value in own.items() if key != "gamma" or "radius" not in options}
     METHODS[name](**{**kept, **options})
     return {**kept, **{option: _plain(option, value) for option, value in options.items()}}

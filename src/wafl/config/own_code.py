@@ -12,14 +12,16 @@ from contextvars import ContextVar
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wafl.base.errors import ConfigError, UntrustedError
-from wafl.config import experiment as config
 from wafl.config.code_folder import CodeFolder
 
+if TYPE_CHECKING:
+    from wafl.config.experiment import Experiment
 
-def imports(experiment: config.Experiment, *, data: bool = True) -> list[str]:
+
+def imports(experiment: Experiment, *, data: bool = True) -> list[str]:
     """Every ``module:function`` that an experiment names; ``data=False`` leaves out that of its data."""
     named: list[Any] = [experiment.data.source if data else None, experiment.model.kind]
     for method in experiment.methods:

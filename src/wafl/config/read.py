@@ -14,6 +14,7 @@ from wafl.base.options import options_of
 from wafl.config.experiment import Between, Experiment
 from wafl.config.keys import Section
 from wafl.config.method_keys import METHOD_TABLES, OWN, PART_TABLES, label_of
+from wafl.config.toml_file import read_toml
 
 BRANCHES = {"value", "list", "table"}
 """What pydantic puts into the place of a fault to say which branch of a swept value it means."""
@@ -21,15 +22,7 @@ BRANCHES = {"value", "list", "table"}
 
 def read_experiment(path: Path, changes: Sequence[str] = ()) -> Experiment:
     """The experiment that a file describes, with ``key=value`` changes from the command line."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{path} cannot be read: {reason}. `wafl config init` writes a starter") from error
-    try:
-        content = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
+    content = read_toml(path)
     for change in changes:
         apply_change(content, change)
     return parse_experiment(content, str(path))

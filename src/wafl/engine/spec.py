@@ -75,7 +75,10 @@ class Spec:
             except TypeError:  # not a function of the round
                 return describe(function)
 
-        return describe(self, by_round)
+        found = describe(self, by_round)
+        if found["schedule"]["average_last"] is None:  # a checkpoint from before there was this option goes on
+            del found["schedule"]["average_last"]
+        return found
 
     @property
     def needs_sizes(self) -> bool:

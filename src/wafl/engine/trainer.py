@@ -34,6 +34,7 @@ from wafl.results.progress import Progress, RunProgress
 from wafl.results.run import Run, with_params
 from wafl.rounds.admission import Admitted
 from wafl.rounds.algorithm import Algorithm
+from wafl.rounds.last_rounds import mean_of
 from wafl.tasks.modes.statistics import check_statistics
 from wafl.tasks.structured import make_task
 from wafl.tasks.task import Loss
@@ -272,8 +273,9 @@ class Trainer:
 
     def _finish(self, spec: Spec, reached: RunProgress) -> Run:
         """The run that :func:`wafl.fit` returns if training ends here."""
-        state, roster = reached.state, self.roster
-        params = {name: value.cpu().clone() for name, value in self.task.unflatten(state.params).items()}
+        state, roster, mean = reached.state, self.roster, mean_of(reached.state)
+        last = self._named(state.params)
+        params = last if mean is None else self._named(mean[0])
         statistics = {name: params.pop(name) for name in self.task.layout.statistics}
         settings = {
             "method": describe(spec.method),
@@ -291,12 +293,16 @@ class Trainer:
             with_params(self.model, {**dict(self.model.named_parameters()), **params}, statistics),
             self.task.layout,
             reached.history,
-            state.client_weights,
+            mean[1].cpu() if mean is not None and spec.method.client_weights.learns else state.client_weights,
             settings,
             roster.num_classes,
             self.loss,
             roster.intake,
+            None if mean is None else last,
         )
+
+    def _named(self, params: Tensor) -> dict[str, Tensor]:
+        return {name: value.cpu().clone() for name, value in self.task.unflatten(params).items()}
 
 
 def _answers(engine: Engine, asking: Sequence[tuple[_ActiveRun, Query]]) -> list[Admitted]:

@@ -1,12 +1,13 @@
-"""What each named method is, in words: made from the list of methods, for ``wafl methods`` and ``docs/methods.md``."""
+"""What each named method is, in words: made from the list of methods, for ``docs/methods.md`` and the command.
+
+The command reads it from ``config/methods.json``, which ``tools/methods_page.py`` writes.
+"""
 
 import inspect
-import math
 import re
 from typing import Annotated, Any
 
-from wafl.base.near import did_you_mean
-from wafl.base.options import Choice, Count, EachRound, Option, Range, frozen, options_of
+from wafl.base.options import Option, frozen, options_of
 from wafl.methods import METHODS
 from wafl.methods.method import AVERAGING, DESCENT, PARTS, Method
 from wafl.methods.preset import About
@@ -35,32 +36,12 @@ def catalog() -> list[Entry]:
 
 
 def entry(name: str) -> Entry:
-    """What is said about one named method; the name may be in any case."""
-    found = next((known for known in METHODS if known.lower() == name.lower()), None)
-    if found is None:
-        hint = did_you_mean(name, METHODS) or f": there are {', '.join(METHODS)}"
-        raise ValueError(f"unknown method {name!r}{hint}")
-    preset = METHODS[found]
+    """What is said about one named method."""
+    preset = METHODS[name]
     kind: Any = preset.options
     own = tuple(option for option in options_of(kind).values() if option.name not in (*PARTS, "center"))
     method = preset()
-    return Entry(found, summary_of(kind), _moves(method), _sends(method), own, preset.options.about)
-
-
-def default_of(option: Option) -> str:
-    """The default of an option as a word."""
-    value = option.default
-    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def range_of(option: Option) -> str:
-    """The values that an option may have, in words."""
-    limits = option.limits.range if isinstance(option.limits, EachRound) else option.limits
-    if isinstance(limits, Choice):
-        return ", ".join("inf" if value == math.inf else str(value) for value in limits.values)
-    if isinstance(limits, Count):
-        return f"whole, at least {limits.low}"
-    return limits.words().removeprefix("be ").removeprefix("lie ") if isinstance(limits, Range) else ""
+    return Entry(name, summary_of(kind), _moves(method), _sends(method), own, preset.options.about)
 
 
 def summary_of(what: Any) -> str:

@@ -88,8 +88,19 @@ class Schedule:
     shift: Annotated[int, Count(0), "Images are moved by up to so many pixels in every step."] = 0
     flip: Annotated[float, Range(0, 1), "The probability that an image is mirrored in a step."] = 0.0
 
+    average_last: Annotated[
+        float | None,
+        Range(0, 1, low_open=True),
+        "The share of the rounds, counted from the last, whose models are averaged at the end: 0.5 is the last half.",
+    ] = None
+
     def __post_init__(self) -> None:
         check_options(self)
+        if self.average_last is not None and self.statistics != FROZEN:
+            raise ValueError(
+                f"average_last={self.average_last} with statistics={self.statistics!r}: the mean of models has other "
+                "running statistics than their mean; put BatchNorm layers in eval(), or leave average_last out"
+            )
         if (self.local_steps is None) == (self.local_epochs is None):
             raise ValueError(
                 "give local_steps or local_epochs, exactly one of them "

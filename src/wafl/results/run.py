@@ -30,6 +30,8 @@ from wafl.tasks.losses import spelled
 from wafl.tasks.task import Loss, sharing_tensors
 
 FORMAT = 1
+LAST = "last round: "
+"""What the names of the last round's tensors begin with, in a file whose own are the mean of several rounds."""
 
 SAVED: dict[str, Any] = {
     "method": str,
@@ -63,6 +65,7 @@ SAVED: dict[str, Any] = {
             "precision?": str,
             "shift?": int,
             "flip?": float,
+            "average_last?": float | None,
         },
         "sweep?": dict[str, Any] | None,
         "data?": dict[str, Any] | None,
@@ -95,6 +98,14 @@ class Run:
     intake: Annotated[Intake, "How the clients' examples came in, and what their classes are called."] = field(
         default_factory=Intake
     )
+    last: Annotated[
+        dict[str, Tensor] | None, "With ``average_last``, the parameters of the last round; ``params`` are the mean."
+    ] = None
+
+    @property
+    def last_params(self) -> dict[str, Tensor]:
+        """The parameters after the last round, by name: those of the run, unless it averaged its last rounds."""
+        return self.params if self.last is None else self.last
 
     @cached_property
     def model(self) -> nn.Module:
@@ -162,7 +173,8 @@ class Run:
     def to(self, device: torch.device | str) -> Run:
         """The same run on a device such as ``"cuda"``, where it predicts and is tested; this one stays where it is."""
         params = {name: value.to(device) for name, value in self.params.items()}
-        return replace(self, params=params, module=copy.deepcopy(self.module).to(device))
+        last = None if self.last is None else {name: value.to(device) for name, value in self.last.items()}
+        return replace(self, params=params, module=copy.deepcopy(self.module).to(device), last=last)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a folder from which :func:`wafl.load_run` restores the run; returns the folder.
@@ -188,7 +200,8 @@ class Run:
             "client_weights": self.client_weights.tolist(),
             "history": self.history.to_json(),
         }
-        named = {**dict(self.module.named_parameters()), **kept}
+        last = {f"{LAST}{name}": value for name, value in (self.last or {}).items()}
+        named = {**dict(self.module.named_parameters()), **kept, **last}
         content = save({name: value.detach().cpu().contiguous() for name, value in named.items()})
         description = sealed({**about, "sha256": sha256(content).hexdigest()})
         write_whole(folder / "params.safetensors", content)
@@ -327,6 +340,7 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
         method, settings, num_classes = about["method"], _as_named_now(about["settings"]), about["num_classes"]
         architecture, own_loss, trained = about["model"], about["loss"], about["trained"]
         params = {name: saved[name] for name in trained}
+        last = {name: saved.pop(LAST + name) for name in trained if LAST + name in saved} or None
         kept = {name: saved.pop(name) for name in about.get("buffers", ())}
         statistics = {name: kept[name].shape for name in about.get("statistics", ())}
         intake = Intake.from_json(about.get("intake"))
@@ -354,7 +368,7 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
             value.requires_grad_(name in params)
     else:  # an earlier version left it to the model
         layout = Layout.of(model)
-    return Run(method, params, model, layout, history, weights, settings, num_classes, loss, intake)
+    return Run(method, params, model, layout, history, weights, settings, num_classes, loss, intake, last)
 
 
 def _as_named_now(settings: dict[str, Any]) -> dict[str, Any]:

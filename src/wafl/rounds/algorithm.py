@@ -24,6 +24,7 @@ from wafl.parts.messages import Query, Replies, State, mean_reply, named, owned
 from wafl.parts.schedule import Schedule
 from wafl.parts.server import Server
 from wafl.rounds import reported_losses
+from wafl.rounds.last_rounds import with_mean
 from wafl.rounds.reported_losses import SNAPSHOT
 from wafl.weights import ClientWeights, Round
 
@@ -98,6 +99,9 @@ class Algorithm:
 
     def tell(self, state: State, query: Query, replies: Replies) -> State:
         """The state after the replies to a query."""
+        return with_mean(self.schedule, state, self._told(state, query, replies))
+
+    def _told(self, state: State, query: Query, replies: Replies) -> State:
         rule, now = self.method.client_weights, self._round(state)
         if query.kind == "loss":
             return reported_losses.after_losses(rule, self.method.local, state, replies, now)

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
-from wafl.cli.commands.verify import UNSIGNED, check_certificate, read_data
-from wafl.cli.shared import PublicKey, Trust, only_run, reading
+from wafl.cli.commands.verify import UNSIGNED, read_data
+from wafl.cli.shared import A_FOLDER, Certificate, PublicKey, Trust, only_run, reading
 
 
 def audit(
-    certificate: Annotated[Path, Argument(metavar="CERTIFICATE", help="The file that wafl certify --points wrote.")],
+    certificate: Certificate,
     data: Annotated[Path, Option(metavar="FOLDER", help="Your own data: a folder with .npz files that hold x and y.")],
-    model: Annotated[Path, Option(metavar="RUN", help="The run that the certificate is about.")],
+    model: Annotated[Path, Option(metavar="RUN", help="The run that the certificate is about.", callback=A_FOLDER)],
     key: PublicKey = None,
     trust: Trust = False,
 ) -> None:
@@ -29,7 +29,6 @@ def audit(
     from wafl.promises.verify import verify
 
     with reading(trust):
-        check_certificate(certificate)
         run = only_run(model)[1]
         checked = verify(certificate, model=run, key=key)
         if not checked.ok:

@@ -6,16 +6,24 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
-from wafl.cli.shared import DataDir, GroundNorm, Metric, Trust, clients_of, only_run, parse_norm, parse_numbers, reading
+from wafl.cli.shared import (
+    DataDir,
+    GroundNorm,
+    Metric,
+    OneRun,
+    Trust,
+    clients_of,
+    only_run,
+    parse_norm,
+    parse_numbers,
+    reading,
+)
 
 
 def certify(
-    run: Annotated[
-        Path,
-        Argument(metavar="STUDY|RUN", help="A run, such as runs/digits/wafl, or a study that has a single one."),
-    ],
+    run: OneRun,
     output: Annotated[
         Path, Option("--output", "-o", help="The file to write; the page in words is next to it, as .md.")
     ] = Path("certificate.json"),
@@ -50,13 +58,14 @@ def certify(
     from wafl.base.shown import shown
     from wafl.base.visible import visible
     from wafl.cli.terminal import say
-    from wafl.promises.issue import issue
 
     with reading(trust):
-        name, model = only_run(run)
-        clients = clients_of({name: model}, run, data_dir)
         wanted = parse_numbers("radii", radii)
         options = {"norm": parse_norm(norm), "power": power, "metric": metric, "part": part}
+        name, model = only_run(run)
+        from wafl.promises.issue import issue
+
+        clients = clients_of({name: model}, run, data_dir)
         say(f"Certifying {name} at {len(wanted)} radii: seconds for a linear model, minutes for a network.")
         with shown(f"certify {name}"):
             promise = issue(

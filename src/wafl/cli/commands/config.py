@@ -13,6 +13,7 @@ from typer import Argument
 
 from wafl.cli.shared import Changes, Trust, one_line_errors, reading
 from wafl.cli.terminal import make_console
+from wafl.config.toml_file import read_toml
 
 config_app = typer.Typer(help="Experiment files: write a starter, check one, print the schema.", no_args_is_help=True)
 
@@ -37,12 +38,13 @@ def check(
     trust: Trust = False,
 ) -> None:
     """Check that an experiment can be run, and say what it would train; nothing is trained or written."""
-    from wafl.config.plan import make_plan
-    from wafl.config.read import read_experiment
-    from wafl.studies.folder import source_of
-    from wafl.studies.tune import make_search
-
     with reading(trust):
+        read_toml(path)
+        from wafl.config.plan import make_plan
+        from wafl.config.read import read_experiment
+        from wafl.studies.folder import source_of
+        from wafl.studies.tune import make_search
+
         plan = make_plan(read_experiment(path, changes or []), source_of(path), trust=False)
         if plan.experiment.tune is not None:
             make_search(plan)

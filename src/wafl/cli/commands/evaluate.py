@@ -67,15 +67,18 @@ def evaluate(
     """
     from wafl.base.bounds import read_bounds
     from wafl.cli.terminal import make_console
-    from wafl.evaluation.compare import compare
 
     with reading(trust):
-        methods = load_seeds(run)
-        every = {name: each for seeds in methods.values() for name, each in seeds.items()}
-        clients, unseen = seen_and_unseen(every, run, data_dir)
+        _check_attack(attack, space)
+        shares = parse_numbers("attacked", attacked)
         said: dict[str, Any] = {"bounds": read_bounds(bounds)}
         if norm is not None:
             said["norm"] = parse_norm(norm)
+        from wafl.evaluation.compare import compare
+
+        methods = load_seeds(run)
+        every = {name: each for seeds in methods.values() for name, each in seeds.items()}
+        clients, unseen = seen_and_unseen(every, run, data_dir)
         sizes = {"epsilon": epsilon, "radius": radius, "severity": severity}
         pace = {"step_size": step_size, "steps": steps}
         attacks: list[Attack | None] = [None, *_attacks(attack, sizes, pace, said, space)]
@@ -83,7 +86,7 @@ def evaluate(
             {name: list(seeds.values()) for name, seeds in methods.items()},
             clients,
             attacks=attacks,
-            attacked=parse_numbers("attacked", attacked),
+            attacked=shares,
             unseen=unseen,
             seed=seed,
         )
@@ -93,21 +96,24 @@ def evaluate(
     console.print(f"Numbers: {(output or run) / 'comparison.csv'} and comparison.json", markup=False)
 
 
+def _check_attack(name: str, space: str | None) -> None:
+    known = (*ATTACKS, *SHIFTS)
+    if ":" not in name and name not in known:
+        hint = did_you_mean(name, known) or f": use one of {', '.join(known)}, or module:function"
+        raise ValueError(f"unknown attack {name!r}{hint}")
+    if space is not None and name not in ("pgd", "fgsm", "wasserstein"):
+        raise ValueError(f"--space {space} needs --attack pgd, fgsm or wasserstein, not {name}")
+
+
 def _attacks(
     name: str, sizes: dict[str, str], pace: dict[str, Any], said: dict[str, Any], space: str | None
 ) -> list[Attack]:
     """One attack per size; ``said`` are its norm, if it was given, and its bounds."""
-    if ":" not in name and name not in (*ATTACKS, *SHIFTS):
-        known = (*ATTACKS, *SHIFTS)
-        hint = did_you_mean(name, known) or f": use one of {', '.join(known)}, or module:function"
-        raise ValueError(f"unknown attack {name!r}{hint}")
     from wafl import FGSM, PGD, WassersteinShift, shifts
 
     def each(size: str, make: Callable[[float], Attack]) -> list[Attack]:
         return [make(number) for number in parse_numbers(size, sizes[size])]
 
-    if space is not None and name not in ("pgd", "fgsm", "wasserstein"):
-        raise ValueError(f"--space {space} needs --attack pgd, fgsm or wasserstein, not {name}")
     if name == "none":
         return []
     if name == "pgd":

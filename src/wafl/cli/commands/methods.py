@@ -9,34 +9,34 @@ from rich.markup import escape
 from rich.table import Table
 from typer import Argument
 
+from wafl.base.option_words import default_of, range_of
 from wafl.cli.shared import one_line_errors
 from wafl.cli.terminal import make_console
+from wafl.config.known_methods import known_method, known_methods
 
 
 def methods(
     name: Annotated[str | None, Argument(metavar="[METHOD]", help="All about this one.")] = None,
 ) -> None:
     """List the methods: what each moves, what its clients send, its options and its paper."""
-    from wafl.methods.catalog import catalog, default_of, entry, range_of
-
     with one_line_errors():
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
         if name is None:
             for header in ("method", "moves", "clients send", "options", "paper"):
                 table.add_column(header, no_wrap=header == "method", overflow="fold")
-            for each in catalog():
-                options = ", ".join(option.name for option in each.options) or "-"
-                table.add_row(each.name, each.moves, each.sends, options, escape(each.about.short))
+            for each in known_methods().values():
+                options = ", ".join(each.options) or "-"
+                table.add_row(each.name, each.moves, each.sends, options, escape(each.short))
             make_console().print(table)
             return
-        found = entry(name)
+        found = known_method(name)
         for header in ("option", "default", "range", "what it is"):
             table.add_column(header, no_wrap=header != "what it is", overflow="fold")
-        for option in found.options:
+        for option in found.options.values():
             table.add_row(option.name, default_of(option), escape(range_of(option)), escape(option.doc))
         console = make_console()
         console.print(
             f"[bold]{found.name}[/]: {escape(found.summary)}\n\nmoves: {found.moves}\nclients send: {found.sends}\n"
-            f"use it: {escape(found.about.use)}\npaper: {escape(found.about.paper)}"
+            f"use it: {escape(found.use)}\npaper: {escape(found.paper)}"
         )
         console.print(table if found.options else "\nIt has no options of its own.")

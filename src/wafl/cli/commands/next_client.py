@@ -8,14 +8,16 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from wafl.cli.shared import DataDir, GroundNorm, Metric, Trust, only_run, parse_norm, reading, seen_and_unseen
+from wafl.cli.shared import A_FOLDER, DataDir, GroundNorm, Metric, Trust, only_run, parse_norm, reading, seen_and_unseen
 
 
 def next_client(
     run: Annotated[
         Path,
         Argument(
-            metavar="STUDY|RUN", help="A run of an experiment with data.unseen, or a study that has a single one."
+            metavar="STUDY|RUN",
+            help="A run of an experiment with data.unseen, or a study that has a single one.",
+            callback=A_FOLDER,
         ),
     ],
     radius: Annotated[
@@ -45,17 +47,18 @@ def next_client(
     from typing import Any
 
     from wafl.base.visible import visible
-    from wafl.promises.next_client_issue import issue_next_client
-    from wafl.theory.population.next_client import next_client as expect
 
     with reading(trust):
         if sign is not None and output is None:
             raise ValueError("--sign signs a file: give --output too")
+        options: dict[str, Any] = {"norm": parse_norm(norm), "metric": metric, "confidence": confidence}
         name, model = only_run(run)
+        from wafl.promises.next_client_issue import issue_next_client
+        from wafl.theory.population.next_client import next_client as expect
+
         seen, unseen = seen_and_unseen({name: model}, run, data_dir)
         if unseen is None:
             raise ValueError(f"{run} held no client out of training: train it with data.unseen, such as 0.5")
-        options: dict[str, Any] = {"norm": parse_norm(norm), "metric": metric, "confidence": confidence}
         if output is None:
             found = expect(model, seen, unseen, radius=radius, population_radius=population_radius, **options)
         else:

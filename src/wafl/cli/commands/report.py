@@ -36,14 +36,13 @@ def report(
     reached by radius, what the ball moves, client weights, distances, and the partition. What cannot be had is left
     out, and the page says why.
     """
-    from wafl.report import Page, write_page
-    from wafl.studies.folder import StudyFolder
-    from wafl.studies.pages.shown import together
-
     with reading(trust):
         for path in studies:
-            if not StudyFolder.is_in(path):
+            if not all((path / file).is_file() for file in ("config.toml", "about.json")):
                 raise ValueError(f"{path} is not a study: give a folder that wafl run made, such as runs/digits")
+        from wafl.report import Page, write_page
+        from wafl.studies.pages.shown import together
+
         shown = [_study(path, quick, data_dir) for path in studies]
         common = together({path.name: path for path in studies}) if len(studies) > 1 else []
         target = output or (Path("report.html") if len(studies) > 1 else studies[0] / "report.html")

@@ -12,6 +12,7 @@ from wafl.cli.method_options import read_options, with_method_options
 from wafl.cli.progress import Json, Quiet, Serve, train_and_show
 from wafl.cli.shared import Changes, one_line_errors
 from wafl.cli.terminal import say
+from wafl.config.toml_file import read_toml
 
 if TYPE_CHECKING:
     from wafl.config.experiment import Experiment
@@ -65,15 +66,15 @@ def run(
     if every run diverged), and 130 after Ctrl-C. After SIGTERM and SIGHUP it is 143 and 129.
     """
     from wafl.config.demo import demo_experiment
-    from wafl.config.read import read_experiment
-    from wafl.studies.folder import source_of
-    from wafl.studies.study import Study
 
     with one_line_errors():
         if experiment is not None:
             if experiment.suffix != ".toml" and not experiment.exists():
                 raise ValueError(f"{experiment} is no experiment file: to train a method, use --method {experiment}")
             _refuse_options(context)
+            read_toml(experiment)  # a file that is none is refused without torch
+            from wafl.config.read import read_experiment
+
             described = read_experiment(experiment, [*(changes or []), *([f"engine={engine}"] if engine else [])])
         else:
             if changes:
@@ -94,6 +95,9 @@ def run(
                 device=device,
                 engine=engine or "embedded",
             )
+        from wafl.studies.folder import source_of
+        from wafl.studies.study import Study
+
         folder = output / (name or described.name)
         if name is not None and folder.exists():  # so that nothing saved is lost
             resume = f"continue it with wafl resume {folder}, " if _was_left(folder) else ""

@@ -15,6 +15,7 @@ from wafl.base.shown import shown
 from wafl.cli.progress import SOME_DIVERGED
 from wafl.cli.shared import Changes, one_line_errors
 from wafl.cli.terminal import make_console, tell
+from wafl.config.toml_file import read_toml
 
 if TYPE_CHECKING:
     from wafl.studies.tune import TunedExperiment
@@ -38,9 +39,10 @@ def tune(
     The exit status is 0 if a setting was found for every method, 3 if all trials of some method diverged, 2 after an
     error, and 130 after Ctrl-C. After SIGTERM and SIGHUP it is 143 and 129.
     """
-    from wafl.studies.tune import TunedExperiment
-
     with one_line_errors():
+        read_toml(experiment)
+        from wafl.studies.tune import TunedExperiment
+
         tuned = TunedExperiment.create(experiment, changes or [], output)
         tuning = _search(tuned)
     _show(tuned, tuning)

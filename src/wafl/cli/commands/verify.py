@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
-from wafl.cli.shared import DataDir, PublicKey, Trust, only_run, reading, seen_and_unseen
+from wafl.cli.shared import A_FOLDER, Certificate, DataDir, PublicKey, Trust, only_run, reading, seen_and_unseen
 
 if TYPE_CHECKING:
     from wafl.data.federation import Federation
@@ -21,11 +21,10 @@ UNSIGNED = (
 
 
 def verify(
-    certificate: Annotated[
-        Path, Argument(metavar="CERTIFICATE", help="The file that wafl certify or next-client wrote.")
-    ],
+    certificate: Certificate,
     model: Annotated[
-        Path | None, Option(metavar="RUN", help="The run that it is about, such as runs/digits/wafl.")
+        Path | None,
+        Option(metavar="RUN", help="The run that it is about, such as runs/digits/wafl.", callback=A_FOLDER),
     ] = None,
     data: Annotated[
         Path | None,
@@ -50,7 +49,6 @@ def verify(
     from wafl.promises.verify import verify as check
 
     with reading(trust):
-        check_certificate(certificate)
         run = None if model is None else only_run(model)[1]
         held = isinstance(read_file(certificate)[0], NextClientPromise)
         clients = None if data is None else read_data(data, run, data_dir, held=held)
@@ -61,11 +59,6 @@ def verify(
         say(UNSIGNED, typer.colors.YELLOW)
     if not found.ok:
         raise typer.Exit(1)
-
-
-def check_certificate(file: Path) -> None:
-    if not file.is_file():
-        raise FileNotFoundError(f"{file} is not a file: give a certificate, which wafl certify writes")
 
 
 def read_data(place: Path, run: Run | None, data_dir: Path | None, *, held: bool = False) -> Federation:

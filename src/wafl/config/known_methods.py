@@ -1,0 +1,68 @@
+"""The named methods and their options as data, so that help and refusals need no torch.
+
+``tools/methods_page.py`` writes ``methods.json`` from the list of methods; a test holds it up to date.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from wafl.base.near import did_you_mean
+from wafl.base.options import Box, Choice, Count, EachRound, Option, Range, Shaped
+
+KINDS: dict[str, type] = {kind.__name__: kind for kind in (bool, float, int, str)}
+LIMITS: dict[str, type] = {kind.__name__: kind for kind in (Box, Choice, Count, EachRound, Range, Shaped)}
+
+
+@dataclass(frozen=True)
+class KnownMethod:
+    """A named method in words, with its own options; the words are those of :class:`wafl.methods.catalog.Entry`."""
+
+    name: str
+    summary: str
+    moves: str
+    sends: str
+    use: str
+    paper: str
+    short: str
+    options: dict[str, Option]
+
+
+@cache
+def known_methods() -> dict[str, KnownMethod]:
+    """Every named method by its name, in the order of the list."""
+    listed = json.loads(files("wafl.config").joinpath("methods.json").read_text(encoding="utf-8"))
+    return {each["name"]: KnownMethod(options=_options(each.pop("options")), **each) for each in listed}
+
+
+def known_method(name: str) -> KnownMethod:
+    """The method of this name, in any case; an error with the name that was meant if there is none."""
+    known = known_methods()
+    found = next((each for each in known if each.lower() == name.lower()), None)
+    if found is None:
+        hint = did_you_mean(name, known) or f": there are {', '.join(known)}"
+        raise ValueError(f"unknown method {name!r}{hint}")
+    return known[found]
+
+
+def _options(listed: list[dict[str, Any]]) -> dict[str, Option]:
+    def made(name: str, kind: str, limits: Any, **rest: Any) -> Option:
+        return Option(name, KINDS[kind], _limits(limits), **rest)
+
+    return {each["name"]: made(**each) for each in listed}
+
+
+def _limits(said: dict[str, Any] | None) -> Any:
+    """Limits from the name of their class and its fields."""
+    if said is None:
+        return None
+    (kind, values), *_ = said.items()
+    return LIMITS[kind](**{name: _value(value) for name, value in values.items()})
+
+
+def _value(said: Any) -> Any:
+    return _limits(said) if isinstance(said, dict) else tuple(said) if isinstance(said, list) else said  # pyright: ignore

@@ -1,0 +1,49 @@
+"""The mean of the models of the last rounds: under sampled cohorts the last model alone is noisy.
+
+Training goes on from the last model. The mean is part of the server's state, so a checkpoint holds it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from wafl.parts.messages import State, named, owned
+from wafl.parts.schedule import Schedule
+
+MEAN = "mean"
+"""Whose vectors these are: ``params`` and ``client_weights``, and the window: of how many rounds, how many so far."""
+
+
+def with_mean(schedule: Schedule, before: State, after: State) -> State:
+    """The state after a query with the mean of the rounds in the window; another number of rounds begins it anew."""
+    if schedule.average_last is None:
+        return after
+    first = schedule.rounds - math.ceil(schedule.average_last * schedule.rounds)
+    kept = owned(MEAN, before.vectors)
+    if kept and int(kept["window"][0]) != schedule.rounds:
+        kept = {}
+    if after.round > before.round > first - 1:
+        count = int(kept["window"][1]) + 1 if kept else 1
+        now = {"params": after.params, "client_weights": after.client_weights}
+        kept = {name: _moved(kept.get(name), value.double(), count) for name, value in now.items()}
+        kept["window"] = torch.tensor([schedule.rounds, count])
+    others = {name: value for name, value in after.vectors.items() if not name.startswith(f"{MEAN}.")}
+    return replace(after, vectors={**others, **named(MEAN, kept)})
+
+
+def mean_of(state: State) -> tuple[Tensor, Tensor] | None:
+    """The mean of the parameters and that of the client weights, if some round was in the window."""
+    kept = owned(MEAN, state.vectors)
+    return (kept["params"].to(state.params.dtype), kept["client_weights"]) if kept else None
+
+
+def _moved(mean: Tensor | None, value: Tensor, count: int) -> Tensor:
+    """The mean of ``count`` values; a client that joined had no weight before."""
+    if mean is None:
+        return value
+    joined = torch.nn.functional.pad(mean, (0, len(value) - len(mean)))
+    return joined + (value - joined) / count
