@@ -1,5 +1,7 @@
 """Checks of numbers that a user passes in, and of what they would cost: errors have value, range and remedy."""
 
+from __future__ import annotations
+
 import math
 import os
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """What ``wafl run`` trains without a file: WAFL and its six rivals on handwritten digits."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

@@ -4,6 +4,8 @@ Whoever starts an experiment wants its code to run. Whoever only reads a study, 
 first; what has run once is remembered by a digest of the code, not by its place.
 """
 
+from __future__ import annotations
+
 import importlib
 import inspect
 from collections.abc import Callable, Generator, Sequence
