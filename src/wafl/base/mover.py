@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self, cast
 
 from wafl.base.bounds import DATA, Bounds, Box, box_of
 from wafl.base.cost import LONGEST_ASCENT, check_steps
+from wafl.base.units import warn_of_size
 
 
 class Mover:
@@ -25,6 +27,16 @@ class Mover:
     """Random starts of an ascent."""
     queries: int = 0
     """How often the model may be asked per example."""
+
+    @property
+    def reach(self) -> tuple[str, float, float] | None:
+        """The option that says how far an example may move, its value and its norm; None if there is none."""
+        return None
+
+    def check_unit(self, declared: Box | None, input_shape: Sequence[int], unit: str) -> None:
+        """Warn if examples may move farther than data that declare this box are wide."""
+        if self.reach is not None and self.space is None and self.shape is None:
+            warn_of_size(*self.reach, declared, math.prod(input_shape), unit)
 
     @property
     def box(self) -> Box | None:
