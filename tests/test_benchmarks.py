@@ -14,6 +14,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 QUICK = {
     "auto_radius": ["--smallest"],
+    "average_last": ["--smallest"],
     "bounds": ["--smallest"],
     "box": ["--smallest"],
     "certificates": ["--smallest"],

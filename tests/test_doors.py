@@ -104,7 +104,7 @@ def test_torch_does_not_complain_of_its_own_batching() -> None:
     ("line", "said"),
     [
         ("rum", "No such command 'rum': did you mean 'run'?"),
-        ("run --method Wafel", "unknown method 'Wafel': did you mean 'wafl'?"),
+        ("run --method Wafel", "unknown method 'Wafel': did you mean 'WAFL'?"),
         ("run FedSAM --rho 0.1", "use --method FedSAM"),
         ("run FedSAM", "use --method FedSAM"),
         ("methods Wafel", "did you mean 'WAFL'?"),

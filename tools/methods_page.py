@@ -69,7 +69,7 @@ def _parts(title: str, kinds: Mapping[str, type]) -> str:
 
 def methods_list() -> str:
     """The text of ``methods.json``, which the command reads instead of the methods themselves."""
-    return json.dumps([_listed(each) for each in catalog()], indent=1) + "\n"
+    return "[\n" + ",\n".join(json.dumps(_listed(each)) for each in catalog()) + "\n]\n"
 
 
 def _listed(each: Entry) -> dict[str, Any]:

@@ -17,10 +17,12 @@ from .base.errors import DivergedError as DivergedError
 from .base.errors import DivergenceWarning as DivergenceWarning
 from .base.errors import LabelCostWarning as LabelCostWarning
 from .base.errors import LossWarning as LossWarning
+from .base.errors import OptimumWarning as OptimumWarning
 from .base.errors import PreconditionError as PreconditionError
 from .base.errors import RadiusWarning as RadiusWarning
 from .base.errors import SequentialWarning as SequentialWarning
 from .base.errors import UnboundedError as UnboundedError
+from .base.errors import UnitWarning as UnitWarning
 from .base.errors import UnsoundError as UnsoundError
 from .data import Dataset as Dataset
 from .data import Domains as Domains

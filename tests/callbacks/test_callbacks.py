@@ -257,7 +257,7 @@ def test_early_stopping_ends_a_run_after_patience_values_without_improvement(
 @pytest.mark.parametrize("metric", ["los", "accuracies", "gamma"])
 def test_early_stopping_on_an_unknown_metric_is_an_error_that_lists_the_known_ones(metric: str) -> None:
     with pytest.raises(
-        ValueError, match=rf"metric='{metric}' is not a metric of this run: use one of loss, replies, seconds"
+        ValueError, match=rf"metric='{metric}' is not a metric of this run: use one of agreement, loss, replies"
     ):
         fit(EarlyStopping(metric), method=wafl.FedAvg())
 

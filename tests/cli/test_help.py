@@ -57,7 +57,7 @@ ANSWERED_AT_ONCE = [
     "run --norm 3", "run --model gru", "run --set schedule.rounds=2", "tune nope.toml", "config check nope.toml",
     "verify nope.json", "export nope", "export .", "export . --format gguf", "certify nope", "certify . --norm 3",
     "evaluate nope", "evaluate . --attack pdg", "evaluate . --attacked 0,x",
-    "resume nope", "theory nope", "report nope",
+    "resume nope", "repair nope", "theory nope", "report nope", "next-client nope",
 ]  # fmt: skip
 """Commands whose answer needs neither data nor a model."""
 

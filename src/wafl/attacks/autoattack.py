@@ -51,6 +51,10 @@ class AutoAttack(Attack):
             self._box()
         _package()
 
+    @property
+    def reach(self) -> tuple[str, float, float] | None:
+        return "epsilon", self.epsilon, self.norm
+
     def _box(self) -> tuple[float, float]:
         box = self.box
         if box is None or not is_finite(box):

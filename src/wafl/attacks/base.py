@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from wafl.base.bounds import Mover
 from wafl.base.checks import check_seed
+from wafl.base.mover import Mover
 from wafl.objectives.surrogate import single_lane
 from wafl.results.run import Run
 from wafl.tasks.inputs import Inputs

@@ -33,6 +33,10 @@ class BoundedAttack(Attack):
     def objective(self) -> BoundedAscent:
         """The ascent that finds the moves."""
 
+    @property
+    def reach(self) -> tuple[str, float, float] | None:
+        return self.objective().reach
+
     def describe(self, unit: str) -> str:
         ascent = self.objective()
         size = f"epsilon {ascent.epsilon:g} ({place(ascent.space, unit)})"

@@ -69,6 +69,10 @@ class WassersteinShift(Attack):
     bounds: Annotated[Bounds, BOUNDS] = DATA
     space: Annotated[str | None, SPACE] = None
 
+    @property
+    def reach(self) -> tuple[str, float, float] | None:
+        return "radius", self.radius, self.norm
+
     def __post_init__(self) -> None:
         check_space(self.space, self.bounds)
         check_options(self)

@@ -1,15 +1,12 @@
-"""Where moved examples may go: the box that they stay in, what the data declare, and what moves them.
+"""The box that moved examples stay in: what the data declare, unless you say otherwise.
 
 Everything that moves examples has an option ``bounds``: ``"data"``, the default, a box ``(low, high)``, or None, which
-lets examples leave. What ``"data"`` stands for is looked up once, where clients are known (:meth:`Mover.within`);
+lets examples leave. What ``"data"`` stands for is looked up once, where clients are known (``Mover.within``);
 without clients it stands for None.
 """
 
 import math
-from dataclasses import replace
-from typing import Any, Final, Literal, Self, cast
-
-from wafl.base.checks import LONGEST_ASCENT, check_steps
+from typing import Any, Final, Literal
 
 DATA: Final = "data"
 Box = tuple[float, float]
@@ -70,45 +67,3 @@ def in_words(bounds: Bounds) -> str:
 
 def is_finite(box: Box | None) -> bool:
     return box is not None and all(map(math.isfinite, box))
-
-
-class Mover:
-    """Something that moves examples: the options it may have, with the values that stand for an option it lacks."""
-
-    bounds: Bounds = None
-    """Where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None."""
-    space: str | None = None
-    """The name of the layer whose output is meant instead of the inputs."""
-    shape: Any = None
-    """Which moves are cheap, if the ball is not round."""
-    steps: int = 1
-    """The most steps of an ascent."""
-    restarts: int = 0
-    """Random starts of an ascent."""
-    queries: int = 0
-    """How often the model may be asked per example."""
-
-    @property
-    def box(self) -> Box | None:
-        """The box that the bounds stand for without data: None if they are those of the data."""
-        return box_of(self.bounds)
-
-    def within(self, declared: Box | None) -> Self:
-        """What moves examples of data that declare this box, which ``bounds="data"`` stands for.
-
-        At the output of a layer (``space``) the bounds of the data mean nothing, and a ball with a ``shape`` has none.
-        """
-        if self.bounds != DATA:
-            return self
-        plain = self.space is None and self.shape is None
-        return replace(cast(Any, self), bounds=declared if plain else None)
-
-    def check_length(self) -> None:
-        """Refuse options with which moving one batch of examples would take too long."""
-        lengths = {"steps": self.steps, "restarts": self.restarts, "queries": self.queries}
-        said = {name: value for name, value in lengths.items() if value > 1}
-        if said:
-            longest = max(said, key=lambda name: said[name])
-            words = ", ".join(f"{name}={value}" for name, value in said.items())
-            steps = math.prod(map(float, said.values()))
-            check_steps(f"{type(self).__name__} with {words}", steps, f"lower {longest}", LONGEST_ASCENT)

@@ -53,6 +53,14 @@ class RadiusWarning(TrainingWarning):
     """The ball was not the one that was asked for: no example moved, or the achieved radius is not the target."""
 
 
+class OptimumWarning(TrainingWarning):
+    """Training ended away from the optimum: a few steps of all clients together lower what they minimize."""
+
+
+class UnitWarning(TrainingWarning):
+    """A size, or inputs, are so large next to the data that they must be in another unit."""
+
+
 class LossWarning(TrainingWarning):
     """No loss was named, and that of a regression is used."""
 

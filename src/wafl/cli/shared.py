@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from wafl.base.errors import DivergedError, TooFewRepliesError, UnboundedError
+from wafl.base.errors import DivergedError, FolderError, TooFewRepliesError, UnboundedError
 from wafl.base.visible import visible
 from wafl.cli.terminal import say
 
@@ -39,21 +39,6 @@ def one_line_errors() -> Generator[None, None, None]:
         raise typer.Exit(2) from error
 
 
-def existing(there: Callable[[Path], bool], otherwise: str) -> Any:
-    """A check of a path that a command is given, in one line and before anything is loaded."""
-
-    def check(context: typer.Context, path: Path | None) -> Path | None:
-        with one_line_errors():
-            if path is not None and not context.resilient_parsing and not there(path):
-                raise FileNotFoundError(f"{path} {otherwise}")
-        return path
-
-    return check
-
-
-A_FOLDER = existing(Path.is_dir, "is not a folder: give a study, such as runs/digits, or one of its runs")
-
-
 DataDir = Annotated[
     Path | None, Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
 ]
@@ -63,36 +48,9 @@ Changes = Annotated[
 ]
 StudyOrRun = Annotated[
     Path,
-    Argument(
-        metavar="STUDY|RUN",
-        help="A study, such as runs/digits, or one of its runs, such as runs/digits/wafl.",
-        callback=A_FOLDER,
-    ),
+    Argument(metavar="STUDY|RUN", help="A study, such as runs/digits, or one of its runs, such as runs/digits/wafl."),
 ]
-Certificate = Annotated[
-    Path,
-    Argument(
-        metavar="CERTIFICATE",
-        help="The file that wafl certify or next-client wrote.",
-        callback=existing(Path.is_file, "is not a file: give a certificate, which wafl certify writes"),
-    ),
-]
-OneRun = Annotated[
-    Path,
-    Argument(
-        metavar="STUDY|RUN",
-        help="A run, such as runs/digits/wafl, or a study that has a single one.",
-        callback=A_FOLDER,
-    ),
-]
-OneStudy = Annotated[
-    Path,
-    Argument(
-        metavar="STUDY",
-        help="The folder of a study, such as runs/digits.",
-        callback=existing(Path.is_dir, "is not a study: there is no such folder"),
-    ),
-]
+OneStudy = Annotated[Path, Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")]
 PublicKey = Annotated[
     Path | None, Option("--key", help="An Ed25519 public key: what its owner did not sign is refused.")
 ]
@@ -148,7 +106,15 @@ def load_seeds(folder: Path) -> dict[str, dict[str, Run]]:
     return _sound(folder)
 
 
+def check_study(folder: Path) -> None:
+    """Refuse, before anything is loaded, a folder in which no study was begun."""
+    if not any((folder / name).is_file() for name in ("config.toml", "run.json")):
+        raise FolderError(f"{folder} is not a study: it has no config.toml")
+
+
 def _refuse_links(folder: Path) -> None:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder: give a study, such as runs/digits, or one of its runs")
     from wafl.studies.folder import refuse_links
 
     refuse_links(folder)

@@ -22,6 +22,7 @@ from wafl.engine.chosen_radius import check_undecided, settled
 from wafl.engine.embedded import Embedded, find_device
 from wafl.engine.failing.faults import Faults
 from wafl.engine.keeping.checkpoint import Checkpoint
+from wafl.engine.optimum import check_near
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
 from wafl.methods import Method, not_a_method
@@ -60,6 +61,11 @@ class Training(Schedule):
         "How many clients may fail in a round; with faults or a tolerance, a non-finite reply is left out instead of "
         "ending the run.",
     ] = None
+    check_optimum: Annotated[
+        bool | None,
+        "Whether to warn at the end if a few steps of all clients together would lower what they minimize; by default "
+        "for a linear model, if it takes at most a quarter of the training's own gradients.",
+    ] = None
     progress: Annotated[
         bool | None, "Whether to show how far training is; by default on a terminal and in notebooks."
     ] = None
@@ -88,7 +94,9 @@ def fit(model: nn.Module, clients: Federation, method: Method, options: Training
     here = Embedded(clients, find_device(options.device), options.chunk_size, options.faults, options.tolerance)
     trainer = Trainer(model, here, usual_loss(options.loss, clients), options.init)
     with shown(method.name, options.progress):
-        return train(trainer, [spec], options.on_round, options.callbacks, options.checkpoint)[0]
+        run = train(trainer, [spec], options.on_round, options.callbacks, options.checkpoint)[0]
+        check_near(trainer, spec, run, options.check_optimum)
+        return run
 
 
 def sweep(
@@ -107,6 +115,7 @@ def sweep(
     checkpoint: Checkpoint | None = None,
     faults: Faults | None = None,
     tolerance: Tolerance | None = None,
+    check_optimum: bool = False,
     progress: bool | None = None,
     **schedule: Any,
 ) -> Runs:
@@ -133,7 +142,10 @@ def sweep(
     here = Embedded(clients, find_device(device), chunk_size, faults, tolerance)
     trainer = Trainer(model, here, usual_loss(loss, clients), init)
     with shown(f"{len(specs)} runs of {method.name}", progress):
-        return Runs(train(trainer, specs, on_round, callbacks, checkpoint))
+        runs = Runs(train(trainer, specs, on_round, callbacks, checkpoint))
+        for spec, run in zip(specs, runs, strict=True):
+            check_near(trainer, spec, run, check_optimum)
+        return runs
 
 
 def usual_loss(given: Loss | None, clients: Federation) -> Loss:

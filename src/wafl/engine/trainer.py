@@ -24,11 +24,12 @@ from wafl.base.errors import DivergedError, UnboundedError
 from wafl.base.fingerprint import model_digest, object_digest, tensors_digest
 from wafl.callbacks import Callback, Moment
 from wafl.data.mistakes import what_is
-from wafl.engine.clients import Clients, Engine
+from wafl.engine.clients import Clients, Divisible, Engine
 from wafl.engine.cost import check_cost
 from wafl.engine.spec import Spec, code_of_methods
 from wafl.engine.watch import Watch, lowest_gamma
-from wafl.parts.messages import Query, Replies, State, mean_reply
+from wafl.parts.lengths import lengths_of
+from wafl.parts.messages import Query, Replies, State, mean_reply, weighted_mean
 from wafl.results.history import History, Record
 from wafl.results.progress import Progress, RunProgress
 from wafl.results.run import Run, with_params
@@ -52,6 +53,7 @@ class _ActiveRun:
     algorithm: Algorithm
     watch: Watch
     reached: RunProgress
+    lengths_known: bool = True
     trained: tuple[Query, Replies] | None = None
     excluded: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     shortened: tuple[tuple[int, float], ...] = ()
@@ -108,7 +110,17 @@ class _ActiveRun:
             excluded=tuple(self.excluded),
             attempts=self.attempts,
             shortened=self.shortened,
+            agreement=self._agreement(query, replies) if self.lengths_known else None,
         )
+
+    def _agreement(self, query: Query, replies: Replies) -> float | None:
+        """The length of the mean update over the mean length of the updates; None if nobody moved."""
+        trained = slice(len(query.params) - self.algorithm.num_statistics)
+        start, models = query.params[trained], replies.params[:, trained]
+        lengths = mean_reply(query, lengths_of(start, models).cpu())
+        if not lengths > 0.0 or not float(query.weights.sum()) > 0.0:
+            return None
+        return float(lengths_of(start, weighted_mean(query.weights, models)[None])) / lengths
 
 
 def initialized(model: nn.Module, shape: Sequence[int]) -> nn.Module:
@@ -139,7 +151,9 @@ class Trainer:
     ) -> list[Run]:
         """Train all runs, from where ``progress`` left them if it is given; returns them in the order of the specs."""
         algorithms = self.check(specs)
-        specs = self._within(specs)
+        specs = self.within(specs)
+        for objective in dict.fromkeys(spec.method.objective for spec in specs if spec.method.objective is not None):
+            objective.check_unit(self.roster.bounds, self.roster.input_shape, self.roster.unit)
         progress = progress or Progress()
         active: list[_ActiveRun] = []
         for place, (spec, algorithm) in enumerate(zip(specs, algorithms, strict=True)):
@@ -150,7 +164,8 @@ class Trainer:
             vectors = {name: value.to(self.clients.device) for name, value in state.vectors.items()}
             reached.state = replace(state, params=state.params.to(self.clients.device), vectors=vectors)
             watch = Watch(spec.method, self.task, self.roster.num_classes, self.clients.tolerance)
-            active.append(_ActiveRun(place, spec, algorithm, watch, reached))
+            # What differential privacy hides must not be told by a ratio of lengths.
+            active.append(_ActiveRun(place, spec, algorithm, watch, reached, isinstance(self.clients, Divisible)))
         self._welcome(active)
         groups: dict[tuple[Any, ...], list[_ActiveRun]] = {}
         for run in active:
@@ -165,7 +180,7 @@ class Trainer:
 
     def check(self, specs: Sequence[Spec]) -> list[Algorithm]:
         """Refuse, before any work, what cannot be trained; returns the algorithm of each run."""
-        specs = self._within([spec.with_radius(1.0) if spec.undecided else spec for spec in specs])
+        specs = self.within([spec.with_radius(1.0) if spec.undecided else spec for spec in specs])
         for spec in specs:
             check_cost(spec, self.roster.num_examples)
         for statistics in dict.fromkeys(spec.schedule.statistics for spec in specs):
@@ -180,7 +195,7 @@ class Trainer:
     def fingerprint(self, specs: Sequence[Spec]) -> dict[str, str]:
         """Digests, by name, of these runs, their start and their clients; a checkpoint must have the same."""
         about = [
-            [spec.fingerprint() for spec in self._within(specs)],
+            [spec.fingerprint() for spec in self.within(specs)],
             self.roster.unit,
             sorted(code_of_methods(specs).items()),
         ]
@@ -195,7 +210,7 @@ class Trainer:
             **self.clients.fingerprint(),
         }
 
-    def _within(self, specs: Sequence[Spec]) -> list[Spec]:
+    def within(self, specs: Sequence[Spec]) -> list[Spec]:
         """The runs on these clients' data, which decide where examples stay and, if asked, the shape of the ball."""
         found = [spec.within(self.roster.bounds) for spec in specs]
         return [spec.shaped(self.clients.shape_of_clients()) if spec.asks_shape else spec for spec in found]

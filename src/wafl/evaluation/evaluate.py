@@ -220,6 +220,7 @@ def check_attack(attack: object, clients: Federation) -> Attack | None:
     if attack.needs_classes and clients.num_classes is None:
         raise ValueError(f"{attack.describe(clients.unit)}: this attack needs classes, and this is a regression")
     attack.check_length()
+    attack.check_unit(clients.bounds, clients.input_shape, clients.unit)
     return attack.within(clients.bounds)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Self
 import torch
 from torch import Tensor
 
-from wafl.base.bounds import Mover
+from wafl.base.mover import Mover
 from wafl.base.options import Part, frozen
 from wafl.base.random import Key, Purpose
 from wafl.tasks.inputs import Inputs, dense

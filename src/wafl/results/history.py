@@ -12,7 +12,7 @@ from wafl.base.json_types import as_type
 from wafl.report.plotting import Line, by_round
 from wafl.results.frames import to_frame, to_html
 
-NUMBERS = ("loss", "seconds", "replies", "achieved_radius", "gamma")
+NUMBERS = ("loss", "seconds", "replies", "agreement", "achieved_radius", "gamma")
 """The numbers that a round records; the last two are WAFL's only."""
 
 
@@ -27,8 +27,9 @@ class Record:
     ``client_weights`` is there if they are learned and there are at most 1,000 clients. ``cohort`` was
     asked to train; ``excluded`` lists the clients that were asked but did not count, and why (a reason that begins with
     "loss: " belongs to DRFA's second query); ``attempts`` is how often the round was tried. ``shortened`` lists the
-    clients whose updates were too long, each with the share of the length that was kept. ``metrics`` is what callbacks
-    added.
+    clients whose updates were too long, each with the share of the length that was kept. ``agreement`` is the length of
+    the mean update over the mean length of the updates: 1 if clients pull in one direction, and near 0 at an optimum of
+    unlike clients; with differential privacy it is hidden. ``metrics`` is what callbacks added.
     """
 
     round: int
@@ -42,6 +43,7 @@ class Record:
     attempts: int = 1
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     shortened: tuple[tuple[int, float], ...] = ()
+    agreement: float | None = None
 
     @property
     def participants(self) -> tuple[int, ...]:
@@ -52,8 +54,8 @@ class Record:
     def numbers(self) -> dict[str, float]:
         """The numbers of the round, without what callbacks added."""
         row = {"loss": self.loss, "seconds": self.seconds, "replies": len(self.participants)}
-        ball = {"achieved_radius": self.achieved_radius, "gamma": self.gamma}
-        return row | {name: value for name, value in ball.items() if value is not None}
+        some = {"agreement": self.agreement, "achieved_radius": self.achieved_radius, "gamma": self.gamma}
+        return row | {name: value for name, value in some.items() if value is not None}
 
 
 class History(Sequence[Record]):

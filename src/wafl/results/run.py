@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from wafl import models
+from wafl.base.bounds import check_box
 from wafl.base.files import sealed, unsealed, write_whole
 from wafl.base.json_types import check_types, parsed_table
 from wafl.base.options import documented
+from wafl.base.units import warn_of_inputs
 from wafl.data.bring.intake import Intake
 from wafl.results.export import FORMATS, Format, export_model
 from wafl.results.frames import to_frame, to_html, varying
@@ -32,6 +34,13 @@ from wafl.tasks.task import Loss, sharing_tensors
 FORMAT = 1
 LAST = "last round: "
 """What the names of the last round's tensors begin with, in a file whose own are the mean of several rounds."""
+
+SHOWN = {
+    "loss": "training loss",
+    "achieved_radius": "achieved radius",
+    "agreement": "agreement: length of the mean update over mean length",
+}
+"""What a page shows of each round."""
 
 SAVED: dict[str, Any] = {
     "method": str,
@@ -150,6 +159,7 @@ class Run:
         examples = self.intake.read(x, next(iter(self.params.values())))
         if tuple(examples.shape) == self.intake.shape:
             raise ValueError(f"x is one example of shape {self.intake.shape}: give a batch, such as x[None]")
+        warn_of_inputs(examples, check_box(self.settings.get("bounds")), self.settings.get("unit", "input units"))
         try:
             with torch.no_grad():
                 integers = takes_integers(self._at_rest, examples[:1])
@@ -286,7 +296,7 @@ class Runs(list[Run]):
         methods = {label: run.method for label, run in zip(labels, self, strict=True)}
         quantities: dict[str, list[Curve]] = {}
         for label, run in zip(labels, self, strict=True):
-            for key, name in (("loss", "training loss"), ("achieved_radius", "achieved radius")):
+            for key, name in SHOWN.items():
                 values = run.history.column(key)
                 if values and None not in values:
                     curve = Curve(label, [number + 1 for number in run.history.column("round")], values)

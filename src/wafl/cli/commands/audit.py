@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
-from wafl.cli.commands.verify import UNSIGNED, read_data
-from wafl.cli.shared import A_FOLDER, Certificate, PublicKey, Trust, only_run, reading
+from wafl.cli.commands.verify import UNSIGNED, check_certificate, read_data
+from wafl.cli.shared import PublicKey, Trust, only_run, reading
 
 
 def audit(
-    certificate: Certificate,
+    certificate: Annotated[Path, Argument(metavar="CERTIFICATE", help="The file that wafl certify --points wrote.")],
     data: Annotated[Path, Option(metavar="FOLDER", help="Your own data: a folder with .npz files that hold x and y.")],
-    model: Annotated[Path, Option(metavar="RUN", help="The run that the certificate is about.", callback=A_FOLDER)],
+    model: Annotated[Path, Option(metavar="RUN", help="The run that the certificate is about.")],
     key: PublicKey = None,
     trust: Trust = False,
 ) -> None:
@@ -23,12 +23,14 @@ def audit(
 
     Nothing leaves this machine. The certificate must have been made with --points.
     """
-    from wafl.cli.tables import audited
     from wafl.cli.terminal import make_console, say
-    from wafl.promises.audit import audit as look
-    from wafl.promises.verify import verify
 
     with reading(trust):
+        check_certificate(certificate)
+        from wafl.cli.tables import audited
+        from wafl.promises.audit import audit as look
+        from wafl.promises.verify import verify
+
         run = only_run(model)[1]
         checked = verify(certificate, model=run, key=key)
         if not checked.ok:

@@ -6,24 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
-from wafl.cli.shared import (
-    DataDir,
-    GroundNorm,
-    Metric,
-    OneRun,
-    Trust,
-    clients_of,
-    only_run,
-    parse_norm,
-    parse_numbers,
-    reading,
-)
+from wafl.cli.shared import DataDir, GroundNorm, Metric, Trust, clients_of, only_run, parse_norm, parse_numbers, reading
 
 
 def certify(
-    run: OneRun,
+    run: Annotated[
+        Path,
+        Argument(metavar="STUDY|RUN", help="A run, such as runs/digits/wafl, or a study that has a single one."),
+    ],
     output: Annotated[
         Path, Option("--output", "-o", help="The file to write; the page in words is next to it, as .md.")
     ] = Path("certificate.json"),

@@ -74,9 +74,9 @@ def evaluate(
         said: dict[str, Any] = {"bounds": read_bounds(bounds)}
         if norm is not None:
             said["norm"] = parse_norm(norm)
+        methods = load_seeds(run)
         from wafl.evaluation.compare import compare
 
-        methods = load_seeds(run)
         every = {name: each for seeds in methods.values() for name, each in seeds.items()}
         clients, unseen = seen_and_unseen(every, run, data_dir)
         sizes = {"epsilon": epsilon, "radius": radius, "severity": severity}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from typer import Argument, Option
 
-from wafl.cli.shared import A_FOLDER, DataDir, Trust, clients_of, only_run, reading
+from wafl.cli.shared import DataDir, Trust, clients_of, only_run, reading
 
 if TYPE_CHECKING:
     from wafl.results.export import Format
@@ -20,11 +20,7 @@ FORMATS = ("safetensors", "pt2", "onnx")
 def export(
     run: Annotated[
         Path,
-        Argument(
-            metavar="RUN|STUDY",
-            help="A run, such as runs/digits/wafl; with --metrics a study, runs/digits.",
-            callback=A_FOLDER,
-        ),
+        Argument(metavar="RUN|STUDY", help="A run, such as runs/digits/wafl; with --metrics a study, runs/digits."),
     ],
     format: Annotated[str | None, Option(help="The format of the model: safetensors, pt2 or onnx.")] = None,
     output: Annotated[

@@ -8,16 +8,14 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from wafl.cli.shared import A_FOLDER, DataDir, GroundNorm, Metric, Trust, only_run, parse_norm, reading, seen_and_unseen
+from wafl.cli.shared import DataDir, GroundNorm, Metric, Trust, only_run, parse_norm, reading, seen_and_unseen
 
 
 def next_client(
     run: Annotated[
         Path,
         Argument(
-            metavar="STUDY|RUN",
-            help="A run of an experiment with data.unseen, or a study that has a single one.",
-            callback=A_FOLDER,
+            metavar="STUDY|RUN", help="A run of an experiment with data.unseen, or a study that has a single one."
         ),
     ],
     radius: Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wafl.cli.shared import OneStudy, Trust, reading
+from wafl.cli.shared import OneStudy, Trust, check_study, reading
 
 WHY = (
     "The runs of a method are computed together, and how many they are decides how sums are rounded: trained alone, "
@@ -21,12 +21,14 @@ def repair(
     them goes on with `flwr run`.
     """
     from wafl.cli.terminal import tell
-    from wafl.studies.folder import StudyFolder
-    from wafl.studies.repair import repair as repair_study
-    from wafl.studies.roster import clients_by_name
-    from wafl.studies.study import Study
 
     with reading(trust):
+        check_study(folder)
+        from wafl.studies.folder import StudyFolder
+        from wafl.studies.repair import repair as repair_study
+        from wafl.studies.roster import clients_by_name
+        from wafl.studies.study import Study
+
         study = Study.resume(folder, clients_by_name(StudyFolder.existing(folder)))
         done = repair_study(study)
     for title, lines in (("Dropped", done.dropped), ("Made again", done.made)):

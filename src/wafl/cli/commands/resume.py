@@ -7,7 +7,7 @@ from typing import Annotated
 from typer import Option
 
 from wafl.cli.progress import Json, Quiet, Serve, exit_if_diverged, train_and_show
-from wafl.cli.shared import OneStudy, Trust, reading
+from wafl.cli.shared import OneStudy, Trust, check_study, reading
 
 
 def resume(
@@ -30,11 +30,13 @@ def resume(
     if every run diverged), and 130 after Ctrl-C. After SIGTERM and SIGHUP it is 143 and 129.
     """
     from wafl.cli.terminal import make_console
-    from wafl.studies.extend import extend
-    from wafl.studies.pages.figures import draw_missing
-    from wafl.studies.study import Study
 
     with reading(trust):
+        check_study(folder)
+        from wafl.studies.extend import extend
+        from wafl.studies.pages.figures import draw_missing
+        from wafl.studies.study import Study
+
         study = extend(folder, changes) if changes else Study.resume(folder)
         if study.folder.status() == "finished":
             results = study.run()  # trains nothing, and repairs the metrics if they were damaged

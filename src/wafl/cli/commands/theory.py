@@ -54,14 +54,14 @@ def theory(
     that these came from, for all clients and for the next. Then certificates at every radius, the constants, and
     bounds that explain more than they promise. What does not apply says which precondition fails.
     """
-    from wafl.cli.theory_tables import certificates, promises, theory_of
-    from wafl.theory import certify, summarize
-    from wafl.theory.certificates.certificate import plot_certificates
-    from wafl.theory.guarantees import promised
-
     console = make_console()
     with reading(trust):
         runs = load_runs(run)
+        from wafl.cli.theory_tables import certificates, promises, theory_of
+        from wafl.theory import certify, summarize
+        from wafl.theory.certificates.certificate import plot_certificates
+        from wafl.theory.guarantees import promised
+
         clients, unseen = seen_and_unseen(runs, run, data_dir)
         sizes, ground = parse_numbers("radii", radii), parse_norm(norm)
         concentration = _concentration(c1, c2, alpha, clients.train.shape)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
-from wafl.cli.shared import A_FOLDER, Certificate, DataDir, PublicKey, Trust, only_run, reading, seen_and_unseen
+from wafl.cli.shared import DataDir, PublicKey, Trust, only_run, reading, seen_and_unseen
 
 if TYPE_CHECKING:
     from wafl.data.federation import Federation
@@ -21,10 +21,11 @@ UNSIGNED = (
 
 
 def verify(
-    certificate: Certificate,
+    certificate: Annotated[
+        Path, Argument(metavar="CERTIFICATE", help="The file that wafl certify or next-client wrote.")
+    ],
     model: Annotated[
-        Path | None,
-        Option(metavar="RUN", help="The run that it is about, such as runs/digits/wafl.", callback=A_FOLDER),
+        Path | None, Option(metavar="RUN", help="The run that it is about, such as runs/digits/wafl.")
     ] = None,
     data: Annotated[
         Path | None,
@@ -42,13 +43,15 @@ def verify(
     The exit status is 1 if a line is wrong, and 2 if the file cannot be read or was not signed with the key.
     """
     from wafl.base.visible import visible
-    from wafl.cli.tables import verification
     from wafl.cli.terminal import make_console, say
-    from wafl.promises.next_client import NextClientPromise
-    from wafl.promises.read import read_file
-    from wafl.promises.verify import verify as check
 
     with reading(trust):
+        check_certificate(certificate)
+        from wafl.cli.tables import verification
+        from wafl.promises.next_client import NextClientPromise
+        from wafl.promises.read import read_file
+        from wafl.promises.verify import verify as check
+
         run = None if model is None else only_run(model)[1]
         held = isinstance(read_file(certificate)[0], NextClientPromise)
         clients = None if data is None else read_data(data, run, data_dir, held=held)
@@ -59,6 +62,11 @@ def verify(
         say(UNSIGNED, typer.colors.YELLOW)
     if not found.ok:
         raise typer.Exit(1)
+
+
+def check_certificate(file: Path) -> None:
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} is not a file: give a certificate, which wafl certify writes")
 
 
 def read_data(place: Path, run: Run | None, data_dir: Path | None, *, held: bool = False) -> Federation:

@@ -9,8 +9,8 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from wafl.base.bounds import Mover
 from wafl.base.checks import check_seed
+from wafl.base.mover import Mover
 from wafl.base.options import Count, Range
 from wafl.data import partition as ways
 from wafl.data.examples import Examples

@@ -60,6 +60,10 @@ class BoundedAscent(Objective):
     def scalars(self) -> dict[str, float]:
         return {"epsilon": self.epsilon, "step_size": self.epsilon}
 
+    @property
+    def reach(self) -> tuple[str, float, float] | None:
+        return "epsilon", self.epsilon, self.norm
+
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
         if self.space is not None:
             return move_at_layer(replace(self, space=None), self.space, problem, x, y, state)

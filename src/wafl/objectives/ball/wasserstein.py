@@ -162,6 +162,11 @@ class Wasserstein(Objective):
         return {"gamma": self.first_gamma, **({} if radius is None else {"radius": radius}), **excess}
 
     @property
+    def reach(self) -> tuple[str, float, float] | None:
+        radius = self.target_radius if math.isinf(self.label_cost) else None  # a label that moves is paid from it too
+        return None if radius is None else ("radius", radius, self.norm)
+
+    @property
     def target_radius(self) -> float | None:
         """The radius as a number, if it is given; an error if it is still to be chosen."""
         if self.radius is None or not isinstance(self.radius, str):

@@ -45,6 +45,7 @@ QUANTITIES = {
     "attacked_loss": "loss under attack",
     "loss": "training loss",
     "achieved_radius": "achieved radius",
+    "agreement": "agreement: length of the mean update over mean length",
     "gamma": "gamma",
 }
 """What is drawn by round, and what it is called."""
