@@ -26,7 +26,7 @@ from wafl.data.federation import Federation
 from wafl.promises.bound import steepest_slope
 from wafl.promises.check import ball_of, loss_of
 from wafl.promises.known import known
-from wafl.promises.promise import Content, digest_of
+from wafl.promises.promise import digest_of
 from wafl.promises.published_labels import Cell, cells_of, certified_loss, distance
 from wafl.promises.read import read_file
 from wafl.results.run import Run
@@ -133,7 +133,7 @@ def audit(
     """
     path = Path(file)
     parts = read_file(path)[0].parts
-    if not isinstance(parts, Content) or parts.labels is None:
+    if parts.labels is None:
         raise ValueError(f"{path} does not say where its labels' examples are: ask for one made with --points 16")
     module = model.module if isinstance(model, Run) else model
     if digest_of(module) != parts.claim.model:

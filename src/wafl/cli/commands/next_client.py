@@ -45,7 +45,7 @@ def next_client(
     from typing import Any
 
     from wafl.base.visible import visible
-    from wafl.promises.next_client_issue import issue_next_client
+    from wafl.promises.next_client import issue_next_client
     from wafl.theory.population.next_client import next_client as expect
 
     with reading(trust):
