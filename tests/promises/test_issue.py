@@ -130,7 +130,7 @@ def test_everything_is_recomputed_from_the_model_and_the_data_and_nothing_withou
     found = wafl.verify(file, model=case.model, data=clients_of(case), key=public)
     assert (found.ok, found.recomputed, found.signed) == (True, True, True)
     assert found.share == pytest.approx(1.0)
-    assert {name for name, each in status(found).items() if each == "attested"} == {"issued", "versions"}
+    assert {name for name, each in status(found).items() if each == "attested"} == {"issued"}
     for given in ({}, {"model": case.model}, {"data": clients_of(case)}):
         without = wafl.verify(file, **given)
         assert set(status(without).values()) == {"attested"}
@@ -355,7 +355,7 @@ def test_a_promise_beyond_the_sample_is_about_that_of_certify_and_is_recomputed(
     assert "probability of at least 0.9" in page
     checked = wafl.verify(tmp_path / "certificate.json", model=model, data=clients)
     attested = {name for name, each in status(checked).items() if each == "attested"}
-    assert attested == {"bounds", "draws", "issued", "versions"}
+    assert attested == {"bounds", "draws", "issued"}
     assert checked.recomputed
     unbounded = wafl.verify(tmp_path / "certificate.json", model=model, data=replace(clients, bounds=None))
     assert (unbounded.ok, unbounded.recomputed, unbounded.share) == (True, False, 0.0)

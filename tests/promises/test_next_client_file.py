@@ -200,7 +200,7 @@ def test_a_file_is_recomputed_with_model_and_data_and_attested_without(kind: str
     found = wafl.verify(file, model=model(), data=unseen)
     assert (found.ok, found.recomputed, found.share) == (True, True, 1.0)
     assert {name for name, each in status(found).items() if each == "attested"} == {
-        "draws", "bounds", "issued", "versions"
+        "draws", "bounds", "issued"
     }  # fmt: skip
     assert "It is proven, not tested." in str(found.promise)
     for given in ({}, {"model": model()}, {"data": unseen}):

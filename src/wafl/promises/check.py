@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from typing import Any, Literal
@@ -27,12 +27,11 @@ from wafl.data.federation import Federation
 from wafl.promises.attack import candidates, reached
 from wafl.promises.bets import STAKES, paid, place_of, upper_mean
 from wafl.promises.bound import Ball, largest_surrogate, steepest_slope, surrogates
-from wafl.promises.in_words import Facts, plain
+from wafl.promises.in_words import plain
 from wafl.promises.known import UNIT, WIDER, Known, known
-from wafl.promises.promise import NORMS, Claim, Content, Promise, Row, Witness, digest_of, examples_of
+from wafl.promises.promise import NORMS, Claim, Content, Row, Witness, digest_of, examples_of
 from wafl.promises.published_labels import differences
 from wafl.results.run import Run
-from wafl.tasks.losses import output_loss
 from wafl.tasks.task import Loss
 
 CHUNK = 2048
@@ -50,72 +49,6 @@ class Line:
     why: str
 
 
-@dataclass(frozen=True)
-class Verification:
-    """What :func:`wafl.verify` found.
-
-    Args:
-        lines: of the certificate: its model, each radius, and what is said besides.
-        clients: a line for each client, by name.
-        share: of the weight that belongs to clients whose numbers were recomputed.
-        signed: whether the owner of the given key signed the file.
-        promise: what the file says; as text, it is the statement in words.
-    """
-
-    lines: tuple[Line, ...]
-    clients: Mapping[str, Line]
-    share: float
-    signed: bool
-    promise: Promise
-
-    @property
-    def ok(self) -> bool:
-        """Whether no line is wrong; lines that are only attested may still be untrue."""
-        return all(line.status != "wrong" for line in (*self.lines, *self.clients.values()))
-
-    @property
-    def recomputed(self) -> bool:
-        """Whether all that is promised was proven again."""
-        return self.ok and all(line.status == "recomputed" for line in self.lines if line.name.startswith("radius "))
-
-    @property
-    def values(self) -> Mapping[Any, float]:
-        return self.promise.values
-
-    @property
-    def content(self) -> Mapping[str, Any]:
-        return self.promise.content
-
-    def __str__(self) -> str:
-        lines = (*self.lines, *self.clients.values())
-        table = [f"{line.name:<12} {line.status:<11} {line.why}" for line in lines]
-        return "\n".join([*table, f"recomputed: {self.share:.1%} of the clients' weight"])
-
-
-def check(promise: Promise, model: Run | nn.Module | None, data: Federation | None, loss: Loss | None) -> Verification:
-    """Every line of a certificate against what can be proven."""
-    claim, names = promise.parts.claim, [client.name for client in promise.parts.claim.clients]
-    if data is not None and not set(data.names) & set(names):
-        raise ValueError(
-            f"the data are those of {', '.join(data.names[:5])}, and the certificate is about {', '.join(names[:5])}: "
-            "give data of clients that it is about"
-        )
-    about, proof = Line("model", "attested", "not checked: give the model"), None
-    facts = Facts(unit=None if data is None else data.unit)
-    if model is not None:
-        module, known_loss = model.module if isinstance(model, Run) else model, output_loss(loss_of(model, loss))
-        proof, about = _read_model(claim, module, known_loss, data)
-        parameters = sum(value.numel() for value in module.parameters() if value.requires_grad)
-        facts = replace(facts, loss=known_loss.name, parameters=parameters)
-    checker = Checker(promise.parts, proof, data, about.status == "wrong")
-    clients = {client.name: checker.client(place) for place, client in enumerate(claim.clients)}
-    done = [client.weight for client in claim.clients if clients[client.name].status == "recomputed"]
-    rows = [checker.row(row, clients) for row in claim.rows]
-    facts = replace(facts, proven=all(line.status == "recomputed" for line in rows))
-    lines = (about, *rows, *checker.rest(clients))
-    return Verification(lines, clients, math.fsum(done), False, Promise(promise.parts, facts))
-
-
 def loss_of(model: Run | nn.Module | None, loss: Loss | None) -> Loss:
     return loss if loss is not None else model.loss if isinstance(model, Run) else "cross_entropy"
 
@@ -124,7 +57,7 @@ def ball_of(claim: Claim) -> Ball:
     return Ball(claim.metric, NORMS[claim.norm], claim.power)
 
 
-def _read_model(claim: Claim, module: nn.Module, loss: Any, data: Federation | None) -> tuple[Known | None, Line]:
+def read_model(claim: Claim, module: nn.Module, loss: Any, data: Federation | None) -> tuple[Known | None, Line]:
     """What can be proven about the model, if it is the one, and the line that says so."""
     found = digest_of(module)
     name = f"SHA-256 {found[:16]}..."
@@ -233,8 +166,6 @@ class Checker:
         if self._parts.labels is not None:
             yield self._labels(clients)
         yield Line("issued", "attested", self._parts.issued)
-        told = ", ".join(f"{name} {version}" for name, version in self._parts.versions.items())
-        yield Line("versions", "attested", told)
 
     def _most(self, gamma: float | None) -> float:
         """What phi_gamma is never above, where that matters and is known."""

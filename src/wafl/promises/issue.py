@@ -19,7 +19,7 @@ from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.bets import STAKES, paid
 from wafl.promises.bound import Ball, from_outputs, steepest_slope, surrogates
-from wafl.promises.check import Checker, check, loss_of
+from wafl.promises.check import Checker, loss_of
 from wafl.promises.known import Known, known
 from wafl.promises.promise import (
     FORMAT,
@@ -39,7 +39,7 @@ from wafl.promises.promise import (
     examples_of,
 )
 from wafl.promises.published_labels import publish
-from wafl.promises.read import versions
+from wafl.promises.verify import check
 from wafl.results.run import Run
 from wafl.tasks.losses import output_loss
 from wafl.tasks.task import Loss
@@ -52,8 +52,8 @@ ROOM = 1.0 + 1e-9
 """What is published is larger by this factor than what is proven here: other machines compute other last bits."""
 SOME = 2000
 """How many examples a gamma is chosen on."""
-CUTS, CLOSE = 16, 1e-3
-"""Into how many pieces the range of gamma is first cut, and how close the search comes, relative to gamma."""
+CUTS, ROUNDS = 8, 6
+"""Into how many pieces the range of gamma is cut, and how often."""
 LEAST = 1e-40
 """A gamma at which moves cost nothing, for models that gain nothing from them."""
 
@@ -142,7 +142,7 @@ def sealed(
     """
     witnesses = tuple(Witness(gamma, (), None, None) for gamma in gammas)
     issued = datetime.now(UTC).isoformat(timespec="seconds")
-    content = Content(FORMAT, claim, witnesses, labels, issued, versions())
+    content = Content(FORMAT, claim, witnesses, labels, issued)
     content = replace(content, witnesses=tuple(_witnesses(content, proof, clients, seen)))
     checker, most = Checker(content, proof, clients), 1.0 if claim.metric == "error" else math.inf
     bounds = [(row, checker.bound(row)) for row in claim.rows]
@@ -234,18 +234,12 @@ def _range(model: Known, ball: Ball, x: Tensor, y: Tensor, some: Tensor, radius:
 
 
 def _least(bound: Callable[[float], float], low: float, high: float) -> float:
-    """About where a function of gamma is least: on a grid, then between its neighbors."""
-    from scipy.optimize import minimize_scalar
-
-    if not low < high:
-        return low
-    grid = [low * (high / low) ** (place / CUTS) for place in range(CUTS + 1)]
-    found = {gamma: bound(gamma) for gamma in grid}
-    place = grid.index(min(found, key=found.__getitem__))
-    ends = math.log(grid[max(place - 1, 0)]), math.log(grid[min(place + 1, len(grid) - 1)])
-    closer = minimize_scalar(lambda log: bound(math.exp(log)), bounds=ends, method="bounded", options={"xatol": CLOSE})
-    found[math.exp(closer.x)] = closer.fun
-    return min(found, key=found.__getitem__)
+    """About where a function of gamma is least: on a grid, then on finer ones between the neighbors of the best."""
+    for _ in range(ROUNDS if low < high else 0):
+        grid = [low * (high / low) ** (place / CUTS) for place in range(CUTS + 1)]
+        place = min(range(len(grid)), key=[bound(gamma) for gamma in grid].__getitem__)
+        low, high = grid[max(place - 1, 0)], grid[min(place + 1, CUTS)]
+    return math.sqrt(low * high)
 
 
 def _witnesses(content: Content, model: Known, clients: Federation, seen: Examples) -> Iterator[Witness]:

@@ -145,7 +145,6 @@ class Content:
     witnesses: tuple[Witness, ...]
     labels: Labels | None
     issued: str
-    versions: dict[str, str | None]
 
 
 @dataclass(frozen=True)
