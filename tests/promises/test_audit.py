@@ -289,9 +289,15 @@ def test_an_audit_without_what_it_needs_is_refused(tmp_path):
     wide = wafl.Federation.from_arrays([(np.ones((4, 3)), np.arange(4) % 2)])
     with pytest.raises(ValueError, match="the examples have 3 inputs, and the certificate's points do not"):
         wafl.audit(certificate(tmp_path), MODEL, wide)
-    forge(certificate(tmp_path), lambda c: c["labels"]["labels"][0]["weights"].pop())
-    with pytest.raises(ValueError, match="about label 0 does not fit together"):
-        wafl.audit(file, MODEL, site(0.0))
+    for change in (
+        lambda label: label["weights"].pop(),
+        lambda label: label.update(weights=[1.0] * len(label["weights"])),
+        lambda label: label["resamples"].insert(0, {"examples": 0, "distance": 0.0}),
+        lambda label: label["resamples"].append(label["resamples"][-1]),
+    ):
+        forge(certificate(tmp_path), lambda c, change=change: change(c["labels"]["labels"][0]))
+        with pytest.raises(ValueError, match="about label 0 does not fit together"):
+            wafl.audit(file, MODEL, site(0.0))
     for points in (0, -1):
         with pytest.raises(ValueError, match=f"points={points} must be at least 1"):
             certificate(tmp_path, points=points)

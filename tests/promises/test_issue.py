@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import OrderedDict
 from dataclasses import replace
 from hashlib import sha256
 
@@ -333,6 +334,15 @@ def test_a_digest_is_of_what_the_model_computes():
     with torch.no_grad():
         same[0].bias[0] += 1e-6
     assert digest_of(model) != digest_of(same)
+
+
+def test_models_that_compute_something_else_have_other_digests():
+    """A layer that is used twice, and a setting that a layer does not print."""
+    first, act, second, last = nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.Linear(2, 2)
+    once = nn.Sequential(OrderedDict([("0", first), ("1", act), ("2", second), ("4", last)]))
+    assert digest_of(once) != digest_of(nn.Sequential(first, act, second, act, last))
+    assert digest_of(nn.AvgPool2d(2)) != digest_of(nn.AvgPool2d(2, divisor_override=1))
+    assert digest_of(nn.AvgPool2d(2).eval()) == digest_of(nn.AvgPool2d(2))
 
 
 def a_bounded_case():

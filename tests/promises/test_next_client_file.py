@@ -357,7 +357,8 @@ def test_the_page_says_no_less_than_the_file() -> None:
 def test_what_nothing_can_be_said_about_is_left_out_or_refused_with_a_remedy() -> None:
     seen, unseen = world()
     few = unseen.of_clients(range(4))
-    assert set(wafl.issue_next_client(model(), seen, few).values) == {"mean"}
+    for metric in ("loss", "error"):
+        assert set(wafl.issue_next_client(model(), seen, few, metric=metric).values) == {"mean"}
     free = [replace(each, bounds=None) for each in (seen, unseen)]
     with pytest.raises(wafl.PreconditionError, match=r"own sampling error needs bounds.*own_sampling=False"):
         wafl.issue_next_client(model(), *free)

@@ -190,7 +190,7 @@ class Checker:
         if most == math.inf and (witness.draws is not None or row.about == "mean"):
             return None
         total = (offset + self._mean(row, witness, most)) * (1.0 + 64.0 * UNIT)
-        return min(total, 1.0) if self._claim.metric == "error" else total
+        return min(total, 1.0) if self._claim.metric == "error" and total < math.inf else total
 
     def _mean(self, row: Row, witness: Witness, most: float) -> float:
         """At least the mean of phi_gamma that a row is about: the mixture's, that of all clients, or a client's."""

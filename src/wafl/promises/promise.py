@@ -29,6 +29,7 @@ from wafl.promises.in_words import Facts, plain, statement
 from wafl.promises.sign import ALGORITHM, sign
 
 FORMAT = 2
+PLAIN = (bool, int, float, str, tuple, type(None))
 Metric = Literal["loss", "error"]
 Part = Literal["train", "test", "all"]
 NormName = Literal["l1", "l2", "l_inf"]
@@ -193,12 +194,24 @@ def examples_of(clients: Federation, part: Part) -> Examples:
 
 
 def digest_of(module: nn.Module) -> str:
-    """Of a model's parameters and buffers, its layers, and their code if it is your own."""
-    layers = [[name, type(layer).__name__, layer.extra_repr()] for name, layer in module.named_modules()]
+    """The SHA-256 of a model: its parameters and buffers, its layers with their settings, and their code if it is own.
+
+    A layer that is used twice counts twice, and not every layer prints all of its settings.
+    """
+    layers = [
+        [name, type(layer).__name__, layer.extra_repr(), _settings(layer)]
+        for name, layer in module.named_modules(remove_duplicate=False)
+    ]
     state = module.state_dict()
     tensors = [[name, str(value.dtype), list(value.shape)] for name, value in state.items()]
     code = sorted(code_of([type(layer) for layer in module.modules()]).items())
     return tensors_digest(state.values(), [layers, tensors, code])
+
+
+def _settings(layer: nn.Module) -> list[tuple[str, str]]:
+    """The plain values that a layer has, but for whether it is training."""
+    plain_values = {name: value for name, value in vars(layer).items() if isinstance(value, PLAIN)}
+    return sorted((name, repr(value)) for name, value in plain_values.items() if name != "training" and name[0] != "_")
 
 
 def to_bytes(content: Mapping[str, Any]) -> bytes:

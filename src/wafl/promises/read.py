@@ -124,6 +124,8 @@ def _of_labels(found: Content) -> Iterator[str]:
         yield "its labels are not about its claim"
     for each in labels.labels:
         same = len(each.points) == len(each.weights) > 0 and len({len(point) for point in each.points}) == 1
+        sizes = [drawn.examples for drawn in each.resamples]
+        same = same and sizes == sorted(set(sizes)) and 0 not in sizes and abs(math.fsum(each.weights) - 1.0) <= 1e-9
         if not same or len(each.surrogates) != len(labels.gammas) or each.label < 0:
             yield f"what is published about label {each.label} does not fit together"
     if len({each.label for each in labels.labels}) != len(labels.labels) or not all(g > 0 for g in labels.gammas):
