@@ -120,7 +120,7 @@ class ErrorSurrogate(Objective):
 
 
 def _trusted(value: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
-    """Both, infinite where the arithmetic has ended in no number: such a gamma wins at no radius."""
+    """Values and costs, both infinite where one of them is not a number: such a gamma wins at no radius."""
     lost = value.isnan() | cost.isnan()
     return value.masked_fill(lost, torch.inf), cost.masked_fill(lost, torch.inf)
 
