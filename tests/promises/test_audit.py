@@ -94,7 +94,7 @@ def test_the_distance_is_at_least_that_of_pot_and_at_most_two_spreads_more(tmp_p
     here = [np.concatenate(each) for each in zip(mine.train.of(0), mine.test.of(0), strict=True)]
     there = [np.concatenate(each) for each in zip(*pairs(3, 30, 0), strict=True)]
     share = np.repeat(np.array(WEIGHTS) / 30, 30)
-    published = wafl.verify(file).content["labels"]["labels"]
+    published = wafl.verify(file).promise.content["labels"]["labels"]
     for each, said in zip(found.labels, published, strict=True):
         a, b = here[0][here[1] == each.label], there[0][there[1] == each.label]
         weight = share[there[1] == each.label]
@@ -110,7 +110,7 @@ def test_the_distance_is_at_least_that_of_pot_and_at_most_two_spreads_more(tmp_p
 
 def test_published_surrogates_are_those_of_each_label_alone(tmp_path):
     file = certificate(tmp_path)
-    published = wafl.verify(file).content["labels"]
+    published = wafl.verify(file).promise.content["labels"]
     for said in published["labels"]:
         alone = [(x[y == said["label"]], y[y == said["label"]]) for x, y in pairs(3, 30, 0)]
         clients = wafl.Federation.from_arrays(alone, test_fraction=0.0, num_classes=3)
@@ -218,7 +218,7 @@ def test_a_label_that_the_federation_lacks_has_no_certificate(tmp_path):
 
 def test_what_is_certified_and_compared_is_that_of_the_distance_and_the_spread(tmp_path):
     file, mine = certificate(tmp_path), site(0.5)
-    published = wafl.verify(file).content["labels"]
+    published = wafl.verify(file).promise.content["labels"]
     rows = MODEL.weight.detach().numpy()
     slope = max(np.linalg.norm(one - other) for one in rows for other in rows)
     for each, said in zip(wafl.audit(file, MODEL, mine).labels, published["labels"], strict=True):

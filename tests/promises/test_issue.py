@@ -136,7 +136,7 @@ def test_everything_is_recomputed_from_the_model_and_the_data_and_nothing_withou
         without = wafl.verify(file, **given)
         assert set(status(without).values()) == {"attested"}
         assert (without.ok, without.recomputed, without.share) == (True, False, 0.0)
-    assert found.values == promise_of(case).values
+    assert found.promise.values == promise_of(case).values
 
 
 def test_a_client_checks_its_own_numbers_with_its_own_data(tmp_path):
@@ -413,7 +413,7 @@ def test_a_promised_error_rate_is_that_of_certify_and_is_recomputed(tmp_path, no
     checked = wafl.verify(file, model=case.model, data=clients_of(case))
     assert checked.recomputed
     best = tightest(case, radii, norm, metric="error", power=power)
-    for value, exact in zip(checked.values.values(), best, strict=True):
+    for value, exact in zip(checked.promise.values.values(), best, strict=True):
         assert exact <= value <= min(exact + 1e-4, 1.0)
     assert "its error rate" in file.with_suffix(".md").read_text()
     assert "| distance at most | error rate at most |" in str(checked.promise)

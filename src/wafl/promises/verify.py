@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -49,14 +48,6 @@ class Verification:
     def recomputed(self) -> bool:
         """Whether all that is promised was proven again."""
         return self.ok and all(line.status == "recomputed" for line in self.lines if line.name.startswith("radius "))
-
-    @property
-    def values(self) -> Mapping[Any, float]:
-        return self.promise.values
-
-    @property
-    def content(self) -> Mapping[str, Any]:
-        return self.promise.content
 
     def __str__(self) -> str:
         lines = (*self.lines, *self.clients.values())
