@@ -488,6 +488,15 @@ def test_only_what_was_proven_here_is_called_proven(tmp_path):
     assert "It is proven, not tested." not in str(wafl.verify(file, model=case.model).promise)
 
 
+@pytest.mark.parametrize(("scale", "why"), [(1e20, "value is .*nobody can compute with"), (1e90, "no finite bound")])
+def test_what_nobody_could_read_is_not_published(scale, why):
+    case = a_case("regression")
+    with torch.no_grad():
+        case.model.weight.fill_(scale)
+    with pytest.raises((wafl.PreconditionError, ValueError), match=why):
+        promise_of(case, [0.0, 1e8])
+
+
 def test_outputs_that_overflow_prove_nothing():
     case = a_case("mlr")
     model = oracles.linear_model(case.model.weight.detach().numpy() * 1e200, case.model.bias.detach().numpy())

@@ -37,8 +37,10 @@ from wafl.promises.promise import (
     Witness,
     digest_of,
     examples_of,
+    whole_file,
 )
 from wafl.promises.published_labels import publish
+from wafl.promises.read import read_promise
 from wafl.promises.verify import check
 from wafl.results.run import Run
 from wafl.tasks.losses import output_loss
@@ -154,8 +156,13 @@ def sealed(
             f"{len(claim.clients)} clients say nothing about others with probability {claim.confidence:g}: hold out "
             "more of them, use a smaller share or confidence, or declare bounds of the data, for the mean"
         )
+    if claim.part != "all" and len(rows) < len(bounds):
+        raise PreconditionError(
+            "no finite bound is proven at some radius: use smaller ones, or a model of smaller weights"
+        )
     content = replace(content, claim=replace(claim, rows=tuple(rows)))
-    checked = check(Promise(content), model, clients, loss)
+    published = read_promise(whole_file(Promise(content).content, None))[0]  # what nobody could read is not published
+    checked = check(published, model, clients, loss)
     if not checked.recomputed:
         raise PreconditionError(f"the checker does not accept what was to be published, so it is not:\n{checked}")
     return checked.promise
