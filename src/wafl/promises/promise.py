@@ -10,6 +10,7 @@ in the file. No example is in it.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -22,14 +23,13 @@ from typing import Any, Literal
 from torch import nn
 
 from wafl.base.files import SEAL, write_whole
-from wafl.base.fingerprint import code_of, tensors_digest
+from wafl.base.fingerprint import model_digest
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.in_words import Facts, plain, statement
 from wafl.promises.sign import ALGORITHM, sign
 
 FORMAT = 2
-PLAIN = (bool, int, float, str, tuple, type(None))
 Metric = Literal["loss", "error"]
 Part = Literal["train", "test", "all"]
 NormName = Literal["l1", "l2", "l_inf"]
@@ -194,24 +194,8 @@ def examples_of(clients: Federation, part: Part) -> Examples:
 
 
 def digest_of(module: nn.Module) -> str:
-    """The SHA-256 of a model: its parameters and buffers, its layers with their settings, and their code if it is own.
-
-    A layer that is used twice counts twice, and not every layer prints all of its settings.
-    """
-    layers = [
-        [name, type(layer).__name__, layer.extra_repr(), _settings(layer)]
-        for name, layer in module.named_modules(remove_duplicate=False)
-    ]
-    state = module.state_dict()
-    tensors = [[name, str(value.dtype), list(value.shape)] for name, value in state.items()]
-    code = sorted(code_of([type(layer) for layer in module.modules()]).items())
-    return tensors_digest(state.values(), [layers, tensors, code])
-
-
-def _settings(layer: nn.Module) -> list[tuple[str, str]]:
-    """The plain values that a layer has, but for whether it is training."""
-    plain_values = {name: value for name, value in vars(layer).items() if isinstance(value, PLAIN)}
-    return sorted((name, repr(value)) for name, value in plain_values.items() if name != "training" and name[0] != "_")
+    """The SHA-256 of a model: its layers with their settings, their code if it is own, its parameters and buffers."""
+    return model_digest(copy.deepcopy(module).cpu().eval().requires_grad_(False))
 
 
 def to_bytes(content: Mapping[str, Any]) -> bytes:
