@@ -40,7 +40,8 @@ QUICK = {
     "gpu": ["--smallest"],
     "unequal": ["--smallest"],
 }
-SLOW = {name: ["--smallest"] for name in ("audit", "flower", "networks")}  # the rest of flower starts processes
+# The rest of flower starts processes.
+SLOW = {name: ["--smallest"] for name in ("audit", "flower", "networks", "published")}
 PARTS = {"options", "rival_settings"}  # what other benchmarks import, and nobody runs
 
 

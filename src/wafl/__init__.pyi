@@ -69,11 +69,10 @@ from .objectives.surrogate import RobustLoss as RobustLoss
 from .objectives.surrogate import robust_loss as robust_loss
 from .promises.audit import Audit as Audit
 from .promises.audit import audit as audit
-from .promises.check import Verification as Verification
 from .promises.issue import issue as issue
-from .promises.next_client import NextClientPromise as NextClientPromise
-from .promises.next_client_issue import issue_next_client as issue_next_client
+from .promises.next_client import issue_next_client as issue_next_client
 from .promises.promise import Promise as Promise
+from .promises.verify import Verification as Verification
 from .promises.verify import verify as verify
 from .results.run import Run as Run
 from .results.run import Runs as Runs

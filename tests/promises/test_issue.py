@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import OrderedDict
 from dataclasses import replace
 from hashlib import sha256
 
@@ -130,12 +131,12 @@ def test_everything_is_recomputed_from_the_model_and_the_data_and_nothing_withou
     found = wafl.verify(file, model=case.model, data=clients_of(case), key=public)
     assert (found.ok, found.recomputed, found.signed) == (True, True, True)
     assert found.share == pytest.approx(1.0)
-    assert {name for name, each in status(found).items() if each == "attested"} == {"issued", "versions"}
+    assert {name for name, each in status(found).items() if each == "attested"} == {"issued"}
     for given in ({}, {"model": case.model}, {"data": clients_of(case)}):
         without = wafl.verify(file, **given)
         assert set(status(without).values()) == {"attested"}
         assert (without.ok, without.recomputed, without.share) == (True, False, 0.0)
-    assert found.values == promise_of(case).values
+    assert found.promise.values == promise_of(case).values
 
 
 def test_a_client_checks_its_own_numbers_with_its_own_data(tmp_path):
@@ -335,6 +336,15 @@ def test_a_digest_is_of_what_the_model_computes():
     assert digest_of(model) != digest_of(same)
 
 
+def test_models_that_compute_something_else_have_other_digests():
+    """A layer that is used twice, and a setting that a layer does not print."""
+    first, act, second, last = nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.Linear(2, 2)
+    once = nn.Sequential(OrderedDict([("0", first), ("1", act), ("2", second), ("4", last)]))
+    assert digest_of(once) != digest_of(nn.Sequential(first, act, second, act, last))
+    assert digest_of(nn.AvgPool2d(2)) != digest_of(nn.AvgPool2d(2, divisor_override=1))
+    assert digest_of(nn.AvgPool2d(2).eval()) == digest_of(nn.AvgPool2d(2))
+
+
 def a_bounded_case():
     rng = np.random.default_rng(0)
     pairs = [(rng.uniform(size=(20, 2)), np.arange(20) % 2) for _ in range(2)]
@@ -355,7 +365,7 @@ def test_a_promise_beyond_the_sample_is_about_that_of_certify_and_is_recomputed(
     assert "probability of at least 0.9" in page
     checked = wafl.verify(tmp_path / "certificate.json", model=model, data=clients)
     attested = {name for name, each in status(checked).items() if each == "attested"}
-    assert attested == {"bounds", "draws", "issued", "versions"}
+    assert attested == {"bounds", "draws", "issued"}
     assert checked.recomputed
     unbounded = wafl.verify(tmp_path / "certificate.json", model=model, data=replace(clients, bounds=None))
     assert (unbounded.ok, unbounded.recomputed, unbounded.share) == (True, False, 0.0)
@@ -403,7 +413,7 @@ def test_a_promised_error_rate_is_that_of_certify_and_is_recomputed(tmp_path, no
     checked = wafl.verify(file, model=case.model, data=clients_of(case))
     assert checked.recomputed
     best = tightest(case, radii, norm, metric="error", power=power)
-    for value, exact in zip(checked.values.values(), best, strict=True):
+    for value, exact in zip(checked.promise.values.values(), best, strict=True):
         assert exact <= value <= min(exact + 1e-4, 1.0)
     assert "its error rate" in file.with_suffix(".md").read_text()
     assert "| distance at most | error rate at most |" in str(checked.promise)
@@ -476,6 +486,15 @@ def test_only_what_was_proven_here_is_called_proven(tmp_path):
     assert "It is proven, not tested." in file.with_suffix(".md").read_text()
     assert "It is proven, not tested." in str(wafl.verify(file, model=case.model, data=clients_of(case)).promise)
     assert "It is proven, not tested." not in str(wafl.verify(file, model=case.model).promise)
+
+
+@pytest.mark.parametrize(("scale", "why"), [(1e20, "value is .*nobody can compute with"), (1e90, "no finite bound")])
+def test_what_nobody_could_read_is_not_published(scale, why):
+    case = a_case("regression")
+    with torch.no_grad():
+        case.model.weight.fill_(scale)
+    with pytest.raises((wafl.PreconditionError, ValueError), match=why):
+        promise_of(case, [0.0, 1e8])
 
 
 def test_outputs_that_overflow_prove_nothing():

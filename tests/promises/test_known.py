@@ -34,6 +34,15 @@ def slope_of(layer: nn.Module) -> float:
     return found.layers[0].slope
 
 
+def test_weights_that_are_in_no_digest_are_not_known() -> None:
+    layer = nn.Linear(2, 3)
+    assert known(nn.Sequential(layer), CrossEntropy()) is not None
+    weight = layer.weight.detach()
+    del layer.weight
+    layer.weight = weight  # pyright: ignore[reportAttributeAccessIssue]
+    assert known(nn.Sequential(layer), CrossEntropy()) is None
+
+
 @pytest.mark.parametrize("kind", CONVOLUTIONS)
 def test_no_convolution_is_steeper_than_the_checker_says(kind: str) -> None:
     layer, share = CONVOLUTIONS[kind]

@@ -53,8 +53,7 @@ CHANGES: dict[str, Callable[[Content], Any]] = {
     "a number for nobody": lambda c: double(c["witnesses"][0]["means"]),
     "a digest of another kind": lambda c: c["claim"].update(model="md5"),
     "a date in words": lambda c: c.update(issued="by a trusted authority"),
-    "versions of something else": lambda c: c["versions"].update(certified="by everyone"),
-    "versions in words": lambda c: c["versions"].update(torch="certified by everyone"),
+    "versions of something": lambda c: c.update(versions={"certified": "by everyone"}),
     "no promise": lambda c: c["claim"]["rows"].clear(),
     "no client": lambda c: c["claim"]["clients"].clear(),
 }

@@ -156,6 +156,11 @@ def test_no_attack_reaches_more_than_is_proven(name: str) -> None:
     assert_never_below(name, 1)
 
 
+def test_moves_along_gradients_whose_squares_are_lost_cost_what_they_are_long() -> None:
+    """A sigmoid network at its ends: the direction of a gradient of 1e-170 has a length of its own."""
+    assert_never_below("sigmoid", 16)
+
+
 def test_no_attack_reaches_a_larger_error_rate() -> None:
     assert_no_error_rate_below(1)
 

@@ -40,7 +40,7 @@ def model_digest(model: nn.Module) -> str:
     empty = vars(nn.Module()).keys() - {"training"}
     layers: list[Any] = []
     code: dict[str, str] = {}
-    for name, layer in model.named_modules():
+    for name, layer in model.named_modules(remove_duplicate=False):  # a layer that is used twice counts twice
         settings = {key: value for key, value in vars(layer).items() if key not in empty}
         layers.append([name, _name(type(layer)), _plain(settings)])
         own = [value for value in settings.values() if isinstance(value, FunctionType | MethodType | partial)]

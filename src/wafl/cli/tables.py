@@ -14,7 +14,7 @@ from wafl.base.visible import visible
 from wafl.data.federation import Federation
 from wafl.evaluation.tables import Name, dense_table, generalization_table, plain_table
 from wafl.promises.audit import Audit
-from wafl.promises.check import Verification
+from wafl.promises.verify import Verification
 from wafl.studies.attendance import absences, privacies
 from wafl.studies.folder import StudyFolder
 from wafl.studies.study import diverged

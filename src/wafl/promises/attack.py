@@ -91,7 +91,7 @@ def _losses(model: Known, ball: Ball, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _gradient(model: Known, x: Tensor, flat: Tensor, y: Tensor, rival: Tensor | None = None) -> Tensor:
-    """Of the loss where the flat examples are, or of the margin of a rival class."""
+    """The gradient of the loss where the flat examples are, or of the margin of a rival class."""
     with torch.enable_grad():
         at = flat.detach().clone().requires_grad_()
         outputs = model.plain(at.view_as(x))

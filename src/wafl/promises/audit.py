@@ -26,7 +26,7 @@ from wafl.data.federation import Federation
 from wafl.promises.bound import steepest_slope
 from wafl.promises.check import ball_of, loss_of
 from wafl.promises.known import known
-from wafl.promises.promise import Content, digest_of
+from wafl.promises.promise import digest_of
 from wafl.promises.published_labels import Cell, cells_of, certified_loss, distance
 from wafl.promises.read import read_file
 from wafl.results.run import Run
@@ -83,29 +83,17 @@ class Audit:
     def measured(self) -> float:
         return math.fsum(each.share * each.measured for each in self.labels)
 
-    @property
-    def noticed(self) -> list[str]:
-        """Per label, how probable it was that a shift would be noticed, in words."""
-        return [
-            f"label {each.label}: a shift of {self.shift:g} would have been noticed with probability {each.power:.2f}"
-            for each in self.labels
-            if each.power is not None
-        ]
-
     def __str__(self) -> str:
-        heads = ("label", "share", "examples", "distance", "resample", "inside", "certified", "measured")
-        rows = [heads, *(self._cells(each) for each in self.labels)]
-        rows.append(("all", "1", str(sum(each.examples for each in self.labels)), "", "", "", *self._totals()))
-        return "\n".join([*(" ".join(f"{cell:>10}" for cell in row) for row in rows), *self.noticed])
+        total = f"all: at most {self.certified:.4f}, here {self.measured:.4f}"
+        return "\n".join([*map(self._line, self.labels), total])
 
-    def _cells(self, each: LabelAudit) -> tuple[str, ...]:
-        near = "-" if each.resample is None else f"{each.resample:.4g}"
-        counts = (str(each.label), f"{each.share:.3f}", str(each.examples), f"{each.distance:.4g}", near)
-        inside = {True: "yes", False: "no", None: "-"}[each.inside]
-        return (*counts, inside, f"{each.certified:.4f}", f"{each.measured:.4f}")
-
-    def _totals(self) -> tuple[str, str]:
-        return f"{self.certified:.4f}", f"{self.measured:.4f}"
+    def _line(self, each: LabelAudit) -> str:
+        line = f"label {each.label}: {each.distance:.4g} away, at most {each.certified:.4f}, here {each.measured:.4f}"
+        if each.resample is None:
+            return f"{line}; too few examples to tell"
+        inside = "inside" if each.inside else "outside"
+        shift = f"a shift of {self.shift:g} would have been noticed with probability {each.power:.2f}"
+        return f"{line}; {inside}, as a resample is {each.resample:.4g} away; {shift}"
 
 
 def audit(
@@ -133,7 +121,7 @@ def audit(
     """
     path = Path(file)
     parts = read_file(path)[0].parts
-    if not isinstance(parts, Content) or parts.labels is None:
+    if parts.labels is None:
         raise ValueError(f"{path} does not say where its labels' examples are: ask for one made with --points 16")
     module = model.module if isinstance(model, Run) else model
     if digest_of(module) != parts.claim.model:

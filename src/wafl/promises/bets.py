@@ -1,10 +1,10 @@
-"""From clients' examples to the distributions that they come from: the checker's own bound on a mean, by betting.
+"""From draws to what they were drawn from: the checker's own bounds on a mean, by betting, and on a share, by places.
 
-The numbers ``X_ik`` of client i, ``n_i`` of them and N in all, are independent draws in ``[0, B]`` with mean ``mu_i``;
-its weight is ``lambda_i > 0``, and its bet ``b_i`` in ``(0, 1/B)`` was chosen without them. Then the *capital*
-``prod_ik (1 - b_i X_ik) / (1 - b_i mu_i)`` is not negative and 1 in the mean, so it is ``1 / delta`` or more with
-probability ``delta`` at most (Markov). Client i *pays* ``L_i``, the mean of ``-log(1 - b_i X_ik)``, which is all that
-is needed of its numbers. With ``c_i = lambda_i / (n_i b_i)``, a geometric mean is at most the arithmetic one, so
+**Bets.** The numbers ``X_ik`` of client i, ``n_i`` of them and N in all, are independent draws in ``[0, B]`` with mean
+``mu_i``; its weight is ``lambda_i > 0``, and its bet ``b_i`` in ``(0, 1/B)`` was chosen without them. Then the
+*capital* ``prod_ik (1 - b_i X_ik) / (1 - b_i mu_i)`` is not negative and 1 in the mean, so it is ``1 / delta`` or more
+with probability ``delta`` at most (Markov). Client i *pays* ``L_i``, the mean of ``-log(1 - b_i X_ik)``, which is all
+that is needed of its numbers. With ``c_i = lambda_i / (n_i b_i)``, a geometric mean is at most the arithmetic one, so
 
     prod_i (1 - b_i mu_i)^n_i  <=  prod_i c_i^-n_i (sum_i n_i c_i (1 - b_i mu_i) / N)^N
                                 =  prod_i c_i^-n_i ((sum_i lambda_i / b_i - mu) / N)^N,    mu = sum_i lambda_i mu_i,
@@ -15,12 +15,18 @@ and the logarithm of the capital is at least
 
 With m for mu, this grows with m. So if it is ``log(1 / delta)`` or more at some m, then ``mu < m``, but for probability
 ``delta``. The same holds for several shares of a capital, which bet several parts of ``b_i``.
+
+**Places.** If clients are draws themselves, K of them, the j-th smallest of their numbers is below the s-quantile of
+all clients' only if j of them are, so with probability ``P(Binomial(K, s) >= j)`` at most. One more client is equally
+likely to be in any place among K + 1, so its number is at most the j-th smallest with probability ``j / (K + 1)`` or
+more.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 
 from torch import Tensor
 
@@ -75,3 +81,16 @@ def upper_mean(
     while low < (middle := (low + high) / 2.0) < high:
         low, high = (low, middle) if refuted(middle) else (middle, high)
     return high
+
+
+def place_of(share: float | None, count: int, delta: Fraction) -> int:
+    """Which of the clients' numbers, the smallest first, bounds a share of all clients, or one more; K + 1 if none."""
+    if share is None:
+        return math.ceil((count + 1) * (1 - delta))
+    tail, all_ways = 0.0, math.lgamma(count + 1)
+    for place in range(count, 0, -1):
+        ways = all_ways - math.lgamma(place + 1) - math.lgamma(count - place + 1)
+        tail += math.exp(ways + place * math.log(share) + (count - place) * math.log1p(-share))
+        if tail * (1.0 + 1e-6) > delta:  # the logarithms of a million ways are off by less
+            return place + 1
+    return 1

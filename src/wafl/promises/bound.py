@@ -58,7 +58,7 @@ def surrogates(model: Known, ball: Ball, x: Tensor, y: Tensor, gammas: Sequence[
 def from_outputs(
     model: Known, ball: Ball, found: Outputs, y: Tensor, gammas: Sequence[float | None], inputs: int
 ) -> Tensor:
-    """The same, from what the model gives for the examples."""
+    """An upper bound on phi_gamma for each gamma and example, ``[G, n]``, from the outputs of the examples."""
     if not model.classifies:
         return torch.stack([_squared(model, ball, found, y, gamma, inputs) for gamma in gammas])
     own, (offset, soft) = y[:, None], model.margin if ball.metric == "loss" else (0.0, 1.0)
@@ -97,7 +97,7 @@ def _errors(ball: Ball, worst: Tensor, slopes: Tensor, y: Tensor, gamma: float |
 def _logistic(
     weight: Tensor | None, ball: Ball, found: Outputs, worst: Tensor, slopes: Tensor, y: Tensor, gamma: float | None
 ) -> Tensor:
-    """Of the cross-entropy; the weights are those of a linear model, if it is one."""
+    """An upper bound on phi_gamma of the cross-entropy; the weights are those of a linear model, if it is one."""
     rounding = (2 * worst.shape[1] + 64) * UNIT
     loss = worst.logsumexp(1)
     loss = loss + rounding * (1.0 + loss.abs())

@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from wafl.base.errors import PreconditionError
-from wafl.base.norms import check_norm, norm_name
+from wafl.base.norms import check_norm
 from wafl.base.options import Count
 from wafl.data.arguments import check_arguments
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.bets import STAKES, paid
 from wafl.promises.bound import Ball, from_outputs, steepest_slope, surrogates
-from wafl.promises.check import Checker, check, chunks, loss_of
+from wafl.promises.check import Checker, loss_of
 from wafl.promises.known import Known, known
 from wafl.promises.promise import (
     FORMAT,
+    NORMS,
     Claim,
     Client,
     Content,
     Draws,
+    Labels,
     Metric,
+    NormName,
+    Part,
     Promise,
     Row,
     Witness,
-    client_digest,
     digest_of,
+    examples_of,
+    whole_file,
 )
 from wafl.promises.published_labels import publish
-from wafl.promises.read import versions
+from wafl.promises.read import read_promise
+from wafl.promises.verify import check
 from wafl.results.run import Run
 from wafl.tasks.losses import output_loss
 from wafl.tasks.task import Loss
@@ -48,8 +54,8 @@ ROOM = 1.0 + 1e-9
 """What is published is larger by this factor than what is proven here: other machines compute other last bits."""
 SOME = 2000
 """How many examples a gamma is chosen on."""
-CUTS, CLOSE = 16, 1.001
-"""Into how many pieces the range of gamma is first cut, and how close the search comes: then it hardly matters."""
+CUTS, ROUNDS = 8, 6
+"""Into how many pieces the range of gamma is cut, and how often."""
 LEAST = 1e-40
 """A gamma at which moves cost nothing, for models that gain nothing from them."""
 
@@ -105,30 +111,61 @@ def issue(
     mixture = Mixture.of(model, clients, part, client_weights, loss)
     ball, weights = Ball(metric, norm, power), mixture.weights.tolist()
     module = model.module if isinstance(model, Run) else model
-    proof = _proof(module, loss_of(model, loss), ball, clients, confidence)
+    proof = provable(module, loss_of(model, loss), ball, clients, confidence)
     gammas = _gammas(proof, ball, clients.train if confidence is not None else mixture.examples, weights, wanted)
-    claim = Claim(
-        metric, _named(norm), power, part, confidence, digest_of(module),
-        tuple(
-            Client(name, weight, size, client_digest(clients, part, place))
-            for place, (name, weight, size) in enumerate(
-                zip(clients.names, weights, mixture.examples.num_examples.tolist(), strict=True)
-            )
-        ),
-        tuple(Row(radius, 0.0) for radius in wanted),
-    )  # fmt: skip
-    witnesses = tuple(Witness(gamma, (), None) for gamma in gammas)
+    rows = tuple(Row("mixture", None, radius, 0.0) for radius in wanted)
+    named: NormName = next(name for name, each in NORMS.items() if each == norm)
+    sampling, whose = confidence is not None, tuple(listed(clients, part, weights))
+    claim = Claim(metric, named, power, part, confidence, sampling, digest_of(module), whose, rows)
     labels = None if points is None else publish(proof, ball, mixture.examples, weights, wanted, points)
+    return sealed(model, loss, proof, claim, gammas, clients, clients.train, labels)
+
+
+def listed(clients: Federation, part: Part, weights: Sequence[float]) -> Iterator[Client]:
+    """Whose examples a claim is about."""
+    examples = examples_of(clients, part)
+    for place, (name, weight) in enumerate(zip(clients.names, weights, strict=True)):
+        yield Client(name, weight, int(examples.num_examples[place]), examples.of_clients([place]).digest())
+
+
+def sealed(
+    model: Run | nn.Module,
+    loss: Loss | None,
+    proof: Known,
+    claim: Claim,
+    gammas: Sequence[float | None],
+    clients: Federation,
+    seen: Examples,
+    labels: Labels | None = None,
+) -> Promise:
+    """A claim with the values that the checker proves, at a gamma per radius, with bets from examples ``seen`` before.
+
+    Rows of which nothing is proven are left out; a PreconditionError if none is left.
+    """
+    witnesses = tuple(Witness(gamma, (), None, None) for gamma in gammas)
     issued = datetime.now(UTC).isoformat(timespec="seconds")
-    content = Content(FORMAT, claim, witnesses, labels, issued, versions())
-    content = replace(content, witnesses=_witnesses(content, proof, clients, mixture.examples))
-    checker = Checker(content, proof, clients)
-    rows = [Row(radius, _raised(checker.bound(place), metric)) for place, radius in enumerate(wanted)]
+    content = Content(FORMAT, claim, witnesses, labels, issued)
+    content = replace(content, witnesses=tuple(_witnesses(content, proof, clients, seen)))
+    checker, most = Checker(content, proof, clients), 1.0 if claim.metric == "error" else math.inf
+    bounds = [(row, checker.bound(row)) for row in claim.rows]
+    rows = [
+        replace(row, value=min(bound * ROOM, most)) for row, bound in bounds if bound is not None and bound < math.inf
+    ]
+    if not rows:
+        raise PreconditionError(
+            f"{len(claim.clients)} clients say nothing about others with probability {claim.confidence:g}: hold out "
+            "more of them, use a smaller share or confidence, or declare bounds of the data, for the mean"
+        )
+    if claim.part != "all" and len(rows) < len(bounds):
+        raise PreconditionError(
+            "no finite bound is proven at some radius: use smaller ones, or a model of smaller weights"
+        )
     content = replace(content, claim=replace(claim, rows=tuple(rows)))
-    checked = check(Promise(content), model, clients, loss)
+    published = read_promise(whole_file(Promise(content).content, None))[0]  # what nobody could read is not published
+    checked = check(published, model, clients, loss)
     if not checked.recomputed:
         raise PreconditionError(f"the checker does not accept what was to be published, so it is not:\n{checked}")
-    return Promise(content, checked.promise.facts)
+    return checked.promise
 
 
 def _check_points(points: int, clients: Federation, metric: str, power: int, confidence: float | None) -> None:
@@ -141,7 +178,7 @@ def _check_points(points: int, clients: Federation, metric: str, power: int, con
         raise ValueError("points are about the examples at hand and power=2: leave out power and confidence")
 
 
-def _proof(module: nn.Module, loss: Loss, ball: Ball, clients: Federation, confidence: float | None) -> Known:
+def provable(module: nn.Module, loss: Loss, ball: Ball, clients: Federation, confidence: float | None) -> Known:
     """What is known of the model; a PreconditionError if that proves nothing."""
     found = known(module, output_loss(loss))
     if found is None:
@@ -163,15 +200,6 @@ def _proof(module: nn.Module, loss: Loss, ball: Ball, clients: Federation, confi
         if not found.classifies:
             raise PreconditionError("confidence needs cross-entropy, which is bounded on bounded data")
     return found
-
-
-def _named(norm: float) -> Any:
-    return norm_name(norm)
-
-
-def _raised(bound: float | None, metric: str) -> float:
-    assert bound is not None
-    return min(bound * ROOM, 1.0) if metric == "error" else bound * ROOM
 
 
 def _gammas(
@@ -213,50 +241,46 @@ def _range(model: Known, ball: Ball, x: Tensor, y: Tensor, some: Tensor, radius:
 
 
 def _least(bound: Callable[[float], float], low: float, high: float) -> float:
-    """About where a function of gamma is least: on a grid, then by the golden section."""
-    grid = [low * (high / low) ** (place / CUTS) for place in range(CUTS + 1)] if low < high else [low]
-    found = {gamma: bound(gamma) for gamma in grid}
-    place = grid.index(min(found, key=found.__getitem__))
-    left, right, ratio = grid[max(place - 1, 0)], grid[min(place + 1, len(grid) - 1)], (math.sqrt(5.0) - 1.0) / 2.0
-    inner = [left * (right / left) ** (1.0 - ratio), left * (right / left) ** ratio]
-    while right > left * CLOSE:
-        found |= {gamma: bound(gamma) for gamma in inner if gamma not in found}
-        if found[inner[0]] <= found[inner[1]]:
-            right, inner = inner[1], [left * (inner[1] / left) ** (1.0 - ratio), inner[0]]
-        else:
-            left, inner = inner[0], [inner[1], inner[0] * (right / inner[0]) ** ratio]
-    return min(found, key=found.__getitem__)
+    """About where a function of gamma is least: on a grid, then on finer ones between the neighbors of the best."""
+    for _ in range(ROUNDS if low < high else 0):
+        grid = [low * (high / low) ** (place / CUTS) for place in range(CUTS + 1)]
+        place = min(range(len(grid)), key=[bound(gamma) for gamma in grid].__getitem__)
+        low, high = grid[max(place - 1, 0)], grid[min(place + 1, CUTS)]
+    return math.sqrt(low * high)
 
 
-def _published(values: Tensor) -> float:
-    return float(values.mean()) * ROOM + 1e-12
-
-
-def _witnesses(content: Content, model: Known, clients: Federation, examples: Examples) -> tuple[Witness, ...]:
+def _witnesses(content: Content, model: Known, clients: Federation, seen: Examples) -> Iterator[Witness]:
     """Each client's numbers at each gamma, with room for what other machines compute."""
-    checker, gammas = Checker(content, model, clients), [witness.gamma for witness in content.witnesses]
+    checker, claim = Checker(content, model, clients), content.claim
+    drawn = [checker.surrogates(examples_of(clients, claim.part), place) for place in range(clients.num_clients)]
+    before = [] if claim.confidence is None else [checker.surrogates(seen, i) for i in range(seen.num_clients)]
+    for row, witness in enumerate(content.witnesses):
+        here, most = [client[row] for client in drawn], checker.most(witness.gamma)
+        bet, draws, known_before = None, None, [client[row] for client in before]
+        if claim.part == "all" and most < math.inf:
+            means = Sample.pooled([float(each.mean()) for each in known_before], most)
+            bet = means.bets([1.0], [len(here)], 1.0 - (claim.confidence or 0.0))[0]
+        if claim.own_sampling:
+            bets = _bets(claim, known_before, most)
+            pays = [
+                tuple(_raised(paid(each, bet, part)) for each, bet in zip(here, bets, strict=True))
+                for _, part in STAKES
+            ]
+            draws = Draws(tuple(bets), tuple(pays))
+        yield Witness(witness.gamma, tuple(map(_raised, here)), bet, draws)
 
-    def numbers(examples: Examples, client: int) -> Tensor:
-        found = torch.cat([surrogates(model, checker.ball, x, y, gammas) for x, y in chunks(examples, client)], 1)
-        return torch.stack([row.clamp_max(checker.most(gamma)) for row, gamma in zip(found, gammas, strict=True)])
 
-    places = range(examples.num_clients)
-    drawn = [numbers(examples, client) for client in places]
-    means = [[_published(each) for each in client] for client in drawn]
-    found = [Witness(gamma, tuple(each), None) for gamma, each in zip(gammas, zip(*means, strict=True), strict=True)]
-    if content.claim.confidence is None:
-        return tuple(found)
-    trained = [numbers(clients.train, client) for client in places]
-    weights, sizes = ([getattr(each, key) for each in content.claim.clients] for key in ("weight", "examples"))
-    level = (1.0 - content.claim.confidence) / len(found)
-    for row, witness in enumerate(found):
-        before = [client[row] for client in trained]
-        means, seconds = ([float(each.mean()) for each in part] for part in (before, [x.square() for x in before]))
-        training = Sample([len(each) for each in before], means, seconds, checker.most(witness.gamma))
-        bets = training.bets(weights, sizes, level)
-        pays = [
-            tuple(_published(paid(client[row], bet, part)) for client, bet in zip(drawn, bets, strict=True))
-            for _, part in STAKES
-        ]
-        found[row] = replace(witness, draws=Draws(tuple(bets), tuple(pays)))
-    return tuple(found)
+def _bets(claim: Claim, before: Sequence[Tensor], most: float) -> list[float]:
+    """A bet for each client: from its own training examples or, if clients were drawn, from those of others."""
+    weights, sizes = ([getattr(each, key) for each in claim.clients] for key in ("weight", "examples"))
+    delta = 1.0 - (claim.confidence or 0.0)
+    if claim.part == "all":
+        pooled, level = Sample.pooled(torch.cat(list(before)).tolist(), most), delta / 2.0 / len(sizes)
+        by_size = {size: pooled.bets([1.0], [size], level)[0] for size in set(sizes)}
+        return [by_size[size] for size in sizes]
+    means, seconds = ([float(each.mean()) for each in part] for part in (before, [x.square() for x in before]))
+    return Sample([len(each) for each in before], means, seconds, most).bets(weights, sizes, delta / len(claim.rows))
+
+
+def _raised(values: Tensor) -> float:
+    return float(values.mean()) * ROOM + 1e-12

@@ -137,8 +137,11 @@ def _flat(module: nn.Module) -> list[nn.Module]:
 
 
 def _is_plain(module: nn.Module) -> bool:
-    """Whether it computes what its kind computes: nothing is replaced on the object, and nothing hooks into it."""
-    own = set(vars(module)) & {"forward", "_conv_forward", "rescale", "__call__", "_call_impl"}
+    """Whether it computes what its kind computes: nothing is replaced on the object, and nothing hooks into it.
+
+    Weights that are not parameters are in no digest.
+    """
+    own = set(vars(module)) & {"forward", "_conv_forward", "rescale", "__call__", "_call_impl", "weight", "bias"}
     calls = type(module).__call__ is nn.Module.__call__ and (
         not isinstance(module, nn.Sequential) or type(module).__iter__ is nn.Sequential.__iter__
     )

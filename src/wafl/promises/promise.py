@@ -1,32 +1,39 @@
 """A certificate as a file: a claim, and the witnesses from which anyone with model and data can prove it again.
 
 The **claim** says what is certified (metric, norm, power, part, confidence; radii and values), of which model and of
-which examples, by their digests and weights. The **witnesses** are a gamma per radius and, per client, an upper bound
-on its mean of phi_gamma, so that a client that has only its own data can check its own line. Everything else, such as
-the slopes, the loss and every sentence, follows from model and data and is not in the file. No example is in it.
+which examples, by their digests and weights; it is about the mixture of these clients, or about all clients of the
+population that they were drawn from. The **witnesses** are a gamma per radius and, per client, an upper bound on its
+mean of phi_gamma, so that a client that has only its own data can check its own line; and bets, where it is about what
+was drawn from. Everything else, such as the slopes, the loss and every sentence, follows from model and data and is not
+in the file. No example is in it.
 """
 
 from __future__ import annotations
 
+import copy
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Literal
 
 from torch import nn
 
 from wafl.base.files import SEAL, write_whole
-from wafl.base.fingerprint import code_of, tensors_digest
+from wafl.base.fingerprint import model_digest
+from wafl.data.examples import Examples
 from wafl.data.federation import Federation
-from wafl.promises.in_words import Facts, statement
+from wafl.promises.in_words import Facts, plain, statement
 from wafl.promises.sign import ALGORITHM, sign
 
 FORMAT = 2
 Metric = Literal["loss", "error"]
-Parts = TypeVar("Parts")
+Part = Literal["train", "test", "all"]
+NormName = Literal["l1", "l2", "l_inf"]
+NORMS: dict[NormName, float] = {"l1": 1, "l2": 2, "l_inf": math.inf}
 
 
 @dataclass(frozen=True)
@@ -41,21 +48,35 @@ class Client:
 
 @dataclass(frozen=True)
 class Row:
-    """Within ``radius`` the expected loss, or the error rate, is at most ``value``."""
+    """Within ``radius`` the expected loss, or the error rate, is at most ``value``: of the mixture of the clients.
 
+    Or, of all clients of a population, their mean; that of each of a ``share`` of them; or that of the ``next`` one.
+    """
+
+    about: Literal["mixture", "mean", "share", "next"]
+    share: float | None
     radius: float
     value: float
+
+    @property
+    def name(self) -> str:
+        """What it is about, such as ``"mean"`` or ``"share 0.9"``."""
+        return self.about if self.share is None else f"{self.about} {plain(self.share)}"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What is certified, of which model and which examples."""
+    """What is certified, of which model and which examples.
+
+    ``own_sampling``: of the distributions that the clients' examples were drawn from, and not of these examples.
+    """
 
     metric: Metric
-    norm: Literal["l1", "l2", "l_inf"]
+    norm: NormName
     power: Literal[1, 2]
-    part: Literal["train", "test"]
+    part: Part
     confidence: float | None
+    own_sampling: bool
     model: str
     clients: tuple[Client, ...]
     rows: tuple[Row, ...]
@@ -63,7 +84,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Draws:
-    """For a confidence, per client: a bet, chosen without the examples, and what they pay for each stake on average.
+    """For own sampling, per client: a bet, chosen without the examples, and what they pay for each stake on average.
 
     What is paid is :mod:`wafl.promises.bets`'s; ``paid`` has a line for each stake.
     """
@@ -74,10 +95,14 @@ class Draws:
 
 @dataclass(frozen=True)
 class Witness:
-    """What proves a row: gamma (None where nothing moves, or the slope decides), and each client's mean phi_gamma."""
+    """What proves the rows of a radius: gamma (None where nothing moves, or the slope decides), and clients' means.
+
+    ``means`` are of phi_gamma, and ``bet`` is one on them, if the clients are draws too.
+    """
 
     gamma: float | None
     means: tuple[float, ...]
+    bet: float | None
     draws: Draws | None
 
 
@@ -121,20 +146,24 @@ class Content:
     witnesses: tuple[Witness, ...]
     labels: Labels | None
     issued: str
-    versions: dict[str, str | None]
 
 
 @dataclass(frozen=True)
-class Sealed(Generic[Parts]):
-    """What can be a file: what the file holds, and the facts that were known to whoever made this object."""
+class Promise:
+    """A certificate: what its file holds, and the facts that were known to whoever made this object."""
 
-    parts: Parts
+    parts: Content
     facts: Facts = field(default_factory=Facts)
 
     @property
     def content(self) -> dict[str, Any]:
         """What the file holds, as plain values."""
-        return asdict(cast(Any, self.parts))
+        return asdict(self.parts)
+
+    @property
+    def values(self) -> dict[Any, float]:
+        """What is promised, by radius; of all clients, by what it is about, such as ``"mean"`` or ``"share 0.9"``."""
+        return {row.radius if row.about == "mixture" else row.name: row.value for row in self.parts.claim.rows}
 
     def save(self, path: str | os.PathLike[str], *, key: str | os.PathLike[str] | None = None) -> Path:
         """Write the certificate, and next to it a page in words, ``NAME.md``.
@@ -155,32 +184,18 @@ class Sealed(Generic[Parts]):
         write_whole(page, f"{self}\n".encode())
         return page
 
-
-@dataclass(frozen=True)
-class Promise(Sealed[Content]):
-    """A certificate: what its file holds, and the facts that were known to whoever made this object."""
-
-    @property
-    def values(self) -> dict[float, float]:
-        """The promised loss by radius, rounded upwards."""
-        return {row.radius: row.value for row in self.parts.claim.rows}
-
     def __str__(self) -> str:
         return "\n".join(statement(self.content["claim"], self.facts))
 
 
-def client_digest(clients: Federation, part: str, place: int) -> str:
-    """Of one client's examples, in one part of its data."""
-    return (clients.train if part == "train" else clients.test).of_clients([place]).digest()
+def examples_of(clients: Federation, part: Part) -> Examples:
+    """The examples that a claim about this part is about."""
+    return clients.train.joined(clients.test) if part == "all" else getattr(clients, part)
 
 
 def digest_of(module: nn.Module) -> str:
-    """Of a model's parameters and buffers, its layers, and their code if it is your own."""
-    layers = [[name, type(layer).__name__, layer.extra_repr()] for name, layer in module.named_modules()]
-    state = module.state_dict()
-    tensors = [[name, str(value.dtype), list(value.shape)] for name, value in state.items()]
-    code = sorted(code_of([type(layer) for layer in module.modules()]).items())
-    return tensors_digest(state.values(), [layers, tensors, code])
+    """The SHA-256 of a model: its layers with their settings, their code if it is own, its parameters and buffers."""
+    return model_digest(copy.deepcopy(module).cpu().eval().requires_grad_(False))
 
 
 def to_bytes(content: Mapping[str, Any]) -> bytes:

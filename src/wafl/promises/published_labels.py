@@ -177,20 +177,19 @@ def differences(said: Labels, model: Known, ball: Ball, examples: Examples, weig
         return "its labels, or the number of their inputs, are not those of the data"
     now = {each.label: each for each in described(model, ball, examples, weights, said.gammas, points).labels}
     for then in said.labels:
-        here = now[then.label]
-        if then.examples != here.examples or [each.examples for each in then.resamples] != [
-            each.examples for each in here.resamples
-        ]:
-            return f"label {then.label}: its numbers of examples are others"
-        scale = float(points[then.label].abs().max())
-        lengths = [(then.spread, here.spread)]
-        lengths += [(a.distance, b.distance) for a, b in zip(then.resamples, here.resamples, strict=True)]
-        shares = [(then.share, here.share), *zip(then.weights, here.weights, strict=True)]
-        worst = max(
-            abs(a - b) / max(size, b, 1e-300) for size, pairs in ((1.0, shares), (scale, lengths)) for a, b in pairs
+        here, scale = now[then.label], float(points[then.label].abs().max())
+        (sizes, far), (sizes_here, far_here) = (
+            ([drawn.examples for drawn in each.resamples], [drawn.distance for drawn in each.resamples])
+            for each in (then, here)
         )
-        if not worst <= AGREE:
-            return f"label {then.label}: numbers differ by up to {worst:.2g}"
+        if (then.examples, sizes) != (here.examples, sizes_here):
+            return f"label {then.label}: its numbers of examples are others"
+        shares = zip((then.share, *then.weights), (here.share, *here.weights), strict=True)
+        lengths = zip((then.spread, *far), (here.spread, *far_here), strict=True)
+        off = [abs(a - b) / max(1.0, b) for a, b in shares]
+        off += [abs(a - b) / max(scale, b, 1e-300) for a, b in lengths]
+        if not max(off) <= AGREE:
+            return f"label {then.label}: numbers differ by up to {max(off):.2g}"
         for a, b in zip((then.loss, *then.surrogates), (here.loss, *here.surrogates), strict=True):
             if not a >= b:
                 return f"label {then.label}: {a:.6g} is published where {b:.6g} is proven"

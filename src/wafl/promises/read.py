@@ -6,15 +6,12 @@ import math
 import re
 from collections.abc import Iterator
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from wafl.base.files import SEAL, read_limited
 from wafl.base.json_types import as_type, check_types, parsed_table
 from wafl.promises.bets import STAKES
-from wafl.promises.next_client import ABOUT, NextClientPromise, NextContent
-from wafl.promises.next_client import complaints as complaints_of_next
 from wafl.promises.promise import FORMAT, Content, Promise, to_bytes, whole_file
 from wafl.promises.sign import ALGORITHM
 
@@ -24,12 +21,10 @@ LARGEST_NUMBER = 1e50
 """Products and squares of such numbers are finite, so no line of a check overflows."""
 SMALLEST = 1e-100
 """The squares of smaller radii and gammas are lost."""
-PACKAGES = ("python", "wafl-learn", "torch", "numpy")
 DIGEST = re.compile(r"[0-9a-f]{64}")
-VERSION = re.compile(r"[0-9A-Za-z.+-]{1,40}")
 
 
-def read_file(path: Path) -> tuple[Promise | NextClientPromise, str | None]:
+def read_file(path: Path) -> tuple[Promise, str | None]:
     """The certificate in a file, which may come from anywhere, and its signature, if it has one."""
     try:
         return read_promise(read_limited(path, LARGEST_FILE))
@@ -37,7 +32,7 @@ def read_file(path: Path) -> tuple[Promise | NextClientPromise, str | None]:
         raise ValueError(f"{path} is not a certificate, or was changed: {error}") from error
 
 
-def read_promise(data: bytes) -> tuple[Promise | NextClientPromise, str | None]:
+def read_promise(data: bytes) -> tuple[Promise, str | None]:
     """What a file holds, and its signature, if it has one; a ValueError if it is not a certificate."""
     content = parsed_table(data)
     if content.get("format") != FORMAT:
@@ -51,17 +46,12 @@ def read_promise(data: bytes) -> tuple[Promise | NextClientPromise, str | None]:
     content.pop(SEAL, None)
     if data != whole_file(content, signature):
         raise ValueError("its digest differs, or it was written by another program")
-    promise = (
-        NextClientPromise(as_type(NextContent, content))
-        if content.get("about") == ABOUT
-        else Promise(as_type(Content, content))
-    )
+    promise = Promise(as_type(Content, content))
     # Written again, only what is known is there: no other field, and no number of another type.
     if to_bytes(promise.content) != to_bytes(content):
         raise ValueError("it has a field that no certificate has, fields in another order, or numbers of other types")
-    parts = promise.parts
-    own = _complaints(parts) if isinstance(parts, Content) else complaints_of_next(parts)
-    for complaint in (*own, *_common(parts), *_sizes(promise.content)):
+    found = promise.parts
+    for complaint in (*_complaints(found), *_of_witnesses(found), *_of_labels(found), *_sizes(promise.content)):
         raise ValueError(complaint)
     return promise, signature
 
@@ -76,59 +66,70 @@ def _of_another_format(found: object) -> str:
 
 
 def _complaints(found: Content) -> Iterator[str]:
-    """What is wrong with numbers that have the right types."""
-    claim, labels = found.claim, found.labels
-    count, radii = len(claim.clients), [row.radius for row in claim.rows]
-    if not radii:
-        yield "it promises nothing"
-    if len(set(radii)) != len(radii):
-        yield "a radius is listed twice"
-    if claim.confidence is not None and (not 0.0 < claim.confidence < 1.0 or claim.part != "test"):
-        yield f"its confidence {claim.confidence:g} must lie between 0 and 1, and be about test examples"
+    """What is wrong with a claim whose numbers have the right types, and with when it was issued."""
+    claim, names = found.claim, [client.name for client in found.claim.clients]
     weights = [client.weight for client in claim.clients]
-    if not all(0.0 <= weight <= 1.0 for weight in weights) or abs(math.fsum(weights) - 1.0) > 1e-9:
-        yield "its weights are not shares that sum to 1"
-    if len(found.witnesses) != len(radii):
-        yield "its witnesses are not one per radius"
-    for row, witness in zip(claim.rows, found.witnesses, strict=False):
-        draws, moves = witness.draws, row.radius > 0 and not (claim.power == 1 and claim.metric == "loss")
-        each = [witness.means] if draws is None else [witness.means, draws.bets, *draws.paid]
-        if {len(numbers) for numbers in each} != {count} or len(each) not in (1, 2 + len(STAKES)):
-            yield "its witnesses do not have one number per client"
-        if (draws is None) != (claim.confidence is None):
-            yield "its confidence and its witnesses do not belong together"
-        if (witness.gamma is not None) != moves or witness.gamma == 0.0:
-            yield f"radius {row.radius:g}: gamma is missing, 0, or there without a use"
-        if 0.0 < row.radius < SMALLEST or 0.0 < (witness.gamma or 0.0) < SMALLEST:
-            yield f"radius {row.radius:g}: it or its gamma is so small that its square is lost"
-    if labels is not None and (claim.metric, claim.power, claim.confidence) != ("loss", 2, None):
-        yield "its labels are not about its claim"
-    for each in () if labels is None else labels.labels:
-        same = len(each.points) == len(each.weights) > 0 and len({len(point) for point in each.points}) == 1
-        if not same or len(each.surrogates) != len(labels.gammas if labels else ()) or each.label < 0:
-            yield f"what is published about label {each.label} does not fit together"
-    if labels is not None and (
-        len({each.label for each in labels.labels}) != len(labels.labels) or not all(g > 0 for g in labels.gammas)
-    ):
-        yield "a label is listed twice, or a gamma is not above 0"
-
-
-def _common(found: Content | NextContent) -> Iterator[str]:
-    """What is wrong with what every file says: whose examples, of which model, when and with what."""
-    names = [client.name for client in found.claim.clients]
+    rows, of_all = [(row.about, row.radius) for row in claim.rows], claim.part == "all"
+    if not rows or len(set(rows)) != len(rows):
+        yield "it promises nothing, or something twice"
+    if any((row.about != "mixture") != of_all for row in claim.rows) or (of_all and len({r for _, r in rows}) > 1):
+        yield "what it promises is not about its part, or about all clients at several radii"
+    if (claim.confidence is None) == (of_all or claim.own_sampling) or (claim.own_sampling and claim.part == "train"):
+        yield "its confidence, its part and its sampling do not belong together"
+    if claim.confidence is not None and not 0.0 < claim.confidence < 1.0:
+        yield f"its confidence {claim.confidence:g} must lie between 0 and 1"
+    shares = [(row.about == "share", row.share) for row in claim.rows]
+    if any(wanted != (share is not None) or (share is not None and not 0.0 < share < 1.0) for wanted, share in shares):
+        yield "a share of clients is missing, there without a use, or not between 0 and 1"
     if not names or len(set(names)) != len(names):
         yield "it is about no client, or a client is listed twice"
-    if not all(map(DIGEST.fullmatch, [found.claim.model, *(client.sha256 for client in found.claim.clients)])):
-        yield "a digest is not one of SHA-256"
-    if any(not 1 <= client.examples < 2**40 for client in found.claim.clients):
+    if not all(0.0 <= weight <= 1.0 for weight in weights) or abs(math.fsum(weights) - 1.0) > 1e-9:
+        yield "its weights are not shares that sum to 1"
+    if of_all and len(set(weights)) > 1:
+        yield "clients that were drawn from all have the same weight"
+    if any(not 1 <= client.examples < 2**40 for client in claim.clients):
         yield "a client has no example, or more than anyone has"
+    if not all(map(DIGEST.fullmatch, [claim.model, *(client.sha256 for client in claim.clients)])):
+        yield "a digest is not one of SHA-256"
     try:
         dated = datetime.fromisoformat(found.issued).tzinfo is not None
     except ValueError:
         dated = False
-    numbers = [version for version in found.versions.values() if version is not None]
-    if not dated or tuple(found.versions) != PACKAGES or not all(map(VERSION.fullmatch, numbers)):
-        yield "it does not say when and with what it was issued"
+    if not dated:
+        yield "it does not say when it was issued"
+
+
+def _of_witnesses(found: Content) -> Iterator[str]:
+    claim, radii = found.claim, list(dict.fromkeys(row.radius for row in found.claim.rows))
+    if len(found.witnesses) != len(radii):
+        yield "its witnesses are not one per radius"
+    for radius, witness in zip(radii, found.witnesses, strict=False):
+        draws, moves = witness.draws, radius > 0 and not (claim.power == 1 and claim.metric == "loss")
+        each = [witness.means] if draws is None else [witness.means, draws.bets, *draws.paid]
+        if {len(numbers) for numbers in each} != {len(claim.clients)} or len(each) not in (1, 2 + len(STAKES)):
+            yield "its witnesses do not have one number per client"
+        if (draws is None) == claim.own_sampling or (witness.bet is None) == ("mean" in {r.about for r in claim.rows}):
+            yield "its bets and what it promises do not belong together"
+        if (witness.gamma is not None) != moves or witness.gamma == 0.0:
+            yield f"radius {radius:g}: gamma is missing, 0, or there without a use"
+        if 0.0 < radius < SMALLEST or 0.0 < (witness.gamma or 0.0) < SMALLEST:
+            yield f"radius {radius:g}: it or its gamma is so small that its square is lost"
+
+
+def _of_labels(found: Content) -> Iterator[str]:
+    claim, labels = found.claim, found.labels
+    if labels is None:
+        return
+    if (claim.metric, claim.power, claim.confidence) != ("loss", 2, None):
+        yield "its labels are not about its claim"
+    for each in labels.labels:
+        same = len(each.points) == len(each.weights) > 0 and len({len(point) for point in each.points}) == 1
+        sizes = [drawn.examples for drawn in each.resamples]
+        same = same and sizes == sorted(set(sizes)) and 0 not in sizes and abs(math.fsum(each.weights) - 1.0) <= 1e-9
+        if not same or len(each.surrogates) != len(labels.gammas) or each.label < 0:
+            yield f"what is published about label {each.label} does not fit together"
+    if len({each.label for each in labels.labels}) != len(labels.labels) or not all(g > 0 for g in labels.gammas):
+        yield "a label is listed twice, or a gamma is not above 0"
 
 
 def _sizes(value: Any, inside: str = "") -> Iterator[str]:
@@ -141,17 +142,3 @@ def _sizes(value: Any, inside: str = "") -> Iterator[str]:
         yield f"{inside} is {value:g}, which nobody can compute with"
     elif isinstance(value, int | float) and inside != "points" and math.copysign(1.0, value) < 0:
         yield f"{inside} is {value:g}, and must not be negative"
-
-
-def versions() -> dict[str, str | None]:
-    """With what a certificate is issued."""
-    import platform
-
-    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES[1:]}}
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +35,9 @@ def _read(path: Path, *, private: bool) -> Any:
     from cryptography.hazmat.primitives import serialization as library
 
     data, kind = path.read_bytes(), "private" if private else "public"
-    readers: dict[bool, tuple[Callable[[bytes], Any], ...]] = {
-        True: (
-            lambda data: library.load_pem_private_key(data, password=None),
-            lambda data: library.load_ssh_private_key(data, password=None),
-        ),
-        False: (library.load_pem_public_key, library.load_ssh_public_key),
-    }
-    for reader in readers[private]:
+    for form in ("pem", "ssh"):
         try:
-            key = reader(data)
+            key = getattr(library, f"load_{form}_{kind}_key")(data, *([None] if private else []))
         except (ValueError, TypeError, UnsupportedAlgorithm):
             continue
         if type(key).__name__ == f"{ALGORITHM}{kind.capitalize()}Key":

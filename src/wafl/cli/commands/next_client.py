@@ -51,7 +51,7 @@ def next_client(
             raise ValueError("--sign signs a file: give --output too")
         options: dict[str, Any] = {"norm": parse_norm(norm), "metric": metric, "confidence": confidence}
         name, model = only_run(run)
-        from wafl.promises.next_client_issue import issue_next_client
+        from wafl.promises.next_client import issue_next_client
         from wafl.theory.population.next_client import next_client as expect
 
         seen, unseen = seen_and_unseen({name: model}, run, data_dir)

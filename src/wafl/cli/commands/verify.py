@@ -48,12 +48,11 @@ def verify(
     with reading(trust):
         check_certificate(certificate)
         from wafl.cli.tables import verification
-        from wafl.promises.next_client import NextClientPromise
         from wafl.promises.read import read_file
         from wafl.promises.verify import verify as check
 
         run = None if model is None else only_run(model)[1]
-        held = isinstance(read_file(certificate)[0], NextClientPromise)
+        held = read_file(certificate)[0].parts.claim.part == "all"
         clients = None if data is None else read_data(data, run, data_dir, held=held)
         found = check(certificate, model=run, data=clients, key=key)
     typer.echo(visible(f"{found.promise}\n"))

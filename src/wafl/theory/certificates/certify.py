@@ -95,7 +95,7 @@ def certify(
             output; exactly for linear classifiers, from above for networks whose layers are known (for one of
             :func:`wafl.models.lipschitz` it is worth having) or that say ``lipschitz = ...`` about themselves.
         gap: how far a linear model's certificate is to be above what is reached, relative to it. A smaller gap takes
-            longer; the search stops at some point for models whose classes all compete, in l_inf at up to 4% on what we
+            longer; the search stops at some point for models whose classes all compete, in l_inf at up to 3% on what we
             measured.
         part: ``"train"`` or ``"test"`` examples.
         client_weights: the center of the ball; by default the run's final weights, or by examples for a plain model.
@@ -380,7 +380,10 @@ def _tight(
 
 
 def _of_errors(means: AskMeans, radii: Sequence[float], question: Question) -> tuple[float, list[Certificate]]:
-    """Exact for every gamma, of linear models; the mean cost jumps, so the search goes on until gamma is known."""
+    """The error rate of the examples as they are, and a certificate of the error rate for each radius.
+
+    At every gamma it is exact for linear models. The mean cost jumps, so the search goes on until gamma is known.
+    """
     report, power = ErrorSurrogate(question.norm, question.power, label_cost=question.label_cost), question.power
 
     def ask(gammas: Sequence[float]) -> list[Surrogate]:

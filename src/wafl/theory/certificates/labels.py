@@ -80,7 +80,7 @@ class LabelsMove(Objective):
 
 
 def with_labels(means: Callable[[Objective | None, Settings], Means], price: float) -> AskMeans:
-    """The same questions to clients whose labels may change at this price; an infinite one keeps them.
+    """A way to ask clients whose labels may change at this price; an infinite one keeps them.
 
     Labels stay in what is asked without a gamma, and errors count their own labels.
     """

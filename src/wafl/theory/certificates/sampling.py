@@ -66,7 +66,7 @@ class Sample:
 
     @classmethod
     def pooled(cls, values: Sequence[float], most: float) -> Sample:
-        """Numbers of one client, all of them known."""
+        """The sample of a single client, from all of its numbers."""
         count = len(values)
         return cls([count], [math.fsum(values) / count], [math.fsum(v * v for v in values) / count], most)
 
@@ -128,10 +128,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Moments(Objective):
-    """What an upper bound on phi_gamma is, at most ``most``, and its square in place of the cost.
+    """An upper bound on each example's phi_gamma, cut off at ``most``, with its square where others report a cost.
 
-    phi_gamma itself is never above ``most``, so neither is the smaller of the two below phi_gamma. Without an upper
-    bound it is the loss where the examples are.
+    phi_gamma itself is never above ``most``, so what is cut off is still an upper bound. Without a ``bound`` it is the
+    loss where the examples are.
     """
 
     bound: Report | None = None
@@ -152,7 +152,7 @@ class Moments(Objective):
         return Move(move.inputs, y, value, value.square(), move.converged, state=state)
 
     def ask(self, mixture: Asked, setting: Mapping[str, float], most: float, seed: int = 0) -> Sample:
-        """What the clients of a mixture send."""
+        """The sample of the clients of a mixture: their means and second moments at one setting."""
         found = mixture.answers(self, [{**setting, "most": most}], seed)
         return Sample(list(found.sizes), found.value[0].tolist(), found.cost[0].tolist(), most)
 
@@ -189,7 +189,7 @@ class Drawn:
         setting: Mapping[str, float] | None,
         seed: int = 0,
     ) -> Drawn:
-        """Of an upper bound on phi_gamma, if ``setting`` has a gamma, and otherwise of the loss."""
+        """What clients drew of an upper bound on phi_gamma or, without a ``setting`` of gamma, of the loss."""
         gamma = math.inf if setting is None else setting["gamma"]
         most = largest_surrogate(test.task, test.params, domain, steep, gamma, norm)
         moments = Moments(None if setting is None else report_for(setting, norm))
@@ -200,7 +200,7 @@ class Drawn:
     def of_errors(
         cls, training: Asked, test: Asked, norm: float, gamma: float, seed: int = 0, slack: float = 0.0
     ) -> Drawn:
-        """Of phi_gamma of the error rate, which lies between 0 and 1 wherever examples are."""
+        """What clients drew of phi_gamma of the error rate, which lies between 0 and 1 wherever examples are."""
         moments, asked = Moments(ErrorSurrogate(norm, slack=slack)), ({"gamma": gamma}, 1.0, seed)
         return cls(moments.ask(test, *asked), moments.ask(training, *asked), test.weights.tolist())
 

@@ -91,7 +91,10 @@ def _hold_reached(
 
 
 def room_of(mixture: Mixture, found: Certificates) -> Room:
-    """What float64 may have lost of examples that are at hand: see :mod:`wafl.theory.certificates.rounding`."""
+    """A function of a radius and a bound: how much of the bound float64 may have lost on the examples of a mixture.
+
+    See :mod:`wafl.theory.certificates.rounding`.
+    """
 
     def room(radius: float, bound: float) -> float:
         sizes = mixture.examples.num_examples.tolist()
@@ -115,5 +118,5 @@ def _clipped(row: Certificate) -> Certificate:
 
 
 def room_elsewhere(radius: float, bound: float) -> float:
-    """The same for examples that are elsewhere: their size is not known here."""
+    """How much of a bound float64 may have lost on examples that are elsewhere, whose size is not known here."""
     return 1e-6 * max(abs(bound), 1.0)

@@ -120,7 +120,7 @@ class ErrorSurrogate(Objective):
 
 
 def _trusted(value: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
-    """Both, infinite where the arithmetic has ended in no number: such a gamma wins at no radius."""
+    """Values and costs, both infinite where one of them is not a number: such a gamma wins at no radius."""
     lost = value.isnan() | cost.isnan()
     return value.masked_fill(lost, torch.inf), cost.masked_fill(lost, torch.inf)
 
@@ -191,8 +191,10 @@ class Moved(Objective):
             direction = steepest(problem.gradient(moved, y).flatten(2), self.norm)
             moved = rest + (distance[..., None] * direction).view_as(rest)
             loss = problem.loss(moved, y)
+            # Measured: of a gradient whose squares are lost, the direction has another length than 1.
+            length = power_norm((moved - rest).flatten(2), self.norm, 2)
             better = loss > value
-            value, cost = torch.where(better, loss, value), torch.where(better, distance.square(), cost)
+            value, cost = torch.where(better, loss, value), torch.where(better, length, cost)
         return Move(x, y, value, cost, torch.ones_like(value, dtype=torch.bool), state=state or ObjectiveState())
 
 

@@ -56,7 +56,7 @@ class Margins:
     def along(
         self, x: Tensor, outputs: Tensor, y: Tensor, norm: float, gamma: Tensor, tolerance: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The bound of each example, and the squared distance where it is.
+        """An upper bound on each example's phi_gamma, and the squared distance at which it is attained.
 
         ``x [n, d]``, ``outputs [n, C]``; ``y``, ``gamma`` and ``tolerance [n]``.
         """
@@ -81,12 +81,15 @@ class Margins:
         return upper, cost
 
     def steepest(self, norm: float, features: int, classes: int = 0) -> Tensor:
-        """``K [C (y), C (j)]``; ``||g||_*`` is at most ``sqrt(d) ||g||_2`` for the l_inf ball, else ``||g||_2``."""
+        """How much the lead of class j over y changes at most per unit of distance in a norm: ``K [C (y), C (j)]``.
+
+        ``||g||_*`` is at most ``sqrt(d) ||g||_2`` for the l_inf ball, else ``||g||_2``.
+        """
         slopes = self.slopes if self.slopes.ndim else self.slopes * (1.0 - torch.eye(classes).to(self.slopes))
         return slopes * (math.sqrt(features) if dual(norm) == 1 else 1.0)
 
     def scaled(self, factor: float) -> Margins:
-        """The margins of all outputs times a factor."""
+        """The margins of the network whose outputs are those of this one times a factor."""
         return replace(self, slopes=factor * self.slopes, rows=factor * self.rows)
 
     def distance_to_error(self, x: Tensor, outputs: Tensor, y: Tensor, norm: float, slack: float = 0.0) -> Tensor:
@@ -126,16 +129,16 @@ _KNOWN: WeakKeyDictionary[Task, tuple[Tensor, int, Margins | None]] = WeakKeyDic
 
 
 def margins_of(task: Task, params: Tensor, features: int) -> Margins | None:
-    """What is known of the margins at the parameters ``[P]``; None if a layer is unknown, or the loss has none.
+    """How steep the margins of a network are; None if a layer is not known, or its loss is not one of margins.
 
-    ``features`` is the dimension of the inputs.
+    ``params [P]`` are its parameters, and ``features`` is the dimension of its inputs.
     """
     known = task.loss.logistic or isinstance(task.loss, MarginLoss)
     return leads_of(task, params, features) if known else None
 
 
 def leads_of(task: Task, params: Tensor, features: int) -> Margins | None:
-    """What is known of the margins, whatever the loss; None if a layer is unknown and the model declares no bound."""
+    """How steep the margins of a network are, for any loss; None if a layer is not known and it declares no bound."""
     found = _KNOWN.get(task)
     if found is None or found[1] != features or not torch.equal(found[0], params):
         found = params.clone(), features, _margins(task, params, features)
