@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.bounds import check_box
-from wafl.base.describe import some
+from wafl.base.describe import clients_in_words, some
 from wafl.data.bring.arrays import Client, Packed, Reading, pack_arrays, pack_offsets
 from wafl.data.bring.arrow import write_folder
 from wafl.data.bring.foreign import Columns, read_datasets
@@ -416,6 +416,10 @@ class Federation:
             f"Federation({self.num_clients} clients, {len(self.train.y)} training and {len(self.test.y)} test "
             f"examples of shape {self.input_shape}, {task})"
         )
+
+    def __str__(self) -> str:
+        examples = f"{len(self.train.y):,} training and {len(self.test.y):,} test examples"
+        return clients_in_words(self.num_clients, examples, self.input_shape, self.num_classes)
 
 
 def _check_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
