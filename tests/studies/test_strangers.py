@@ -24,7 +24,7 @@ from wafl.config.demo import demo_experiment
 from wafl.report import Page, as_html
 from wafl.results.run import SAVED
 from wafl.studies.folder import StudyFolder
-from wafl.studies.pages.lines import read_lines
+from wafl.studies.pages.progress import read_lines
 from wafl.studies.pages.shown import show_study, summary_of
 from wafl.studies.saved_types import check_results
 

@@ -1,4 +1,4 @@
-"""Any setting as plain values that JSON can hold, and clients in words."""
+"""Any setting as plain values that JSON can hold."""
 
 from __future__ import annotations
 
@@ -36,13 +36,3 @@ def describe(value: Any, call: Callable[[Callable[..., Any]], Any] | None = None
 def some(values: Sequence[Any], most: int = 5) -> str:
     """The first of the values as text, and how many others there are."""
     return ", ".join(map(str, values[:most])) + (f" and {len(values) - most} more" if len(values) > most else "")
-
-
-def clients_in_words(count: int, examples: str, shape: Sequence[int], num_classes: int | None) -> str:
-    """How many clients there are and what their data look like, as a reader who does not program says it.
-
-    >>> clients_in_words(20, "1,437 training examples", (1, 8, 8), 10)
-    '20 clients with 1,437 training examples of shape 1 x 8 x 8 in 10 classes'
-    """
-    task = "for a regression" if num_classes is None else f"in {num_classes} classes"
-    return f"{count:,} client{'s' * (count != 1)} with {examples} of shape {' x '.join(map(str, shape))} {task}"

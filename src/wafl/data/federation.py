@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.bounds import check_box
-from wafl.base.describe import clients_in_words, some
+from wafl.base.describe import some
 from wafl.data.bring.arrays import Client, Packed, Reading, pack_arrays, pack_offsets
 from wafl.data.bring.arrow import write_folder
 from wafl.data.bring.foreign import Columns, read_datasets
@@ -418,8 +418,10 @@ class Federation:
         )
 
     def __str__(self) -> str:
+        clients = f"{self.num_clients:,} client{'s' * (self.num_clients != 1)}"
         examples = f"{len(self.train.y):,} training and {len(self.test.y):,} test examples"
-        return clients_in_words(self.num_clients, examples, self.input_shape, self.num_classes)
+        task = "for a regression" if self.num_classes is None else f"in {self.num_classes} classes"
+        return f"{clients} with {examples} of shape {' x '.join(map(str, self.input_shape))} {task}"
 
 
 def _check_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:

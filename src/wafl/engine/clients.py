@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from wafl.attacks import Attack
-from wafl.base.describe import clients_in_words
 from wafl.data.bring.intake import Intake
 from wafl.engine.spec import Spec
 from wafl.evaluation.score import Score
@@ -50,8 +49,9 @@ class Roster:
         return len(self.names)
 
     def __str__(self) -> str:
-        examples = f"{sum(self.num_examples):,} training examples" if any(self.num_examples) else "examples"
-        return clients_in_words(self.num_clients, examples, self.input_shape, self.num_classes)
+        task = "regression" if self.num_classes is None else f"{self.num_classes} classes"
+        examples = f", {sum(self.num_examples)} training examples" if any(self.num_examples) else ""
+        return f"{self.num_clients} clients{examples}, of shape {self.input_shape}, {task}"
 
 
 class Engine(Protocol):

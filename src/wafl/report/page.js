@@ -117,8 +117,7 @@
       const range = places.at(-1) - places[0], at = Number(input.value);
       const near = places.reduce((best, place, k) => Math.abs(place - at) < Math.abs(places[best] - at) ? k : best, 0);
       const computed = Math.abs(places[near] - at) <= 0.005 * range;  // a hand cannot do better
-      const next = Math.max(1, places.findIndex(place => place >= at));
-      const part = (at - places[next - 1]) / (places[next] - places[next - 1]);
+      const next = Math.max(1, places.findIndex(place => place >= at)), part = (at - places[next - 1]) / (places[next] - places[next - 1]);
       buttons.forEach((button, k) => button.setAttribute("aria-pressed", String(computed && k === near)));
       stops.forEach((stop, k) => stop.hidden = k !== near);
       const readings = stop => [...stop.querySelectorAll("dd")].map(each => Number(each.dataset.value));

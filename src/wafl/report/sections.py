@@ -301,11 +301,7 @@ def number(value: float, measure: str) -> str:
 
 
 def best_number(values: Sequence[float], measure: str) -> str:
-    """The best of several values as it is shown, so that those that read the same are tied; empty if there is only one.
-
-    >>> best_number([97.21, 97.24, 80.0], "accuracy"), best_number([97.2], "accuracy")
-    ('97.2', '')
-    """
+    """The best of several values as it is shown: those that read the same are tied; empty if there is only one."""
     choose = max if measure == "accuracy" else min
     return number(choose(values), measure) if len(values) > 1 else ""
 

@@ -11,8 +11,6 @@ from typing import Any
 NUMBERS = ("loss", "accuracy", "achieved_radius", "test_loss")
 LARGEST = 1e100
 """Numbers of a file from anywhere that sums and means are taken of."""
-LONGEST = 1e10
-"""Seconds left that are told; there is no word for many more."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,8 @@ class Pace:
     @property
     def left(self) -> str:
         """The time left in words; empty if there is none or it is not known."""
-        seconds = self.seconds_left or 0.0
-        return str(timedelta(seconds=round(seconds))) if 0.0 < seconds < LONGEST else ""
+        seconds = min(self.seconds_left or 0.0, 1e10)  # a calendar has an end
+        return str(timedelta(seconds=round(seconds))) if seconds > 0.0 else ""
 
     @property
     def numbers(self) -> str:
@@ -75,11 +73,7 @@ def pace_of(method: str, rounds: int, count: int, lines: Sequence[Mapping[str, A
 
 
 def point_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Which run of its method a line is about: what is swept, and the seed, which stand between method and round.
-
-    >>> point_of({"method": "wafl", "gamma": 0.5, "seed": 1, "round": 3, "loss": 2.0})
-    {'gamma': 0.5, 'seed': 1}
-    """
+    """Which run of its method a line is about: what is swept, and the seed, which stand between method and round."""
     keys = list(row)
     return {key: row[key] for key in keys[1 : keys.index("round")]}
 

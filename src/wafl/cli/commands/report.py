@@ -55,8 +55,8 @@ def _study(path: Path, quick: bool, data_dir: Path | None) -> Study:
     """What the page shows of one study: everything, or what its folder tells if its models or data cannot be had."""
     from wafl.config.plan import make_attack
     from wafl.studies.folder import StudyFolder
-    from wafl.studies.pages.lines import titles_of
     from wafl.studies.pages.measured import measure
+    from wafl.studies.pages.progress import titles_of
     from wafl.studies.pages.shown import show_study
 
     if quick:

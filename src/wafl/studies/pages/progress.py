@@ -1,22 +1,70 @@
-"""How far each method of a study has come: its rounds, its pace and last numbers, who failed, and what is to come."""
+"""How far each method of a study has come, by its metrics: rounds, pace, last numbers, who failed, what is to come."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from wafl.base.describe import some
+from wafl.base.errors import FolderError
+from wafl.base.json_types import check_types, parsed_table
 from wafl.config.experiment import Experiment
 from wafl.config.method_keys import MethodTable
 from wafl.report import Section, Table, charts
 from wafl.report.blocks import Cell
 from wafl.studies.folder import Status
 from wafl.studies.pace import Pace, pace_of, point_of
-from wafl.studies.pages.lines import absent_in, labels_of
+
+LARGEST = 256 * 2**20
+"""The most bytes of a file that is read for a page."""
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The rounds in ``metrics.jsonl``; the last line may be in the making, and what is no round is passed over."""
+    if not path.is_file():
+        return []
+    if path.stat().st_size > LARGEST:
+        raise FolderError(f"{path} has more than {LARGEST >> 20} MiB: it is too large for a page")
+    found: list[dict[str, Any]] = []
+    for line in path.read_bytes().splitlines():
+        with suppress(ValueError):
+            row = parsed_table(line)
+            check_types(row, {"method": str, "round": int})
+            found.append(row)
+    return found
+
+
+def labels_of(row: Mapping[str, Any], titles: Mapping[str, str]) -> str:
+    """What the run of a line is called: its method, and what was swept."""
+    name = str(row["method"]) + "".join(f"-{key}={value}" for key, value in point_of(row).items() if key != "seed")
+    return titles.get(name, name)
+
+
+def titles_of(results: Mapping[str, Any], experiment: Experiment | None) -> dict[str, str]:
+    """The titles of methods in tables, by their folders' names: WAFL, not wafl."""
+    found = {label.lower(): label for label in results.get("methods", {})}
+    methods = experiment.methods if experiment is not None else []
+    named = {each.label: each.method for each in methods if each.label == each.method.lower()}
+    return found | {label: method for label, method in named.items() if label not in found}
+
+
+def absent_in(row: Mapping[str, Any]) -> dict[int, str]:
+    """The clients that were asked to train in the round of a line and did not count, each with the reason."""
+    pairs: Any = row.get("excluded")
+    found: dict[int, str] = {}
+    for pair in pairs if isinstance(pairs, list) else []:  # pyright: ignore[reportUnknownVariableType]
+        match pair:
+            case [int(client), str(why)] if not why.startswith("loss: "):
+                found[client] = why
+            case _:
+                pass
+    return found
 
 
 @dataclass(frozen=True)
@@ -129,11 +177,7 @@ def _number(text: str, value: float | None) -> Cell:
 
 
 def rounds_in_words(reached: Mapping[str, tuple[int, int]]) -> str:
-    """How many rounds were trained, by method where they differ; ``reached`` has those of each, and how many it shall.
-
-    >>> rounds_in_words({"WAFL": (150, 150), "AFL": (20, 20)})
-    'WAFL 150, AFL 20'
-    """
+    """How many rounds were trained, by method where they differ; ``reached`` has those of each, and of how many."""
     texts = {method: f"{now:,}" if now >= end else f"{now:,} of {end:,}" for method, (now, end) in reached.items()}
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))

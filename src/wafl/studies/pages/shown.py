@@ -19,8 +19,9 @@ from wafl.report.charts import Curve
 from wafl.report.sections import Tested
 from wafl.studies.attendance import privacies
 from wafl.studies.folder import StudyFolder, refuse_links
-from wafl.studies.pages.lines import absent_in, cohort_of, labels_of, read_lines, titles_of
-from wafl.studies.pages.progress import COLUMNS, MethodProgress, progress_of, progress_section, rounds_in_words
+from wafl.studies.pace import point_of
+from wafl.studies.pages import progress
+from wafl.studies.pages.progress import labels_of, progress_of, read_lines, titles_of
 from wafl.studies.roster import known_roster
 
 ORDER = (
@@ -53,7 +54,6 @@ QUANTITIES = {
     "gamma": "gamma",
 }
 """What is drawn by round, and what it is called."""
-PERCENT = {"accuracy", "attacked_accuracy"}
 
 T = TypeVar("T")
 
@@ -94,9 +94,9 @@ def show_study(
 
     tested = scores_of(results)
     measure = results.get("measure", "accuracy")
-    progress = [] if experiment is None else progress_of(experiment, results, lines, folder.status(), titles, name)
+    methods = [] if experiment is None else progress_of(experiment, results, lines, folder.status(), titles, name)
     found: list[Section | None] = [
-        progress_section(progress),
+        progress.progress_section(methods),
         sections.methods(tested, measure) if tested else None,
         sections.attacked(tested, measure, results.get("attack") or ""),
         _unseen(results),
@@ -116,27 +116,26 @@ def show_study(
         path.name,
         ordered,
         folder.status(),
-        _facts(results, about, experiment, progress),
+        _facts(results, about, experiment, methods),
         [(f"{best} {test}".strip(), number, whose) for best, test, number, whose in leaders_of(results)],
     )
 
 
 def together(studies: Mapping[str, Path]) -> list[Section]:
     """The sections about several studies together: one table and one figure of all their methods."""
-    rows, measures, attacks = list[Tested](), set[str](), set[str]()
+    rows, tests = list[Tested](), set[tuple[str, str]]()
     for name, path in studies.items():
         try:
             results = StudyFolder(path).read_results()
         except (OSError, ValueError):
             continue
         rows += scores_of(results, name)
-        measures |= {results["measure"]} if results else set()
-        attacks |= {results.get("attack") or ""} if results else set()
+        tests |= {(results["measure"], results.get("attack") or "")} if results else set()
+    measures = {measure for measure, _ in tests}
     if not rows or len(measures) != 1:
         return []
-    measure = measures.pop()
-    found = [sections.methods(rows, measure)]
-    if len(attacks) == 1 and (drawn := sections.attacked(rows, measure, attacks.pop())) is not None:
+    found = [sections.methods(rows, *measures)]
+    if len(tests) == 1 and (drawn := sections.attacked(rows, *tests.pop())) is not None:
         found.append(drawn)
     return [Section(f"All studies: {each.title.lower()}", each.lead, each.blocks) for each in found]
 
@@ -176,10 +175,8 @@ def _by_round(
         for key, quantity in QUANTITIES.items():
             value = row.get(key)
             if isinstance(value, int | float):
-                scale = 100.0 if key in PERCENT else 1.0
-                values.setdefault(quantity, {}).setdefault(label, {}).setdefault(row["round"] + 1, []).append(
-                    scale * value
-                )
+                points = values.setdefault(quantity, {}).setdefault(label, {})
+                points.setdefault(row["round"] + 1, []).append(100.0 * value if "%" in quantity else value)
     curves = {
         quantity: [
             Curve(label, sorted(points), [fmean(points[x]) for x in sorted(points)]) for label, points in runs.items()
@@ -192,18 +189,14 @@ def _by_round(
 
 def _radius_and_gamma(lines: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> Section | None:
     """The section of where the training of each run ended: its gamma, and how far it moved examples."""
-    last: dict[tuple[str, Any], tuple[float, float]] = {}
-    methods: dict[str, str] = {}
+    last: dict[str, dict[str, tuple[float, float]]] = {}
     for row in lines:
         gamma, radius = row.get("gamma"), row.get("achieved_radius")
         if isinstance(gamma, int | float) and isinstance(radius, int | float) and gamma > 0 and radius > 0:
-            methods[str(row["method"])] = titles.get(str(row["method"]), str(row["method"]))
-            last[str(row["method"]), labels_of(row, titles) + str(row.get("seed"))] = gamma, radius
-    ends = {
-        title: sorted(pair for (name, _), pair in last.items() if name == method) for method, title in methods.items()
-    }
+            last.setdefault(titles.get(row["method"], row["method"]), {})[str(point_of(row))] = gamma, radius
+    ends = {title: sorted(runs.values()) for title, runs in last.items()}
     curves = [Curve(title, [g for g, _ in pairs], [r for _, r in pairs]) for title, pairs in ends.items()]
-    several = len({gamma for gamma, _ in last.values()}) > 1
+    several = len({gamma for pairs in ends.values() for gamma, _ in pairs}) > 1
     return radius_against_gamma(curves, "at the end of training, one point per run") if several else None
 
 
@@ -228,7 +221,8 @@ def _participation(
 ) -> Section | None:
     asked, counted, reasons = Counter[int](), Counter[int](), dict[int, Counter[str]]()
     for row in lines:
-        cohort, absent = cohort_of(row), absent_in(row)
+        asks: Any = row["cohort"] if isinstance(row.get("cohort"), list) else []
+        cohort, absent = [each for each in asks if isinstance(each, int) and each >= 0], progress.absent_in(row)
         asked.update(cohort)
         counted.update(client for client in cohort if client not in absent)
         for client, why in absent.items():
@@ -296,20 +290,19 @@ def _facts(
     results: Mapping[str, Any],
     about: Mapping[str, Any],
     experiment: Experiment | None,
-    progress: Sequence[MethodProgress],
+    methods: Sequence[progress.MethodProgress],
 ) -> dict[str, str]:
     found = {
         "clients": str(results.get("clients") or ""),
         "attack": str(results.get("attack") or ""),
         "unit": str(results.get("unit") or ""),
         "seeds": str(len(results["seeds"])) if "seeds" in results else "",
-        "rounds": rounds_in_words({each.pace.method: (each.pace.round, each.pace.rounds) for each in progress}),
+        "rounds": progress.rounds_in_words({each.pace.method: (each.pace.round, each.pace.rounds) for each in methods}),
         "started": str(about.get("started", "")).replace("T", " ").removesuffix("+00:00"),
     }
     if experiment is not None and not found["clients"]:
-        found["clients"] = (
-            f"{experiment.data.num_clients or ''} clients, {experiment.data.source or experiment.data.dataset}"
-        )
+        data = experiment.data
+        found["clients"] = f"{data.num_clients or ''} clients, {data.source or data.dataset}"
     return {name: text for name, text in found.items() if text and text != "0"}
 
 
@@ -319,10 +312,10 @@ def leaders_of(results: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     Each is the word for the best, the test, the number, and whose it is; the word is empty for a method that is alone.
     """
     tested, measure = scores_of(results), results.get("measure", "accuracy")
-    shares = sorted({share for row in tested for share in row.attacked})
+    most = max((share for row in tested for share in row.attacked), default=None)
     tests: dict[str, Callable[[Tested], Sequence[float]]] = {"on clean data": lambda row: row.clean}
-    if shares:
-        tests[f"with {shares[-1]:.0%} attacked"] = lambda row: row.attacked.get(shares[-1], ())
+    if most is not None:
+        tests[f"with {most:.0%} attacked"] = lambda row: row.attacked.get(most, ())
     tests["for the worst client"] = lambda row: row.worst
     word, percent = "best" if results.get("finished") else "best so far", "%" if measure == "accuracy" else ""
     found: list[tuple[str, str, str, str]] = []
@@ -373,5 +366,5 @@ def _progress(folder: StudyFolder, results: Mapping[str, Any]) -> dict[str, Cell
     part = sum(each.part * each.pace.rounds for each in methods) / max(1, rounds)
     small = "" if done == len(methods) else f"{now.pace.method}, {now.stage}: round {now.rounds}"
     bar = Cell(f"{done} of {len(methods)} method{'s' * (len(methods) != 1)}", part, small, part=part)
-    numbers = ("time left", "loss", "radius", "accuracy", "test loss")
-    return {"progress": bar, **{column: COLUMNS[column](now) for column in numbers}}
+    last = ("time left", "loss", "radius", "accuracy", "test loss")
+    return {"progress": bar, **{column: progress.COLUMNS[column](now) for column in last}}
