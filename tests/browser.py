@@ -1,4 +1,4 @@
-"""The page in a real browser: charts, sorting, slider, toggles, keyboard, contrast, a phone, and a live study.
+"""The page in a real browser: charts, sorting, slider, toggles, keyboard, contrast, three widths, and a live study.
 
 ``make test-browser`` runs it with the Chromium of the system, and fails if there is none.
 """
@@ -40,6 +40,17 @@ CONTRAST = """() => {
     if (ratio < 4.5) found.push([each.tagName, each.className, each.textContent.slice(0, 30), ratio]);
   }
   return found; }"""
+
+NAMES_IN_TABLES = """() => [...document.querySelectorAll(".scroll")].flatMap(scroll => {
+  const names = [...scroll.querySelectorAll("tbody td:first-child")], left = each => each.getBoundingClientRect().left;
+  const before = names.map(left);
+  scroll.scrollLeft = 1e6;
+  return names.map((each, k) => {
+    const text = document.createRange(); text.selectNodeContents(each.querySelector("span:not(.dot), a"));
+    const tops = new Set([...text.getClientRects()].map(line => Math.round(line.top)));
+    return { name: each.textContent, lines: tops.size, moved: left(each) - before[k],
+      width: each.offsetWidth, scrolled: scroll.scrollLeft };
+  }); })"""
 
 
 @pytest.fixture(scope="module")
@@ -129,27 +140,48 @@ def test_tables_sort_by_every_column_with_the_keyboard(page: Any) -> None:
 
 
 def test_the_slider_moves_numbers_images_and_the_line_in_the_chart(page: Any) -> None:
+    page.locator(".walks select").select_option(label="FedAvg")
     walk = page.locator(".walk:visible")
-    slider = walk.locator("input[type=range]")
+    slider, computed = walk.locator("input[type=range]"), walk.locator(".views button")
+
+    def seen() -> tuple[str, dict[str, str], str, float]:
+        box = walk.locator(".chart").element_handle()
+        at = page.evaluate("box => box.querySelector('.plot').layout.shapes[0].x0", box)
+        stop = walk.locator(".stop:visible")
+        numbers = dict(
+            zip(stop.locator("dt").all_inner_texts(), stop.locator("dd > span").all_inner_texts(), strict=True)
+        )
+        return walk.locator("output").inner_text(), numbers, stop.locator("img").nth(1).get_attribute("src"), at
+
     slider.focus()
     page.keyboard.press("Home")
-
-    def seen() -> tuple[str, str, str, float]:
-        at = page.evaluate(
-            "box => box.querySelector('.plot').layout.shapes[0].x0", walk.locator(".chart").element_handle()
-        )
-        stop = walk.locator(".stop:visible")
-        moved = stop.locator("img").nth(1).get_attribute("src")
-        return walk.locator("output").inner_text(), stop.locator("dl").inner_text(), moved, at
-
     first = seen()
     page.keyboard.press("End")
     last = seen()
     assert all(a != b for a, b in zip(first, last, strict=True))
+    assert first[0].endswith(", computed")
+    assert last[0].endswith(", computed")
     assert slider.get_attribute("aria-valuetext") == last[0]
-    page.locator(".walks select").select_option(index=1)
+    assert computed.count() == 6
+    radii = [float(text) for text in computed.all_inner_texts()]
+    computed.nth(4).click()
+    low = seen()
+    assert (low[0], low[3]) == (f"{radii[4]:g}, computed", radii[4])
+    assert computed.nth(4).get_attribute("aria-pressed") == "true"
+    middle = (radii[4] + radii[5]) / 2
+    slider.evaluate("(each, value) => { each.value = value; each.dispatchEvent(new Event('input')); }", middle)
+    says, numbers, _, at = seen()
+    assert f"between {radii[4]:g} and {radii[5]:g}" in says
+    assert at == pytest.approx(middle)
+    assert walk.locator(".views button[aria-pressed=true]").count() == 0
+    certified = next(name for name in numbers if "certified" in name)
+    assert numbers[certified] == f"\u2264 {last[1][certified]}", "what is certified for the larger ball holds here"
+    between = (float(low[1]["loss reached"]) + float(last[1]["loss reached"])) / 2
+    assert numbers["loss reached"].startswith("\u2248 ")
+    assert float(numbers["loss reached"][2:]) == pytest.approx(between, rel=2e-3)
+    page.locator(".walks select").select_option(index=0)
     assert page.locator(".walk:visible").count() == 1
-    assert seen()[0] != last[0] or page.locator(".walks select").input_value() == "1"
+    assert "gamma=" in page.locator(".walk:visible output").inner_text(), "a sweep says which model is where"
 
 
 def test_legends_views_theme_and_copy_work(page: Any) -> None:
@@ -183,9 +215,22 @@ def test_text_stands_out_from_its_background(chromium: Any, report: Path, scheme
     page.close()
 
 
-def test_a_phone_shows_the_page_without_scrolling_sideways(chromium: Any, report: Path) -> None:
-    page, wrong = opened(chromium, report.as_uri(), viewport={"width": 375, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+@pytest.mark.parametrize("width", [390, 768, 1400])
+def test_names_stay_whole_and_in_sight_on_every_screen(chromium: Any, report: Path, tmp_path: Path, width: int) -> None:
+    """The page does not scroll sideways, its tables do, and names stay on one line while they do.
+
+    What it looked like is in pytest's temporary folder.
+    """
+    page, wrong = opened(chromium, report.as_uri(), viewport={"width": width, "height": 900})
+    page.screenshot(path=str(tmp_path / f"{width}.png"), full_page=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    found = page.evaluate(NAMES_IN_TABLES)
+    assert len(found) > 10
+    assert any(each["scrolled"] > 20 for each in found) or width == 1400, "no table was wider than its place"
+    for each in found:
+        assert each["lines"] == 1, f"{each} is broken"
+        assert abs(each["moved"]) <= 1, f"{each} left its place"
+        assert each["width"] <= 0.66 * width, f"{each} leaves no room for numbers"
     assert wrong == []
     page.close()
 
@@ -225,12 +270,29 @@ def test_the_live_page_moves_as_a_run_proceeds(chromium: Any, tmp_path: Path) ->
         threading.Thread(target=server.serve_forever, daemon=True).start()
         page, wrong = opened(chromium, server.url)
         assert page.locator("tbody tr").count() == 2
+        assert "cannot be read" in page.locator("tbody").inner_text()
+        page.evaluate("window.opened = 'once'")
+        with study.folder.locked():
+            for number in range(2):
+                line = {"method": "fedavg", "seed": 0, "round": number, "loss": 2.5 - number, "seconds": 2.0}
+                with study.folder.metrics.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
+                wait_until(page, f"document.querySelector('tbody').innerText.includes('round {number + 1} of 3')")
+                assert page.locator("tbody progress").evaluate("each => each.value") == pytest.approx((number + 1) / 3)
+            text = page.locator("tbody").inner_text()
+            assert all(each in text for each in ("running", "FedAvg, training", "0:00:02", "1.5"))
+        assert page.evaluate("window.opened") == "once", "the page was loaded again"
         page.locator(f"td a:text-is({json.dumps(study.folder.path.name)})").click()
         page.wait_for_selector("body[data-drawn=yes]")
         assert page.locator("h2").inner_text().endswith("interrupted")
+        assert "FedAvg: interrupted, round 2 of 3" in page.locator(".lead").first.inner_text()
+        page.evaluate("window.opened = 'once'")
         study.run()
         page.wait_for_selector(".state.finished", timeout=30_000)
         wait_until(page, "document.querySelector('.plot')?.data?.[0].x.length === 3")
+        assert page.locator("progress").count() == 0, "a finished study has no progress"
+        assert "best" not in page.locator(".cards").inner_text()
+        assert page.evaluate("window.opened") == "once", "the page was loaded again"
         table = page.locator("table").first
         table.locator("th button").nth(1).click()
         lines = study.folder.metrics.read_text().splitlines()

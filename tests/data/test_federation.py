@@ -210,3 +210,4 @@ def test_the_repr_shows_sizes_shape_and_task():
     assert repr(federation_of([8, 8, 8])) == wanted
     regression = wafl.Federation.from_arrays([(np.zeros((4, 2, 2)), np.zeros(4))])
     assert repr(regression) == "Federation(1 clients, 3 training and 1 test examples of shape (2, 2), regression)"
+    assert str(regression) == "1 client with 3 training and 1 test examples of shape 2 x 2 for a regression"

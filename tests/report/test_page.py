@@ -33,7 +33,7 @@ from wafl.report import (
     write_page,
 )
 from wafl.report import pictures as images
-from wafl.report.blocks import Cell
+from wafl.report.blocks import Cell, Reading
 from wafl.report.page import plotly_script
 
 EVIL = '<script>alert("x")</script>'
@@ -65,7 +65,7 @@ class Reader(HTMLParser):
 
 def page(name: str = "study") -> Page:
     curve = charts.Curve(name, [0.0, 1.0], [math.nan, 2.0])
-    walk = Walk(name, [Stop(name, 0.5, {name: name})], charts.lines([curve], name, name))
+    walk = Walk(name, [Stop(name, 0.5, {name: Reading(0.5, "%", name)})], charts.lines([curve], name, name))
     blocks = [
         Table([name], [[Cell(name, small=name)]], name),
         Figure({name: charts.lines([curve], name, name), "bars": charts.bars([name], {name: [1.0]}, name)}, name),
@@ -135,6 +135,15 @@ def test_the_table_of_methods_emphasizes_the_best_and_sorts_by_means() -> None:
     assert [row[1].order for row in table.rows] == [91.0, 93.0]
     (losses,) = sections.methods(rows, "loss").blocks
     assert losses.rows[0][1].best, "the lowest loss is the best"
+
+
+def test_rows_that_read_the_same_are_tied_and_one_alone_is_not_the_best() -> None:
+    rows = [sections.Tested(name, name, [value]) for name, value in (("A", 97.21), ("B", 97.24), ("C", 97.1))]
+    (table,) = sections.methods(rows, "accuracy").blocks
+    assert [row[1].best for row in table.rows] == [True, True, False]
+    (alone,) = sections.methods(rows[:1], "accuracy").blocks
+    assert not alone.rows[0][1].best
+    assert "best" not in alone.caption
 
 
 def test_differences_from_fedavg_are_paired_by_seed() -> None:

@@ -24,7 +24,8 @@ from wafl.config.demo import demo_experiment
 from wafl.report import Page, as_html
 from wafl.results.run import SAVED
 from wafl.studies.folder import StudyFolder, check_results
-from wafl.studies.pages.shown import read_lines, show_study, summary_of
+from wafl.studies.pages.progress import read_lines
+from wafl.studies.pages.shown import show_study, summary_of
 
 ESCAPE = "\x1b]0;title\x07\x9b2J\u202e"
 DEEP = b'{"format": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"

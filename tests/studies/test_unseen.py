@@ -88,7 +88,7 @@ def test_the_table_and_the_figure_of_a_study_show_them(study: Study) -> None:
     assert line[-2:] == [f"{three[gap]['mean']:.1f}" for gap in ("out_of_sample_gap", "participation_gap")]
     tables = text[text.index(" method ") : text.index("Figures:")]  # lines of progress and of paths are not wrapped
     assert max(map(len, tables.splitlines())) <= 80
-    assert "unseen: Federation(2 clients" in text
+    assert "unseen: 2 clients with" in text
     assert (folder / "figures" / "unseen.png").stat().st_size > 1000
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from datetime import timedelta
-from statistics import fmean
+from dataclasses import asdict, replace
 from typing import Literal
 
 from rich.console import Console
@@ -18,6 +16,7 @@ from wafl.callbacks import Callback
 from wafl.results import progress as engine
 from wafl.results.history import History
 from wafl.results.progress import ChosenRadius
+from wafl.studies.pace import Pace, pace_of
 from wafl.studies.study import Study
 
 PAUSE = 10.0
@@ -25,36 +24,6 @@ PAUSE = 10.0
 
 Mode = Literal["bars", "quiet", "json"]
 """What is printed during training: bars (or lines, in a file), nothing, or one JSON object per line."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How far a method is and how fast it goes; the numbers are means over its runs, from their last rounds."""
-
-    method: str
-    round: int
-    rounds: int
-    rounds_per_second: float | None = None
-    seconds_left: float | None = None
-    loss: float | None = None
-    accuracy: float | None = None
-    achieved_radius: float | None = None
-
-    @property
-    def numbers(self) -> str:
-        """The numbers in words, as far as they are known.
-
-        >>> Pace("WAFL", 5, 10, 2.5, 2.0, 0.4312, 0.912, 0.25).numbers
-        '2.5 rounds/s, 0:00:02 left, loss 0.4312, accuracy 91.2%, radius 0.25'
-        """
-        found = {
-            "{:.3g} rounds/s": self.rounds_per_second,
-            "{} left": None if not self.seconds_left else timedelta(seconds=round(self.seconds_left)),
-            "loss {:.4g}": self.loss,
-            "accuracy {:.1%}": self.accuracy,
-            "radius {:.3g}": self.achieved_radius,
-        }
-        return ", ".join(text.format(value) for text, value in found.items() if value is not None)
 
 
 def rounds_display(console: Console, *, disable: bool = False) -> Progress:
@@ -131,19 +100,14 @@ class Bars(Callback):
         began, first = self._began.setdefault(name, (now, 0))
         rate = (rounds - first) / (now - began) if now > began and rounds > first else None
         left = (self._totals[name] - rounds) / rate if rate else None
-        last = [history[-1] for history in histories if len(history)]
-        radii = [record.achieved_radius for record in last if record.achieved_radius is not None]
-        tested = [record.metrics["accuracy"] for record in last if "accuracy" in record.metrics]
-        return Pace(
-            self.display.tasks[self._bars[name]].description,
-            rounds,
-            self._totals[name],
-            rate,
-            left,
-            fmean(record.loss for record in last) if last else None,
-            fmean(tested) if tested else None,
-            fmean(radii) if radii and len(radii) == len(last) else None,
-        )
+        last = [(place, history[-1]) for place, history in enumerate(histories) if len(history)]
+        lines = [
+            {"method": name, "run": place, "round": each.round, **each.numbers(), **each.metrics}
+            for place, each in last
+        ]
+        title = self.display.tasks[self._bars[name]].description
+        pace = pace_of(title, self._totals[name], self._runs[name], lines)
+        return replace(pace, round=rounds, rounds_per_second=rate, seconds_left=left)
 
     def _say(self, pace: Pace, runs: int, began: float) -> None:
         now = time.monotonic()

@@ -417,6 +417,12 @@ class Federation:
             f"examples of shape {self.input_shape}, {task})"
         )
 
+    def __str__(self) -> str:
+        clients = f"{self.num_clients:,} client{'s' * (self.num_clients != 1)}"
+        examples = f"{len(self.train.y):,} training and {len(self.test.y):,} test examples"
+        task = "for a regression" if self.num_classes is None else f"in {self.num_classes} classes"
+        return f"{clients} with {examples} of shape {' x '.join(map(str, self.input_shape))} {task}"
+
 
 def _check_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
     if names is None:

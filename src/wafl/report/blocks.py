@@ -12,7 +12,8 @@ class Cell:
     """What a table shows in one place: a text, and ``small`` print below it, such as an interval.
 
     A column is sorted by each cell's ``value``, or by the text without one. The best cell is emphasized, a ``color`` is
-    that of a dot in front of the text, and a ``link`` is where the text leads.
+    that of a dot in front of the text, a ``link`` is where the text leads, and a ``part`` from 0 to 1 is how much of a
+    bar is filled.
     """
 
     text: str
@@ -21,6 +22,7 @@ class Cell:
     best: bool = False
     color: str = ""
     link: str = ""
+    part: float | None = None
 
     @property
     def order(self) -> float | str:
@@ -56,18 +58,32 @@ class Pictures:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """A number where a slider is: its value, what it is in (``%`` or nothing), and small print, such as whose it is.
+
+    Between two stops a page shows about what lies between their numbers. A ``bound`` holds for everything before its
+    stop as well, so there the page shows that of the next stop.
+    """
+
+    value: float
+    unit: str = ""
+    small: str = ""
+    bound: bool = False
+
+
+@dataclass(frozen=True)
 class Stop:
-    """One position of a slider: a label such as ``radius 0.5``, its place, numbers by name, and maybe pictures."""
+    """A place on a slider where numbers were computed, by name, maybe with pictures; the label says the place."""
 
     label: str
     at: float
-    numbers: Mapping[str, str]
+    numbers: Mapping[str, Reading]
     pictures: Pictures | None = None
 
 
 @dataclass(frozen=True)
 class Walk:
-    """What a slider moves through: stops, and a figure with a line where the slider is."""
+    """What a slider moves through: stops by their places, and a figure with a line where the slider is."""
 
     name: str
     stops: Sequence[Stop]
@@ -118,7 +134,8 @@ class Study:
     """Everything that a page shows about one study, its sections in the order of the page.
 
     ``facts`` say in a few words what the study is about; ``highlights`` are its most important numbers, each with a
-    heading and what it belongs to. In a list of studies, ``link`` leads to the study's own page.
+    heading and what it belongs to. In a list of studies, ``link`` leads to the study's own page, and ``cells`` are what
+    its row shows, by column.
     """
 
     name: str
@@ -127,6 +144,7 @@ class Study:
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
     highlights: Sequence[tuple[str, str, str]] = ()
     link: str = ""
+    cells: Mapping[str, Cell] = field(default_factory=dict[str, Cell])
 
 
 @dataclass(frozen=True)

@@ -112,12 +112,26 @@
   function walkable(walks) {
     const select = walks.querySelector("select"), all = [...walks.querySelectorAll(".walk")];
     const slide = walk => {
-      const input = walk.querySelector("input"), place = Number(input.value), says = JSON.parse(input.dataset.says)[place];
-      walk.querySelectorAll(".stop").forEach(stop => stop.hidden = Number(stop.dataset.stop) !== place);
+      const input = walk.querySelector("input"), buttons = [...walk.querySelectorAll(".views button")];
+      const stops = [...walk.querySelectorAll(".stop")], places = buttons.map(button => Number(button.value));
+      const range = places.at(-1) - places[0], at = Number(input.value);
+      const near = places.reduce((best, place, k) => Math.abs(place - at) < Math.abs(places[best] - at) ? k : best, 0);
+      const computed = Math.abs(places[near] - at) <= 0.005 * range;  // a hand cannot do better
+      const next = Math.max(1, places.findIndex(place => place >= at)), part = (at - places[next - 1]) / (places[next] - places[next - 1]);
+      buttons.forEach((button, k) => button.setAttribute("aria-pressed", String(computed && k === near)));
+      stops.forEach((stop, k) => stop.hidden = k !== near);
+      const readings = stop => [...stop.querySelectorAll("dd")].map(each => Number(each.dataset.value));
+      const low = readings(stops[computed ? near : next - 1]), high = readings(stops[computed ? near : next]);
+      stops[near].querySelectorAll("dd").forEach((each, k) => {
+        const bound = "bound" in each.dataset, value = computed || bound ? high[k] : low[k] + part * (high[k] - low[k]);
+        const text = each.dataset.unit === "%" ? value.toFixed(1) + "%" : String(Number(value.toPrecision(4)));
+        each.firstChild.textContent = !Number.isFinite(value) ? "none" : (computed ? "" : bound ? "\u2264 " : "\u2248 ") + text;
+      });
+      const says = computed ? `${buttons[near].textContent}, computed` : `${Number(at.toPrecision(3))}, between ${buttons[next - 1].textContent} and ${buttons[next].textContent}`;
       walk.querySelector("output").textContent = says;
       input.setAttribute("aria-valuetext", says);
       const box = walk.querySelector(".chart");
-      if (box) { box.at = JSON.parse(input.dataset.at)[place]; draw(box); }
+      if (box) { box.at = computed ? places[near] : at; draw(box); }
       chosen.set(input.id, input.value);
     };
     const choose = () => {
@@ -131,6 +145,7 @@
       const input = walk.querySelector("input");
       if (chosen.has(input.id)) input.value = chosen.get(input.id);
       input.oninput = () => slide(walk);
+      walk.querySelectorAll(".views button").forEach(button => button.onclick = () => { input.value = button.value; slide(walk); });
     });
     select.onchange = choose;
     choose();

@@ -48,9 +48,8 @@ def methods(tested: Sequence[Tested], measure: str) -> Section:
     picks |= {f"{share:.0%} attacked": lambda row, share=share: row.attacked.get(share, ()) for share in shares}
     picks["worst client"] = lambda row: row.worst
     picks = {name: pick for name, pick in picks.items() if any(pick(row) for row in tested)}
-    choose = max if measure == "accuracy" else min
     best = {
-        name: choose((fmean(pick(row)) for row in tested if pick(row)), default=None) for name, pick in picks.items()
+        name: best_number([fmean(pick(row)) for row in tested if pick(row)], measure) for name, pick in picks.items()
     }
     timed, lost = any(row.seconds is not None for row in tested), any(row.diverged for row in tested)
     rows = [
@@ -66,7 +65,8 @@ def methods(tested: Sequence[Tested], measure: str) -> Section:
     columns = ["method", *(["study"] if several else []), *picks, *(["seconds"] if timed else [])]
     unit = "Accuracy in percent" if measure == "accuracy" else "Loss"
     spread = ", with the 95% interval of the mean over seeds" if any(len(row.clean) > 2 for row in tested) else ""
-    caption = f"{unit}{spread}. The best of each column is emphasized; press a heading to sort."
+    emphasis = " The best of each column is emphasized." if any(best.values()) else ""
+    caption = f"{unit}{spread}.{emphasis} Press a heading to sort."
     table = Table([*columns, *(["diverged"] if lost else [])], rows, caption)
     return Section("Methods", "Who holds up, and at what price on clean data.", [table])
 
@@ -300,6 +300,12 @@ def number(value: float, measure: str) -> str:
     return f"{value:.1f}" if measure == "accuracy" else f"{value:.4g}"
 
 
+def best_number(values: Sequence[float], measure: str) -> str:
+    """The best of several values as it is shown: those that read the same are tied; empty if there is only one."""
+    choose = max if measure == "accuracy" else min
+    return number(choose(values), measure) if len(values) > 1 else ""
+
+
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
     """The 95% interval of a mean by Student's t; None for fewer than three values, which say too little.
 
@@ -315,13 +321,14 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     return fmean(values) - half, fmean(values) + half
 
 
-def _mean(values: Sequence[float], measure: str, best: float | None) -> Cell:
+def _mean(values: Sequence[float], measure: str, best: str) -> Cell:
     if not values:
         return Cell("", "")
     mean, ends = fmean(values), interval(values)
     if ends is not None and measure == "accuracy":  # a mean of few seeds may be that uncertain
         ends = max(ends[0], 0.0), min(ends[1], 100.0)
-    return Cell(number(mean, measure), mean, "" if ends is None else _range(ends, measure), best=mean == best)
+    text = number(mean, measure)
+    return Cell(text, mean, "" if ends is None else _range(ends, measure), best=text == best)
 
 
 def _range(ends: Sequence[float], measure: str) -> str:

@@ -55,7 +55,8 @@ def _study(path: Path, quick: bool, data_dir: Path | None) -> Study:
     from wafl.config.plan import make_attack
     from wafl.studies.folder import StudyFolder
     from wafl.studies.pages.measured import measure
-    from wafl.studies.pages.shown import show_study, titles_of
+    from wafl.studies.pages.progress import titles_of
+    from wafl.studies.pages.shown import show_study
 
     if quick:
         return show_study(path)

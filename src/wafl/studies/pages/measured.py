@@ -21,7 +21,7 @@ from wafl.evaluation.score import percent_or_loss
 from wafl.objectives import Wasserstein
 from wafl.objectives.surrogate import move_one_lane
 from wafl.report import Figure, Pictures, Section, Stop, Walk, Walks, charts, pictures, sections
-from wafl.report.blocks import Block
+from wafl.report.blocks import Block, Reading
 from wafl.report.charts import Curve
 from wafl.results.run import Run
 from wafl.studies.pages.shown import radius_against_gamma
@@ -132,7 +132,8 @@ def _radius(runs: Mapping[str, Run], clients: Federation) -> Section | None:
         return None
     lead = (
         "Drag the slider to enlarge the ball. The loss that an ascent reaches inside it lies below what is "
-        "certified for every distribution in it."
+        "certified for every distribution in it. Between the radii that were computed, numbers are about (≈) those "
+        "on the line between two of them, and what is certified for the larger ball holds in the smaller (≤)."
     )
     count, unit = len(clients.test.y), clients.unit
     caption = f"The l_2 ball around {count:,} test examples, mixed with the model's client weights; radii in {unit}."
@@ -152,13 +153,13 @@ def _fixed(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
         shifts = [_shift(mixture, clients, radius) for radius in radii]
         bounds = [row.best for row in certificates.rows]
         stops = [
-            _stop(f"radius {radius:g}", radius, shift, bound, clients, chosen, proven=certificates.proven)
+            _stop(f"{radius:g}", radius, shift, _certified(bound, certificates.proven, same=True), clients, chosen)
             for radius, shift, bound in zip(radii, shifts, bounds, strict=True)
         ]
         proven = "certified" if certificates.proven else "certified (estimate)"
         curves = _curves(label, radii, bounds, shifts, proven)
         palette = charts.colors([label], [run.method])
-        walks.append(Walk(label, stops, charts.lines(curves, "radius", "expected loss", palette)))
+        walks.append(Walk(label, stops, charts.lines(curves, "radius", "expected loss", palette, marks=True)))
     return walks
 
 
@@ -193,8 +194,8 @@ def _sweeps(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
             shifts.append(_shift(Mixture.of(run, clients, "test"), clients, radius))
             found = certify(run, clients, radii=[radius], part="test", achieved=False)
             certified.append(found[0].best)
-            text = f"{name}={value:g}, achieved radius {radius:.3g}"
-            stops.append(_stop(text, radius, shifts[-1], found[0].best, clients, chosen, proven=found.proven))
+            text, bound = f"{radius:.3g} ({name}={value:g})", _certified(found[0].best, found.proven, same=False)
+            stops.append(_stop(text, radius, shifts[-1], bound, clients, chosen))
         curves = _curves(method, [radius for _, (_, radius) in ordered], certified, shifts)
         palette = charts.colors([method])
         chart = charts.lines(curves, "radius each model was trained for", "expected loss", palette, marks=True)
@@ -202,19 +203,18 @@ def _sweeps(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
     return walks
 
 
+def _certified(loss: float, proven: bool, *, same: bool) -> dict[str, Reading]:
+    """The certified loss by its name; it bounds smaller balls too if the ``same`` model is there all along."""
+    return {"loss certified" if proven else "loss certified (estimate)": Reading(loss, bound=same)}
+
+
 def _stop(
-    text: str, radius: float, shift: _Shifted, certified: float, clients: Federation, chosen: Tensor, *, proven: bool
+    text: str, radius: float, shift: _Shifted, certified: dict[str, Reading], clients: Federation, chosen: Tensor
 ) -> Stop:
-    kind = "loss" if shift.accuracy is None else "accuracy"
-    percent = "" if shift.accuracy is None else "%"
-    numbers = {} if shift.accuracy is None else {"accuracy": f"{shift.accuracy:.1f}%"}
-    numbers |= {
-        "worst client": f"{sections.number(shift.worst[1], kind)}{percent}, {shift.worst[0]}",
-        "loss reached": f"{shift.loss:.4g}",
-        "loss certified" if proven else "loss certified (estimate)": f"{certified:.4g}"
-        if math.isfinite(certified)
-        else "none",
-    }
+    client, worst = shift.worst
+    numbers = {} if shift.accuracy is None else {"accuracy": Reading(shift.accuracy, "%")}
+    numbers["worst client"] = Reading(worst, "" if shift.accuracy is None else "%", client)
+    numbers |= {"loss reached": Reading(shift.loss), **certified}
     return Stop(text, radius, numbers, _strips(shift, clients, chosen))
 
 

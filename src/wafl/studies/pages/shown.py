@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
+from wafl.base.describe import some
 from wafl.base.errors import FolderError
 from wafl.base.json_types import check_types, parsed_table
 from wafl.config.experiment import Experiment
@@ -18,8 +19,13 @@ from wafl.report.charts import Curve
 from wafl.report.sections import Tested
 from wafl.studies.attendance import privacies
 from wafl.studies.folder import StudyFolder, refuse_links
+from wafl.studies.pace import point_of
+from wafl.studies.pages import progress
+from wafl.studies.pages.progress import labels_of, progress_of, read_lines, titles_of
+from wafl.studies.roster import known_roster
 
 ORDER = (
+    "Progress",
     "Methods",
     "Under attack",
     "Radius",
@@ -49,9 +55,6 @@ QUANTITIES = {
     "gamma": "gamma",
 }
 """What is drawn by round, and what it is called."""
-PERCENT = {"accuracy", "attacked_accuracy"}
-LARGEST = 256 * 2**20
-"""The most bytes of a file that is read for a page."""
 
 T = TypeVar("T")
 
@@ -83,14 +86,23 @@ def show_study(
     about = take(folder.read_about, {})
     bulletin = take(lambda: _read_nodes(path / "nodes.json"), {})
     titles = titles_of(results, experiment)
+    if names is None and (path / "roster.json").exists():
+        roster = take(lambda: known_roster(folder), None)
+        names = None if roster is None else roster.names
+
+    def name(client: int) -> str:
+        return names[client] if names is not None and client < len(names) else f"client {client}"
+
     tested = scores_of(results)
     measure = results.get("measure", "accuracy")
+    methods = [] if experiment is None else progress_of(experiment, results, lines, folder.status(), titles, name)
     found: list[Section | None] = [
+        progress.progress_section(methods),
         sections.methods(tested, measure) if tested else None,
         sections.attacked(tested, measure, results.get("attack") or ""),
-        _unseen(results, titles),
+        _unseen(results),
         sections.rounds(*_by_round(lines, titles)),
-        _participation(lines, names, results, bulletin),
+        _participation(lines, name, results),
         _nodes(bulletin),
         _privacy(results),
         *measured,
@@ -105,40 +117,26 @@ def show_study(
         path.name,
         ordered,
         folder.status(),
-        _facts(results, about, experiment, lines),
-        _highlights(tested, measure),
+        _facts(results, about, experiment, methods),
+        [(f"{best} {test}".strip(), number, whose) for best, test, number, whose in leaders_of(results)],
     )
-
-
-def summary_of(path: Path, link: str) -> Study:
-    """A study as a list shows it: how far it is and what it found, without its rounds."""
-    try:
-        refuse_links(path)
-        folder = StudyFolder(path)
-        results = folder.read_results()
-        return Study(
-            path.name, [], folder.status(), {}, _highlights(scores_of(results), results.get("measure", "")), link
-        )
-    except (OSError, ValueError) as error:
-        return Study(path.name, [], "damaged", {"why": str(error)}, (), link)
 
 
 def together(studies: Mapping[str, Path]) -> list[Section]:
     """The sections about several studies together: one table and one figure of all their methods."""
-    rows, measures, attacks = list[Tested](), set[str](), set[str]()
+    rows, tests = list[Tested](), set[tuple[str, str]]()
     for name, path in studies.items():
         try:
             results = StudyFolder(path).read_results()
         except (OSError, ValueError):
             continue
         rows += scores_of(results, name)
-        measures |= {results["measure"]} if results else set()
-        attacks |= {results.get("attack") or ""} if results else set()
+        tests |= {(results["measure"], results.get("attack") or "")} if results else set()
+    measures = {measure for measure, _ in tests}
     if not rows or len(measures) != 1:
         return []
-    measure = measures.pop()
-    found = [sections.methods(rows, measure)]
-    if len(attacks) == 1 and (drawn := sections.attacked(rows, measure, attacks.pop())) is not None:
+    found = [sections.methods(rows, *measures)]
+    if len(tests) == 1 and (drawn := sections.attacked(rows, *tests.pop())) is not None:
         found.append(drawn)
     return [Section(f"All studies: {each.title.lower()}", each.lead, each.blocks) for each in found]
 
@@ -160,39 +158,6 @@ def scores_of(results: Mapping[str, Any], study: str = "") -> list[Tested]:
     ]
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The rounds in ``metrics.jsonl``; the last line may be in the making, and what is no round is passed over."""
-    if not path.is_file():
-        return []
-    if path.stat().st_size > LARGEST:
-        raise FolderError(f"{path} has more than {LARGEST >> 20} MiB: it is too large for a page")
-    found: list[dict[str, Any]] = []
-    for line in path.read_bytes().splitlines():
-        try:
-            row = parsed_table(line)
-            check_types(row, {"method": str, "round": int})
-            found.append(row)
-        except ValueError:
-            continue
-    return found
-
-
-def labels_of(row: Mapping[str, Any], titles: Mapping[str, str]) -> str:
-    """What the run of a line is called: its method, and what was swept."""
-    swept = [key for key in list(row)[1 : list(row).index("round")] if key != "seed"]
-    name = str(row["method"]) + "".join(f"-{key}={row[key]}" for key in swept)
-    return titles.get(name, name)
-
-
-def titles_of(results: Mapping[str, Any], experiment: Experiment | None) -> dict[str, str]:
-    """The titles of methods in tables, by their folders' names: WAFL, not wafl."""
-    found = {label.lower(): label for label in results.get("methods", {})}
-    for method in experiment.methods if experiment is not None else ():
-        if method.label == method.method.lower():
-            found.setdefault(method.label, method.method)
-    return found
-
-
 def _method_of(label: str, row: Mapping[str, Any]) -> str:
     method = row.get("method")
     name = method.get("name") if isinstance(method, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
@@ -211,10 +176,8 @@ def _by_round(
         for key, quantity in QUANTITIES.items():
             value = row.get(key)
             if isinstance(value, int | float):
-                scale = 100.0 if key in PERCENT else 1.0
-                values.setdefault(quantity, {}).setdefault(label, {}).setdefault(row["round"] + 1, []).append(
-                    scale * value
-                )
+                points = values.setdefault(quantity, {}).setdefault(label, {})
+                points.setdefault(row["round"] + 1, []).append(100.0 * value if "%" in quantity else value)
     curves = {
         quantity: [
             Curve(label, sorted(points), [fmean(points[x]) for x in sorted(points)]) for label, points in runs.items()
@@ -227,18 +190,14 @@ def _by_round(
 
 def _radius_and_gamma(lines: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> Section | None:
     """The section of where the training of each run ended: its gamma, and how far it moved examples."""
-    last: dict[tuple[str, Any], tuple[float, float]] = {}
-    methods: dict[str, str] = {}
+    last: dict[str, dict[str, tuple[float, float]]] = {}
     for row in lines:
         gamma, radius = row.get("gamma"), row.get("achieved_radius")
         if isinstance(gamma, int | float) and isinstance(radius, int | float) and gamma > 0 and radius > 0:
-            methods[str(row["method"])] = titles.get(str(row["method"]), str(row["method"]))
-            last[str(row["method"]), labels_of(row, titles) + str(row.get("seed"))] = gamma, radius
-    ends = {
-        title: sorted(pair for (name, _), pair in last.items() if name == method) for method, title in methods.items()
-    }
+            last.setdefault(titles.get(row["method"], row["method"]), {})[str(point_of(row))] = gamma, radius
+    ends = {title: sorted(runs.values()) for title, runs in last.items()}
     curves = [Curve(title, [g for g, _ in pairs], [r for _, r in pairs]) for title, pairs in ends.items()]
-    several = len({gamma for gamma, _ in last.values()}) > 1
+    several = len({gamma for pairs in ends.values() for gamma, _ in pairs}) > 1
     return radius_against_gamma(curves, "at the end of training, one point per run") if several else None
 
 
@@ -250,7 +209,7 @@ def radius_against_gamma(curves: Sequence[Curve], what: str) -> Section:
     return Section("Radius and gamma", lead, [Figure({"radius": chart}, f"The achieved radius {what}.")])
 
 
-def _unseen(results: Mapping[str, Any], titles: Mapping[str, str]) -> Section | None:
+def _unseen(results: Mapping[str, Any]) -> Section | None:
     rows = {
         label: row["generalization"] for label, row in results.get("methods", {}).items() if "generalization" in row
     }
@@ -259,23 +218,16 @@ def _unseen(results: Mapping[str, Any], titles: Mapping[str, str]) -> Section | 
 
 
 def _participation(
-    lines: Sequence[Mapping[str, Any]],
-    names: Sequence[str] | None,
-    results: Mapping[str, Any],
-    bulletin: Mapping[str, Any],
+    lines: Sequence[Mapping[str, Any]], name: Callable[[int], str], results: Mapping[str, Any]
 ) -> Section | None:
     asked, counted, reasons = Counter[int](), Counter[int](), dict[int, Counter[str]]()
     for row in lines:
-        cohort = [client for client in _numbers(row.get("cohort")) if client >= 0]
-        absent = {client: why for client, why in _excluded(row.get("excluded")) if not why.startswith("loss: ")}
+        asks: Any = row["cohort"] if isinstance(row.get("cohort"), list) else []
+        cohort, absent = [each for each in asks if isinstance(each, int) and each >= 0], progress.absent_in(row)
         asked.update(cohort)
         counted.update(client for client in cohort if client not in absent)
         for client, why in absent.items():
             reasons.setdefault(client, Counter())[why] += 1
-
-    def name(client: int) -> str:
-        return names[client] if names is not None and client < len(names) else f"client {client}"
-
     section = sections.participation(
         {name(client): asked[client] for client in sorted(asked)},
         {name(client): counted[client] for client in counted},
@@ -286,20 +238,6 @@ def _participation(
         return section
     more: list[Block] = [Note(f"{label}: not tested: {', '.join(who[:20])}") for label, who in untested.items()]
     return Section(section.title, section.lead, [*section.blocks, *more])
-
-
-def _numbers(value: Any) -> list[int]:
-    return [each for each in value if isinstance(each, int)] if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType]
-
-
-def _excluded(value: Any) -> Iterable[tuple[int, str]]:
-    pairs: list[Any] = value if isinstance(value, list) else []
-    for pair in pairs:
-        match pair:
-            case [int(client), str(why)]:
-                yield client, why
-            case _:
-                pass
 
 
 def _read_nodes(path: Path) -> dict[str, Any]:
@@ -353,52 +291,81 @@ def _facts(
     results: Mapping[str, Any],
     about: Mapping[str, Any],
     experiment: Experiment | None,
-    lines: Sequence[Mapping[str, Any]],
+    methods: Sequence[progress.MethodProgress],
 ) -> dict[str, str]:
     found = {
         "clients": str(results.get("clients") or ""),
         "attack": str(results.get("attack") or ""),
         "unit": str(results.get("unit") or ""),
         "seeds": str(len(results["seeds"])) if "seeds" in results else "",
-        "rounds": f"{max((row['round'] for row in lines), default=-1) + 1}",
+        "rounds": progress.rounds_in_words({each.pace.method: (each.pace.round, each.pace.rounds) for each in methods}),
         "started": str(about.get("started", "")).replace("T", " ").removesuffix("+00:00"),
     }
     if experiment is not None and not found["clients"]:
-        found["clients"] = (
-            f"{experiment.data.num_clients or ''} clients, {experiment.data.source or experiment.data.dataset}"
-        )
+        data = experiment.data
+        found["clients"] = f"{data.num_clients or ''} clients, {data.source or data.dataset}"
     return {name: text for name, text in found.items() if text and text != "0"}
 
 
-def _highlights(tested: Sequence[Tested], measure: str) -> list[tuple[str, str, str]]:
-    """The best method on clean data, under the strongest attack, and for the worst client, each with its number."""
-    shares = sorted({share for row in tested for share in row.attacked})
-    choose = max if measure == "accuracy" else min
-    tests: dict[str, Callable[[Tested], Sequence[float]]] = {"best on clean data": lambda row: row.clean}
-    if shares:
-        tests[f"best with {shares[-1]:.0%} attacked"] = lambda row: row.attacked.get(shares[-1], ())
-    tests["best for the worst client"] = lambda row: row.worst
-    found: list[tuple[str, str, str]] = []
-    for what, pick in tests.items():
+def leaders_of(results: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """The best methods on clean data, under the strongest attack, and for the worst client; ties are named together.
+
+    Each is the word for the best, the test, the number, and whose it is; the word is empty for a method that is alone.
+    """
+    tested, measure = scores_of(results), results.get("measure", "accuracy")
+    most = max((share for row in tested for share in row.attacked), default=None)
+    tests: dict[str, Callable[[Tested], Sequence[float]]] = {"on clean data": lambda row: row.clean}
+    if most is not None:
+        tests[f"with {most:.0%} attacked"] = lambda row: row.attacked.get(most, ())
+    tests["for the worst client"] = lambda row: row.worst
+    word, percent = "best" if results.get("finished") else "best so far", "%" if measure == "accuracy" else ""
+    found: list[tuple[str, str, str, str]] = []
+    for test, pick in tests.items():
         means = {row.label: fmean(pick(row)) for row in tested if pick(row)}
-        if means:
-            best = choose(means, key=lambda label: means[label])
-            percent = "%" if measure == "accuracy" else ""
-            found.append((what, sections.number(means[best], measure) + percent, best))
+        numbers = {label: sections.number(mean, measure) for label, mean in means.items()}
+        best = sections.best_number(list(means.values()), measure)
+        whose = [label for label, number in numbers.items() if number == best or not best]
+        if whose:
+            found.append((word if best else "", test, numbers[whose[0]] + percent, some(whose, 4)))
     return found
+
+
+def summary_of(path: Path, link: str) -> Study:
+    """A study as a list shows it; what is damaged is said."""
+    folder, state = StudyFolder(path), "damaged"
+    try:
+        refuse_links(path)
+        results, state = folder.read_results(), folder.status()
+        found = {test: Cell(f"{number} {whose}") for _, test, number, whose in leaders_of(results)}
+        cells = {**_progress(folder, results), **found}
+    except (OSError, ValueError) as error:
+        cells = {"progress": Cell("cannot be read", small=str(error))}
+    return Study(path.name, [], state, link=link, cells=cells)
 
 
 def list_of(studies: Sequence[Study]) -> Section:
     """A table of studies, each with a link to its own page."""
+    told = dict.fromkeys(column for study in studies for column, cell in study.cells.items() if cell.text)
     rows = [
         [
             Cell(study.name, link=study.link),
             Cell(study.state),
-            *(Cell(f"{number} {whose}") for _, number, whose in study.highlights),
+            *(study.cells.get(column, Cell("", "")) for column in told),
         ]
         for study in studies
     ]
-    most = max((len(row) for row in rows), default=2)
-    columns = ["study", "state", *("best on clean data", "best under attack", "best for the worst client")[: most - 2]]
-    whole = [[*row, *[Cell("", "")] * (most - len(row))] for row in rows]
-    return Section("Studies", "", [Table(columns, whole)])
+    return Section("Studies", "", [Table(["study", "state", *told], rows)])
+
+
+def _progress(folder: StudyFolder, results: Mapping[str, Any]) -> dict[str, Cell]:
+    """A bar over the rounds of all methods, and the last numbers: of the method in training, or of the last."""
+    experiment, lines = folder.experiment(), read_lines(folder.metrics)
+    methods = progress_of(experiment, results, lines, folder.status(), titles_of(results, experiment))
+    begun = [each for each in methods if each.stage != "to come"]
+    now = next((each for each in begun if each.stage != "done"), (begun or methods)[-1])
+    done, rounds = sum(each.stage == "done" for each in methods), sum(each.pace.rounds for each in methods)
+    part = sum(each.part * each.pace.rounds for each in methods) / max(1, rounds)
+    small = "" if done == len(methods) else f"{now.pace.method}, {now.stage}: round {now.rounds}"
+    bar = Cell(f"{done} of {len(methods)} method{'s' * (len(methods) != 1)}", part, small, part=part)
+    last = ("time left", "loss", "radius", "accuracy", "test loss")
+    return {"progress": bar, **{column: progress.COLUMNS[column](now) for column in last}}

@@ -12,6 +12,7 @@ from wafl.evaluation.compare import compare
 from wafl.report import Page, Study, write_page
 from wafl.results.run import Run, Runs
 from wafl.studies.pages.measured import measure
+from wafl.studies.pages.progress import rounds_in_words
 from wafl.studies.pages.shown import ORDER
 
 
@@ -48,7 +49,8 @@ def write_report(
     measured = measure(named, clients, unseen, attack)
     found = {section.title: section for section in (*tested, *Runs(named.values()).sections(), *measured)}
     ordered = sorted(found.values(), key=lambda section: ORDER.index(section.title))
-    facts = {"clients": str(clients), "unit": clients.unit}
+    rounds = {run.name: (len(run.history), len(run.history)) for run in named.values()}
+    facts = {"clients": str(clients), "unit": clients.unit, "rounds": rounds_in_words(rounds)}
     facts |= {} if attack is None else {"attack": attack.describe(clients.unit)}
     return write_page(Page(title, [Study(title, ordered, facts=facts)]), Path(path))
 

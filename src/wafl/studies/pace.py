@@ -1,0 +1,84 @@
+"""How far a method of a study is and how fast it goes, as a terminal and a page tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from statistics import fmean
+from typing import Any
+
+NUMBERS = ("loss", "accuracy", "achieved_radius", "test_loss")
+LARGEST = 1e100
+"""Numbers of a file from anywhere that sums and means are taken of."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How far a method is and how fast it goes; the numbers are means over its runs, from their last rounds."""
+
+    method: str
+    round: int
+    rounds: int
+    rounds_per_second: float | None = None
+    seconds_left: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    achieved_radius: float | None = None
+    test_loss: float | None = None
+
+    @property
+    def left(self) -> str:
+        """The time left in words; empty if there is none or it is not known."""
+        seconds = min(self.seconds_left or 0.0, 1e10)  # a calendar has an end
+        return str(timedelta(seconds=round(seconds))) if seconds > 0.0 else ""
+
+    @property
+    def numbers(self) -> str:
+        """The numbers in words, as far as they are known.
+
+        >>> Pace("WAFL", 5, 10, 2.5, 2.0, 0.4312, 0.912, 0.25).numbers
+        '2.5 rounds/s, 0:00:02 left, loss 0.4312, accuracy 91.2%, radius 0.25'
+        """
+        found = {
+            "{:.3g} rounds/s": self.rounds_per_second,
+            "{} left": self.left or None,
+            "loss {:.4g}": self.loss,
+            "accuracy {:.1%}": self.accuracy,
+            "test loss {:.4g}": self.test_loss if self.accuracy is None else None,
+            "radius {:.3g}": self.achieved_radius,
+        }
+        return ", ".join(text.format(value) for text, value in found.items() if value is not None)
+
+
+def pace_of(method: str, rounds: int, count: int, lines: Sequence[Mapping[str, Any]]) -> Pace:
+    """The pace of a method of so many rounds and ``count`` runs, from its lines in the metrics, in their order.
+
+    A run that diverged, or that is behind the others because it stopped early, has nothing left to do.
+    """
+    last: dict[str, dict[str, Any]] = {}
+    for row in lines:
+        known = {name: row[name] for name in ("round", "diverged") if name in row}
+        last.setdefault(str(point_of(row)), {}).update(
+            known | {name: row[name] for name in NUMBERS if _told(row, name)}
+        )
+    now, count = (lines[-1]["round"] if lines else 0), max(count, len(last))
+    ended = sum("diverged" in run or run["round"] + 1 < now for run in last.values())
+    others = sum(run["round"] + 1 for run in last.values() if "diverged" not in run and run["round"] + 1 >= now)
+    reached = max(0, min((others + rounds * ended) // count, rounds))
+    seconds = sum(row["seconds"] for row in lines if _told(row, "seconds"))
+    rate = len(lines) / count / seconds if seconds > 0 else None
+    means = {name: fmean(values) for name in NUMBERS if (values := [run[name] for run in last.values() if name in run])}
+    return Pace(method, reached, rounds, rate, None if rate is None else (rounds - reached) / rate, **means)
+
+
+def point_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Which run of its method a line is about: what is swept, and the seed, which stand between method and round."""
+    keys = list(row)
+    return {key: row[key] for key in keys[1 : keys.index("round")]}
+
+
+def _told(row: Mapping[str, Any], name: str) -> bool:
+    """Whether a line has this number, and one that can be worked with."""
+    value = row.get(name)
+    return isinstance(value, int | float) and -LARGEST < value < LARGEST

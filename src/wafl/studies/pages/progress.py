@@ -1,0 +1,184 @@
+"""How far each method of a study has come, by its metrics: rounds, pace, last numbers, who failed, what is to come."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from wafl.base.describe import some
+from wafl.base.errors import FolderError
+from wafl.base.json_types import check_types, parsed_table
+from wafl.config.experiment import Experiment
+from wafl.config.method_keys import MethodTable
+from wafl.report import Section, Table, charts
+from wafl.report.blocks import Cell
+from wafl.studies.folder import Status
+from wafl.studies.pace import Pace, pace_of, point_of
+
+LARGEST = 256 * 2**20
+"""The most bytes of a file that is read for a page."""
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The rounds in ``metrics.jsonl``; the last line may be in the making, and what is no round is passed over."""
+    if not path.is_file():
+        return []
+    if path.stat().st_size > LARGEST:
+        raise FolderError(f"{path} has more than {LARGEST >> 20} MiB: it is too large for a page")
+    found: list[dict[str, Any]] = []
+    for line in path.read_bytes().splitlines():
+        with suppress(ValueError):
+            row = parsed_table(line)
+            check_types(row, {"method": str, "round": int})
+            found.append(row)
+    return found
+
+
+def labels_of(row: Mapping[str, Any], titles: Mapping[str, str]) -> str:
+    """What the run of a line is called: its method, and what was swept."""
+    name = str(row["method"]) + "".join(f"-{key}={value}" for key, value in point_of(row).items() if key != "seed")
+    return titles.get(name, name)
+
+
+def titles_of(results: Mapping[str, Any], experiment: Experiment | None) -> dict[str, str]:
+    """The titles of methods in tables, by their folders' names: WAFL, not wafl."""
+    found = {label.lower(): label for label in results.get("methods", {})}
+    methods = experiment.methods if experiment is not None else []
+    named = {each.label: each.method for each in methods if each.label == each.method.lower()}
+    return found | {label: method for label, method in named.items() if label not in found}
+
+
+def absent_in(row: Mapping[str, Any]) -> dict[int, str]:
+    """The clients that were asked to train in the round of a line and did not count, each with the reason."""
+    pairs: Any = row.get("excluded")
+    found: dict[int, str] = {}
+    for pair in pairs if isinstance(pairs, list) else []:  # pyright: ignore[reportUnknownVariableType]
+        match pair:
+            case [int(client), str(why)] if not why.startswith("loss: "):
+                found[client] = why
+            case _:
+                pass
+    return found
+
+
+@dataclass(frozen=True)
+class MethodProgress:
+    """How far a method has come: done, testing, training, interrupted or to come; its pace; and who failed."""
+
+    method: str
+    stage: str
+    pace: Pace
+    failed: Sequence[str]
+
+    @property
+    def rounds(self) -> str:
+        return f"{self.pace.round:,} of {self.pace.rounds:,}"
+
+    @property
+    def part(self) -> float:
+        """How much of the training is over, from 0 to 1; a run that stopped early is over."""
+        return 1.0 if self.stage == "done" else self.pace.round / max(1, self.pace.rounds)
+
+
+def progress_of(
+    experiment: Experiment,
+    results: Mapping[str, Any],
+    lines: Sequence[Mapping[str, Any]],
+    status: Status,
+    titles: Mapping[str, str],
+    name: Callable[[int], str] = str,
+) -> list[MethodProgress]:
+    """How far each method of an experiment has come, in the order of training; ``name`` gives a client's name."""
+    by_method: dict[str, list[Mapping[str, Any]]] = {}
+    for row in lines:
+        by_method.setdefault(row["method"], []).append(row)
+    found: list[MethodProgress] = []
+    for method in experiment.methods:
+        own, rounds = by_method.get(method.label, []), method.rounds or experiment.schedule.rounds or 0
+        title, count = titles.get(method.label, method.label), _count(own[-1], method, experiment) if own else 1
+        pace, stage = pace_of(title, rounds, count, own), "to come"
+        if status == "finished" or method.label in results.get("done", ()):
+            pace = replace(
+                pace, round=max((row["round"] + ("diverged" not in row) for row in own), default=0), seconds_left=None
+            )
+            stage, pace = "done", _tested(pace, {labels_of(row, titles) for row in own}, results)
+        elif status == "running" and all(each.stage == "done" for each in found):
+            stage = "training" if pace.round < rounds else "testing"
+        elif own:
+            stage = "interrupted"
+        found.append(MethodProgress(method.method, stage, pace, _failed(own, name)))
+    return found
+
+
+def _count(row: Mapping[str, Any], method: MethodTable, experiment: Experiment) -> int:
+    """How many runs a method has, of which this is a line: one per combination of what is swept."""
+    schedule, own = experiment.schedule.model_dump(exclude_none=True), method.model_dump(exclude_none=True)
+    values: dict[str, Any] = {**schedule, **own, **own.get("options", {}), "seed": experiment.seeds}
+    return prod(len(values[key]) for key in point_of(row) if isinstance(values.get(key), list))
+
+
+def _tested(pace: Pace, labels: Collection[str], results: Mapping[str, Any]) -> Pace:
+    """The pace of a method that is done, with its test on clean data in place of those on the way."""
+    rows = [row for label, row in results["methods"].items() if label in labels and "clean" in row]
+    mean = fmean(row["clean"]["mean"] for row in rows) if rows else None
+    if mean is None or results["measure"] != "accuracy":
+        return replace(pace, test_loss=mean)
+    return replace(pace, accuracy=mean / 100.0, test_loss=None)
+
+
+def _failed(lines: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> list[str]:
+    """The runs that diverged, and the clients that were left out, those of the most rounds first."""
+    diverged = [f"the run of seed {row.get('seed')} diverged" for row in lines if "diverged" in row]
+    absent = Counter(client for row in lines for client in absent_in(row))
+    return diverged + [f"{name(client)} ({times} round{'s' * (times != 1)})" for client, times in absent.most_common()]
+
+
+COLUMNS: dict[str, Callable[[MethodProgress], Cell]] = {
+    "stage": lambda each: Cell(each.stage),
+    "round": lambda each: Cell(each.rounds, each.part, part=each.part),
+    "rounds/s": lambda each: _number("{:.3g}", each.pace.rounds_per_second),
+    "time left": lambda each: Cell(each.pace.left, each.pace.seconds_left or 0.0),
+    "loss": lambda each: _number("{:.4g}", each.pace.loss),
+    "radius": lambda each: _number("{:.3g}", each.pace.achieved_radius),
+    "accuracy": lambda each: _number("{:.1%}", each.pace.accuracy),
+    "test loss": lambda each: _number("{:.4g}", each.pace.test_loss),
+    "who failed": lambda each: Cell(some(each.failed[:1]), small=some(each.failed[1:], 3)),
+}
+"""What a table shows of a method, by column."""
+
+
+def progress_section(methods: Sequence[MethodProgress]) -> Section | None:
+    """The section of a study that is not finished: what goes on, what is to come, and how far each method is."""
+    if all(each.stage == "done" for each in methods):
+        return None
+    cells = {column: [make(each) for each in methods] for column, make in COLUMNS.items()}
+    told = {column: found for column, found in cells.items() if any(cell.text for cell in found)}
+    palette = charts.colors([each.pace.method for each in methods], [each.method for each in methods])
+    names = [Cell(each.pace.method, color=palette[each.pace.method]) for each in methods]
+    now = [
+        f"{each.pace.method}: {each.stage}, round {each.rounds}"
+        + (f", {each.pace.numbers}." if each.pace.numbers else ".")
+        for each in methods
+        if each.stage not in ("done", "to come")
+    ]
+    coming = [each.pace.method for each in methods if each.stage == "to come"]
+    lead = " ".join([*now, *([f"To come: {some(coming)}."] if coming else [])])
+    return Section("Progress", lead, [Table(["method", *told], list(zip(names, *told.values(), strict=True)))])
+
+
+def _number(text: str, value: float | None) -> Cell:
+    return Cell("", "") if value is None else Cell(text.format(value), value)
+
+
+def rounds_in_words(reached: Mapping[str, tuple[int, int]]) -> str:
+    """How many rounds were trained, by method where they differ; ``reached`` has those of each, and of how many."""
+    texts = {method: f"{now:,}" if now >= end else f"{now:,} of {end:,}" for method, (now, end) in reached.items()}
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return ", ".join(f"{method} {text}" for method, text in texts.items())
