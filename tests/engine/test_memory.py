@@ -7,7 +7,7 @@ from torch import nn
 import wafl
 from wafl.base.random import Key
 from wafl.engine.client.task import ClientTask, LaneInput
-from wafl.engine.lanes import memory
+from wafl.engine.lanes import layout
 from wafl.engine.lanes.layout import lanes_that_fit
 from wafl.local import LocalStep
 from wafl.parts.schedule import LocalWork
@@ -61,7 +61,7 @@ def small_cnn() -> nn.Module:
 @pytest.mark.parametrize("lanes", [1, 7])
 @pytest.mark.parametrize("free", [0, 1, 10**5, 10**15])
 def test_at_least_one_lane_fits_however_little_memory_is_free(monkeypatch, free, lanes):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: free)
+    monkeypatch.setattr(layout, "free_bytes", lambda device: free)
     clients = federation()
     fits = fitting(mlp(16), clients, lanes=lanes)
     assert fits >= 1
@@ -72,7 +72,7 @@ def test_at_least_one_lane_fits_however_little_memory_is_free(monkeypatch, free,
 
 
 def test_fewer_lanes_fit_as_the_batch_the_model_the_activations_steps_and_gradients_grow(monkeypatch):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 2 * 10**7)
+    monkeypatch.setattr(layout, "free_bytes", lambda device: 2 * 10**7)
     clients = federation()
     for growing in (
         [fitting(mlp(16), federation(copies=copies), 1024) for copies in (1, 2, 4)],
@@ -87,7 +87,7 @@ def test_fewer_lanes_fit_as_the_batch_the_model_the_activations_steps_and_gradie
 def test_the_lanes_that_fit_need_no_more_memory_than_is_free(monkeypatch):
     """The parameters, their gradient and the batch are a lower bound on what the lanes need."""
     free = 5 * 10**6
-    monkeypatch.setattr(memory, "free_bytes", lambda device: free)
+    monkeypatch.setattr(layout, "free_bytes", lambda device: free)
     clients = federation()
     for width in (16, 64, 256):
         model = mlp(width)
@@ -109,7 +109,7 @@ def test_a_tiny_memory_changes_no_result(monkeypatch):
         asked.append(device)
         return 1
 
-    monkeypatch.setattr(memory, "free_bytes", tiny)
+    monkeypatch.setattr(layout, "free_bytes", tiny)
     scarce = train()
     assert asked, "the fit never asked how much memory there is"
     for name, value in plenty.params.items():
