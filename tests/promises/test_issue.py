@@ -294,7 +294,7 @@ def test_a_model_that_computes_something_else_than_its_layers_is_not_proven(tmp_
     hook.remove()
     model[1].forward = lambda x: 10.0 * x
     found = wafl.verify(file, model=model, data=clients)
-    assert (status(found)["model"], found.recomputed, found.share) == ("attested", False, 0.0)
+    assert (status(found)["model"], found.recomputed, found.share) == ("wrong", False, 0.0)
     with pytest.raises(wafl.PreconditionError, match="nothing is proven"):
         promise_of(replace(case, model=model))
 

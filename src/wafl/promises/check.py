@@ -68,7 +68,8 @@ def read_model(claim: Claim, module: nn.Module, loss: Any, data: Federation | No
         return None, Line("model", "attested", f"{name}; no proof is known here for its layers or its loss")
     if data is None:
         return proof, Line("model", "attested", f"{name}; give data to prove something")
-    x = data.train.rows(torch.arange(min(len(data.train.y), 16)), torch.float64)
+    examples = examples_of(data, claim.part)
+    x = examples.rows(torch.arange(min(len(examples.y), 16)), torch.float64)
     try:
         with torch.no_grad():
             whole = copy.deepcopy(module).cpu().double().eval()
