@@ -567,8 +567,8 @@ def test_the_covering_radius_agrees_with_a_calculation_by_hand():
         ({"c1": 0.0}, "c1=0.0 must be finite and at least 1"),
         ({"c2": -1.0}, "c2=-1.0 must be positive"),
         ({"alpha": 2.0}, "alpha=2.0 must be above 2 and finite"),
-        ({"alpha": math.inf}, "alpha=inf must exceed 2 and be finite"),
-        ({"alpha": math.nan}, "alpha=nan must exceed 2"),
+        ({"alpha": math.inf}, "alpha=inf must be above 2 and finite"),
+        ({"alpha": math.nan}, "alpha=nan must be above 2"),
         ({"dimension": 0}, "dimension=0 must be at least 1"),
     ],
 )

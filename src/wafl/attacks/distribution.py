@@ -1,10 +1,8 @@
 """The worst shift of a whole distribution within a Wasserstein ball."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +32,7 @@ class Split:
     moved: Tensor
 
     @classmethod
-    def of(cls, x: Tensor) -> Split:
+    def of(cls, x: Tensor) -> Self:
         """The distribution with all of each example in one place."""
         return cls(x, x, x.new_zeros(x.shape[1]))
 

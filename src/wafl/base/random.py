@@ -6,12 +6,11 @@ integer tensor operations, so that a draw is the same on every device and in eve
 which clients are visited nor the lanes they share nor a restart halfway changes any draw.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import Self
 
 import numpy as np
 import torch
@@ -64,11 +63,11 @@ class Key:
     step: Tensor
 
     @classmethod
-    def of(cls, seed: int, round: int = 0, client: int = 0, step: int = 0) -> Key:
+    def of(cls, seed: int, round: int = 0, client: int = 0, step: int = 0) -> Self:
         """The key of a single draw."""
         return cls(*(torch.tensor(value, dtype=torch.int64) for value in (seed, round, client, step)))
 
-    def at(self, step: int) -> Key:
+    def at(self, step: int) -> Self:
         """The same keys at another step."""
         return replace(self, step=torch.full_like(self.step, step))
 

@@ -1,10 +1,9 @@
 """The examples of many clients, packed into one tensor with offsets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -73,11 +72,12 @@ class Examples:
         rows = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
         return self.prepare(self.raw[rows], self.dtype), self.y[rows]
 
-    def to(self, device: torch.device) -> Examples:
+    def to(self, device: torch.device) -> Self:
         """The same examples on a device."""
-        return Examples(self.raw.to(device), self.y.to(device), self.offsets.to(device), self.prepare.to(device))
+        y, offsets = self.y.to(device), self.offsets.to(device)
+        return replace(self, raw=self.raw.to(device), y=y, offsets=offsets, prepare=self.prepare.to(device))
 
-    def of_clients(self, chosen: Sequence[int]) -> Examples:
+    def of_clients(self, chosen: Sequence[int]) -> Self:
         """The examples of these clients alone."""
         index = torch.tensor(chosen, dtype=torch.int64)
         sizes = self.num_examples[index]
@@ -96,7 +96,7 @@ class Examples:
         about += [None if number is None else number.tolist() for number in numbers]
         return tensors_digest(chain((self.offsets, self.y), self.raw.split(CHUNK)), about)
 
-    def joined(self, other: Examples) -> Examples:
+    def joined(self, other: Self) -> Self:
         """Each client's examples here, followed by its examples there."""
         sizes = torch.stack([self.num_examples, other.num_examples], dim=1).flatten()
         begins = torch.stack([self.offsets[:-1], len(self.y) + other.offsets[:-1]], dim=1).flatten()

@@ -1,13 +1,11 @@
 """Rows of memory-mapped arrays, which stay on disk until they are asked for."""
 
-from __future__ import annotations
-
 import math
 import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -35,12 +33,12 @@ class Mapped:
     rows: NDArray[np.int64]
 
     @classmethod
-    def of(cls, array: NDArray[Any]) -> Mapped:
+    def of(cls, array: NDArray[Any]) -> Self:
         """All rows of one array."""
         return cls((array,), np.arange(len(array)))
 
     @classmethod
-    def joined(cls, parts: Sequence[Mapped]) -> Mapped:
+    def joined(cls, parts: Sequence[Self]) -> Self:
         """The rows of all parts, one after another."""
         before = np.cumsum([0, *(sum(map(len, part.arrays)) for part in parts)])
         rows = [part.rows + start for part, start in zip(parts, before, strict=False)]
@@ -64,7 +62,7 @@ class Mapped:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def pick(self, rows: Tensor) -> Mapped:
+    def pick(self, rows: Tensor) -> Self:
         """Some of the rows, still on disk."""
         return replace(self, rows=self.rows[rows.numpy()])
 
@@ -123,7 +121,7 @@ class Mapped:
         step = max(1, min(size, CHUNK // max(1, self._row_bytes)))
         return (self[begin : begin + step] for begin in range(0, len(self), step))
 
-    def to(self, device: torch.device) -> Mapped | Tensor:
+    def to(self, device: torch.device) -> Self | Tensor:
         """Itself on the CPU; another device must hold all rows."""
         return self if device.type == "cpu" else self[:].to(device)
 

@@ -1,10 +1,8 @@
 """What is done to raw examples before a model sees them; every epsilon and radius is in the resulting unit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -35,7 +33,7 @@ class Preprocessing:
             x = x - self.shift.to(x)
         return x if self.scale is None else x / self.scale.to(x)
 
-    def to(self, device: torch.device) -> Preprocessing:
+    def to(self, device: torch.device) -> Self:
         """The preprocessing with its numbers on a device."""
         numbers = (None if number is None else number.to(device) for number in (self.shift, self.scale))
         return replace(self, **dict(zip(("shift", "scale"), numbers, strict=True)))
@@ -47,7 +45,7 @@ class Preprocessing:
         return {"name": self.name, "unit": self.unit, "bounds": self.bounds, **numbers}
 
     @classmethod
-    def from_json(cls, about: Mapping[str, Any]) -> Preprocessing:
+    def from_json(cls, about: Mapping[str, Any]) -> Self:
         shift, scale = (
             None if about[name] is None else torch.tensor(about[name], dtype=torch.float64)
             for name in ("shift", "scale")

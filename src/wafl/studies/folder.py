@@ -9,8 +9,6 @@ results.json     what the finished methods gave
 figures/
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import platform
@@ -23,7 +21,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 
@@ -116,7 +114,7 @@ class StudyFolder:
         fingerprint: Mapping[str, str] | None = None,
         *,
         numbered: bool = False,
-    ) -> StudyFolder:
+    ) -> Self:
         """A new folder, which describes itself from its first moment; it must not exist.
 
         ``source`` is where your own modules are, ``fingerprint`` has digests of data, model and code. If the folder
@@ -139,7 +137,7 @@ class StudyFolder:
         raise FolderError(f"{path} exists already: choose another --name, or remove it")
 
     @classmethod
-    def existing(cls, path: Path) -> StudyFolder:
+    def existing(cls, path: Path) -> Self:
         """The folder of a study that was begun; refused if it is damaged or from a newer version."""
         folder = cls(path)
         if (path / "run.json").is_file():

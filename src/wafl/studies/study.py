@@ -1,14 +1,12 @@
 """Several methods on the same clients: train each, test each under attack, keep everything, survive anything."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from wafl.base.describe import describe
 from wafl.base.errors import CheckpointError, DivergedError, FolderError, UnboundedError, UnfitCheckpointError
@@ -45,7 +43,7 @@ class Study:
         find_clients: FindClients | None = None,
         *,
         numbered: bool = False,
-    ) -> Study:
+    ) -> Self:
         """A new study in a new folder; everything is checked before anything is written.
 
         ``source`` is the folder of the experiment's file, where its own modules are; ``find_clients`` finds clients
@@ -56,7 +54,7 @@ class Study:
         return cls(StudyFolder.create(path, plan.experiment, source, fingerprint, numbered=numbered), plan)
 
     @classmethod
-    def resume(cls, path: Path, find_clients: FindClients | None = None, *, trust: bool = False) -> Study:
+    def resume(cls, path: Path, find_clients: FindClients | None = None, *, trust: bool = False) -> Self:
         """A study that was begun, as its folder describes it; refused if its data, model or code have changed.
 
         ``find_clients`` finds clients that are not in this process. With ``trust``, code that the study names may run

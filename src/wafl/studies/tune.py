@@ -1,14 +1,12 @@
 """An experiment that is tuned: what is tried, what is kept if it is interrupted, and the file that comes of it."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from wafl.attacks import Attack
 from wafl.base.describe import describe
@@ -48,7 +46,7 @@ class TunedExperiment:
     @classmethod
     def create(
         cls, source: Path, changes: Sequence[str] = (), output: Path | None = None, attack: Attack | None = None
-    ) -> TunedExperiment:
+    ) -> Self:
         """A tuning, made and checked before any work; nothing that exists is overwritten.
 
         By default the output is next to the source, as ``<name>.tuned.toml``, and the attack is that of the file.

@@ -1,8 +1,7 @@
 """The examples of every lane, stored without repetition."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ class Inputs:
     outputs: Tensor | None = None
     passed: Passed | None = None
 
-    def shifted(self, weight: Tensor, shift: Tensor, outputs: Tensor) -> Inputs:
+    def shifted(self, weight: Tensor, shift: Tensor, outputs: Tensor) -> Self:
         """The same examples, moved along the rows of a linear model's weights to where it has these outputs."""
         return replace(self, weight=weight, shift=shift, outputs=outputs)
 

@@ -4,11 +4,9 @@ They are known by what they can do, so only torch is imported: anything with ``c
 read by columns, anything with ``classes`` (torchvision's ``ImageFolder``) names its classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -31,7 +29,7 @@ class Columns:
     features: tuple[str, ...] | None = None
     target: str | None = None
 
-    def among(self, names: Sequence[str], labeled: bool = True) -> Columns:
+    def among(self, names: Sequence[str], labeled: bool = True) -> Self:
         """The inputs and the target among columns with these names."""
         target = self.target or next((name for name in LABELS if name in names), None)
         usual = next((name for name in INPUTS if name in names), None)
@@ -46,7 +44,7 @@ class Columns:
             )
         if not features:
             raise ValueError(f"there is no column of inputs, only {', '.join(names)}: name them, features=[...]")
-        return Columns(features, target)
+        return replace(self, features=features, target=target)
 
 
 def is_dataset(value: Any) -> bool:

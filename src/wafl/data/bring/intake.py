@@ -1,10 +1,8 @@
 """What a trained model must know to read examples as its training did, and to name what it predicts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -62,7 +60,7 @@ class Intake:
         return {**names, "prepare": self.prepare.to_json(), "shape": self.shape}
 
     @classmethod
-    def from_json(cls, about: Mapping[str, Any] | None) -> Intake:
+    def from_json(cls, about: Mapping[str, Any] | None) -> Self:
         """What :meth:`to_json` gave; nothing is known of a run that was saved without it."""
         if about is None:
             return cls()

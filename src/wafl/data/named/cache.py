@@ -4,8 +4,6 @@ A data set without such a file is read from torchvision's layout in the same fol
 there once.
 """
 
-from __future__ import annotations
-
 import difflib
 import errno
 import os
@@ -14,7 +12,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +54,7 @@ class RawDataset:
             _check_integers("u_test", self.group_test, len(self.x_test))
 
     @classmethod
-    def from_arrays(cls, name: str, arrays: Mapping[str, NDArray[Any]]) -> RawDataset:
+    def from_arrays(cls, name: str, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """The data set of arrays under the names that they have in its file; other arrays are ignored."""
         if missing := [key for key in KEYS if key not in arrays]:
             raise ValueError(f"it lacks {', '.join(missing)}: it must have {', '.join(KEYS)}")

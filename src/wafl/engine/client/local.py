@@ -4,10 +4,9 @@ The embedded engine calls it for a whole cohort at once, and a Flower node for i
 the same numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -33,7 +32,7 @@ class LaneOutput:
     vectors: Vectors = field(default_factory=dict[str, Tensor])
     memory: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
-    def take(self, rows: slice) -> LaneOutput:
+    def take(self, rows: slice) -> Self:
         """What these lanes send back."""
         return mapped(lambda value: value[rows], self)
 

@@ -3,13 +3,11 @@
 Nothing in it asks a tensor for its value, so that a GPU never waits for the CPU, and a step can be captured.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -38,7 +36,7 @@ class Carry:
     local: Mapping[str, Tensor]
     iterates: Mapping[str, Tensor]
 
-    def take(self, rows: slice) -> Carry:
+    def take(self, rows: slice) -> Self:
         return mapped(lambda value: value[rows], self)
 
 

@@ -11,14 +11,12 @@ set), a protocol or a scale holds what is different there, and may hold such sec
     preprocess = "unit"
 """
 
-from __future__ import annotations
-
 import difflib
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 from wafl.base.errors import ConfigError
 from wafl.config.experiment import Experiment
@@ -69,7 +67,7 @@ class Part:
         others = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "experiment"}
         return _with_experiment, (others, to_toml(self.experiment))
 
-    def on(self, device: str) -> Part:
+    def on(self, device: str) -> Self:
         """The same part, tuned, trained and tested on this device; its numbers count as the same."""
         return replace(self, experiment=self.experiment.model_copy(update={"device": str(find_device(device))}))
 

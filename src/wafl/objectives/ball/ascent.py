@@ -11,11 +11,10 @@ its maximum. So a linear model needs no line search (``accelerated.py``); otherw
 (``backtrack``).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -33,7 +32,7 @@ class Room:
     up: Tensor
 
     @classmethod
-    def within(cls, x: Tensor, bounds: tuple[float, float]) -> Room:
+    def within(cls, x: Tensor, bounds: tuple[float, float]) -> Self:
         """The room of examples inside a box, whose ends may be infinite; the room itself is always finite."""
         most = torch.finfo(x.dtype).max
         return cls((x - bounds[0]).clamp_max(most), (bounds[1] - x).clamp_max(most))

@@ -14,12 +14,11 @@ above the loss at the example itself. The distances up to there are cut into pie
 that ends where it ends; pieces that promise more than is reached at the end of any are cut in two.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 from weakref import WeakKeyDictionary
 
 import torch
@@ -88,7 +87,7 @@ class Margins:
         slopes = self.slopes if self.slopes.ndim else self.slopes * (1.0 - torch.eye(classes).to(self.slopes))
         return slopes * (math.sqrt(features) if dual(norm) == 1 else 1.0)
 
-    def scaled(self, factor: float) -> Margins:
+    def scaled(self, factor: float) -> Self:
         """The margins of the network whose outputs are those of this one times a factor."""
         return replace(self, slopes=factor * self.slopes, rows=factor * self.rows)
 

@@ -5,8 +5,6 @@ Where the paper's statement needs a correction, or a sharper one is proven, that
 reported next to it. The proofs are in docs/theory.md.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +33,48 @@ class Sandwich(Bound):
     @property
     def upper(self) -> float:
         return self.surrogate_excess + self.value
+
+
+@frozen
+class Concentration:
+    """The constants of Fournier and Guillin (2015, theorem 2) for a distribution with finite ``E exp(||Z||^alpha)``.
+
+    No universal values of c1 and c2 are known: they depend on the distribution, and one pair must hold for all clients
+    and the target.
+
+    >>> Concentration(c1=2.0, c2=1.0, alpha=3.0, dimension=2).squared_distance(200, 0.1) < 0.2
+    True
+    """
+
+    c1: Annotated[float, Range(1.0, hint=": a probability is bounded at every distance"), "The factor of the bound."]
+    c2: Annotated[float, Positive(), "The rate in its exponent."]
+    alpha: Annotated[float, Range(2.0, hint=": W_2 needs that many moments", low_open=True), "The power of the moment."]
+    dimension: Annotated[int, Count(), "The dimension of the examples."]
+
+    def squared_distance(self, num_examples: int, delta: float) -> float:
+        """The rho-hat that ``W_2^2(empirical, true)`` exceeds with probability at most ``delta``.
+
+        ``P(W_2^2 >= x) <= c1 exp(-c2 n x^2)`` for ``x <= 1`` and fewer than 4 dimensions, with ``x^(d/2)`` instead for
+        more than 4 and ``(x / log(2 + 1/x))^2`` for exactly 4; and ``c1 exp(-c2 n x^(alpha/2))`` for ``x > 1``. This
+        bounds a squared distance: its root bounds the distance.
+        """
+        DELTA.check("delta", delta)
+        Count().check("num_examples", num_examples)
+        rate = max(math.log(self.c1 / delta), 0.0) / (self.c2 * num_examples)
+        if rate > 1.0:
+            return rate ** (2.0 / self.alpha)
+        if self.dimension != 4:
+            return rate ** min(2.0 / self.dimension, 0.5)
+
+        def excess(x: float) -> float:
+            return (x / math.log(2.0 + 1.0 / x)) ** 2 - rate
+
+        return root(excess, 1e-300, 1.0) if rate > 0.0 and excess(1.0) >= 0.0 else float(rate > 0.0)
+
+    def paper_squared_distance(self, num_examples: int, delta: float) -> float:
+        """As printed in the paper: no logarithm in 4 dimensions, and beyond 1 a distance's exponent, ``1 / alpha``."""
+        rate = max(math.log(self.c1 / delta), 0.0) / (self.c2 * num_examples)
+        return rate ** (1.0 / self.alpha if rate > 1.0 else min(2.0 / self.dimension, 0.5))
 
 
 def risk_spread(constants: Constants, *, radius: float) -> Bound:
@@ -172,48 +212,6 @@ def generalization_to_truth(
         if gamma >= steep / radius.value * (1.0 - 1e-12):
             paper = printed + optimization_gap + 2.0 * steep * radius.value + gamma * radius.value**2
     return Bound("excess risk on the true mixture", terms, paper, inputs)
-
-
-@frozen
-class Concentration:
-    """The constants of Fournier and Guillin (2015, theorem 2) for a distribution with finite ``E exp(||Z||^alpha)``.
-
-    No universal values of c1 and c2 are known: they depend on the distribution, and one pair must hold for all clients
-    and the target.
-
-    >>> Concentration(c1=2.0, c2=1.0, alpha=3.0, dimension=2).squared_distance(200, 0.1) < 0.2
-    True
-    """
-
-    c1: Annotated[float, Range(1.0, hint=": a probability is bounded at every distance"), "The factor of the bound."]
-    c2: Annotated[float, Positive(), "The rate in its exponent."]
-    alpha: Annotated[float, Range(2.0, hint=": W_2 needs that many moments", low_open=True), "The power of the moment."]
-    dimension: Annotated[int, Count(), "The dimension of the examples."]
-
-    def squared_distance(self, num_examples: int, delta: float) -> float:
-        """The rho-hat that ``W_2^2(empirical, true)`` exceeds with probability at most ``delta``.
-
-        ``P(W_2^2 >= x) <= c1 exp(-c2 n x^2)`` for ``x <= 1`` and fewer than 4 dimensions, with ``x^(d/2)`` instead for
-        more than 4 and ``(x / log(2 + 1/x))^2`` for exactly 4; and ``c1 exp(-c2 n x^(alpha/2))`` for ``x > 1``. This
-        bounds a squared distance: its root bounds the distance.
-        """
-        DELTA.check("delta", delta)
-        Count().check("num_examples", num_examples)
-        rate = max(math.log(self.c1 / delta), 0.0) / (self.c2 * num_examples)
-        if rate > 1.0:
-            return rate ** (2.0 / self.alpha)
-        if self.dimension != 4:
-            return rate ** min(2.0 / self.dimension, 0.5)
-
-        def excess(x: float) -> float:
-            return (x / math.log(2.0 + 1.0 / x)) ** 2 - rate
-
-        return root(excess, 1e-300, 1.0) if rate > 0.0 and excess(1.0) >= 0.0 else float(rate > 0.0)
-
-    def paper_squared_distance(self, num_examples: int, delta: float) -> float:
-        """As printed in the paper: no logarithm in 4 dimensions, and beyond 1 a distance's exponent, ``1 / alpha``."""
-        rate = max(math.log(self.c1 / delta), 0.0) / (self.c2 * num_examples)
-        return rate ** (1.0 / self.alpha if rate > 1.0 else min(2.0 / self.dimension, 0.5))
 
 
 def covering_radius(

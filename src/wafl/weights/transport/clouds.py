@@ -1,10 +1,8 @@
 """Clouds of equally weighted points: read from whatever a user has, checked, and sampled."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
@@ -109,7 +107,7 @@ class _Data:
     y: Tensor | None
     key: Key
 
-    def equals(self, other: _Data) -> bool:
+    def equals(self, other: Self) -> bool:
         return all(
             a is b or (a is not None and b is not None and a.shape == b.shape and torch.equal(a, b))
             for a, b in ((self.x, other.x), (self.y, other.y))

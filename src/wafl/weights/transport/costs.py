@@ -1,11 +1,9 @@
 """The ground cost d^2 between two clouds, and POT's network simplex on it."""
 
-from __future__ import annotations
-
 import math
 import warnings
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -26,8 +24,8 @@ class Pair:
     f: Tensor
     g: Tensor
 
-    def swapped(self) -> Pair:
-        return Pair(self.value, (self.arcs[1], self.arcs[0]), self.g, self.f)
+    def swapped(self) -> Self:
+        return replace(self, arcs=(self.arcs[1], self.arcs[0]), f=self.g, g=self.f)
 
 
 def ground_cost(a: Cloud, b: Cloud) -> Tensor:

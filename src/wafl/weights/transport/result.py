@@ -1,10 +1,9 @@
 """What every choice of client weights from optimal transport returns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from wafl.weights.fixed import Fixed
 from wafl.weights.transport.distances import Distance, Method
@@ -35,7 +34,7 @@ class TransportWeights(Fixed):
     def of(
         cls, rule: str, weights: Iterable[float], value: float, found: Sequence[Distance], gap: float = 0.0,
         kind: Method = "exact",
-    ) -> TransportWeights:  # fmt: skip
+    ) -> Self:  # fmt: skip
         """The weights that a rule found, with the distances at these weights."""
         distances, errors = zip(*((each.value, each.standard_error) for each in found), strict=True)
         return cls(tuple(weights), rule, kind, value, gap, distances, errors)
