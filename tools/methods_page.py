@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from wafl import weights
-from wafl.base.option_words import default_of, range_of
 from wafl.base.options import Option, options_of
-from wafl.config.known_methods import KINDS
+from wafl.config.known_methods import KINDS, default_of, range_of
 from wafl.local import LOCAL_STEPS
 from wafl.methods.catalog import Entry, catalog, summary_of
 from wafl.servers import AGGREGATES, OPTIMIZERS

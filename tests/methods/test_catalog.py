@@ -10,10 +10,9 @@ from tools.methods_page import LIST, PAGE, methods_list, page
 from typer.testing import CliRunner
 
 import wafl
-from wafl.base.option_words import range_of
 from wafl.base.options import options_of
 from wafl.cli.main import app
-from wafl.config.known_methods import known_methods
+from wafl.config.known_methods import known_methods, range_of
 from wafl.methods.catalog import catalog, entry
 
 

@@ -111,7 +111,8 @@ def test_the_numbers_of_the_page_are_those_of_the_files(study: Path) -> None:
     (table,) = page["Methods"].blocks
     assert [row[1].order for row in table.rows] == [row["clean"]["mean"] for row in results["methods"].values()]
     views = page["Round by round"].blocks[0].views
-    assert list(views) == ["accuracy (%)", "test loss", "training loss", "achieved radius"]
+    rounds = ["accuracy (%)", "test loss", "training loss", "achieved radius"]
+    assert list(views) == [*rounds, "agreement: length of the mean update over mean length"]
     fedavg = views["training loss"]["data"][-1]
     assert fedavg["name"] == "FedAvg"
     means = [[row["loss"] for row in lines if row["method"] == "fedavg" and row["round"] == k] for k in (0, 1)]

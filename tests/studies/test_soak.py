@@ -21,6 +21,7 @@ def test_a_study_killed_at_random_moments_and_while_writing_ends_in_the_same_bit
 
 
 @pytest.mark.processes
+@pytest.mark.filterwarnings("ignore::wafl.base.errors.CheckpointWarning")  # how a study says that it recovers
 def test_a_flipped_byte_is_recovered_from_or_refused(tmp_path: Path) -> None:
     count = soak.soak_corruption(tmp_path, flips=16)
     assert count["half: recovered"] + count["half: refused"] == 8

@@ -205,6 +205,7 @@ def test_metrics_have_one_line_per_round_and_run_with_the_numbers_of_its_history
                 record = history[number]
                 row = {"method": method, "seed": seed, "round": number, "loss": record.loss, "seconds": record.seconds}
                 row |= {"replies": 3, "cohort": list(record.cohort), "excluded": [], "attempts": 1}
+                row |= {"agreement": record.agreement}
                 if radius is not None:
                     row |= {"radius": radius, "gamma": record.gamma, "achieved_radius": record.achieved_radius}
                 expected.append(row)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -47,6 +48,22 @@ def known_method(name: str) -> KnownMethod:
         hint = did_you_mean(name, known) or f": there are {', '.join(known)}"
         raise ValueError(f"unknown method {name!r}{hint}")
     return known[found]
+
+
+def default_of(option: Option) -> str:
+    """The default of an option as a word."""
+    value = option.default
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def range_of(option: Option) -> str:
+    """The values that an option may have, in words."""
+    limits = option.limits.range if isinstance(option.limits, EachRound) else option.limits
+    if isinstance(limits, Choice):
+        return ", ".join("inf" if value == math.inf else str(value) for value in limits.values)
+    if isinstance(limits, Count):
+        return f"whole, at least {limits.low}"
+    return limits.words().removeprefix("be ").removeprefix("lie ") if isinstance(limits, Range) else ""
 
 
 def _options(listed: list[dict[str, Any]]) -> dict[str, Option]:

@@ -9,10 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 from typer import Argument
 
-from wafl.base.option_words import default_of, range_of
 from wafl.cli.shared import one_line_errors
 from wafl.cli.terminal import make_console
-from wafl.config.known_methods import known_method, known_methods
+from wafl.config.known_methods import default_of, known_method, known_methods, range_of
 
 
 def methods(
