@@ -226,7 +226,7 @@ def test_names_stay_whole_and_in_sight_on_every_screen(chromium: Any, report: Pa
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     found = page.evaluate(NAMES_IN_TABLES)
     assert len(found) > 10
-    assert any(each["scrolled"] > 20 for each in found) or width == 1400, "no table was wider than its place"
+    assert width > 390 or any(each["scrolled"] > 20 for each in found), "no table was wider than a phone"
     for each in found:
         assert each["lines"] == 1, f"{each} is broken"
         assert abs(each["moved"]) <= 1, f"{each} left its place"
