@@ -27,8 +27,8 @@ class Record:
     ``client_weights`` is there if they are learned and there are at most 1,000 clients. ``cohort`` was
     asked to train; ``excluded`` lists the clients that were asked but did not count, and why (a reason that begins with
     "loss: " belongs to DRFA's second query); ``attempts`` is how often the round was tried. ``shortened`` lists the
-    clients whose updates were too long, each with the share of the length that was kept. ``metrics`` is what callbacks
-    added.
+    clients whose updates were too long, each with the share of the length that was kept, and ``limited`` what else of
+    a client counted for less than it claimed: its weight, its loss or its cost. ``metrics`` is what callbacks added.
     """
 
     round: int
@@ -42,6 +42,7 @@ class Record:
     attempts: int = 1
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     shortened: tuple[tuple[int, float], ...] = ()
+    limited: tuple[tuple[int, str], ...] = ()
 
     @property
     def participants(self) -> tuple[int, ...]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
+from wafl.engine.clients import Roster
 from wafl.rounds.caps import Caps
+from wafl.rounds.trust import Shares
 
 MOST = 0.5
 """If one of three or more clients claims more than this share of all examples, the log says so."""
@@ -20,6 +24,17 @@ def too_many(caps: Caps, kind: str, names: Sequence[str], claimed: Sequence[int]
     """The clients that claim more examples or tests than the caps allow, and what they claim."""
     faults = {name: caps.fault_of_count(kind, count) for name, count in zip(names, claimed, strict=True)}
     return {name: fault for name, fault in faults.items() if fault is not None}
+
+
+def capped(caps: Caps, roster: Roster, weights: Sequence[float]) -> tuple[str, ...]:
+    """The clients whose weights reach or exceed what a client may count for."""
+    given = torch.tensor(weights, dtype=torch.float64)
+    if not float(given.sum()) > 0 or caps.client_share is None:
+        return ()
+    nodes = {node: number for number, node in enumerate(dict.fromkeys(roster.nodes))}
+    free = [place for place, name in enumerate(roster.names) if name in (caps.sizes or {})]
+    shares = Shares.of(given, caps.client_share, [nodes[node] for node in roster.nodes], free)
+    return tuple(name for name, held in zip(roster.names, shares.at_most.tolist(), strict=True) if held)
 
 
 def dominating(kind: str, names: Sequence[str], claimed: Sequence[int]) -> str | None:
