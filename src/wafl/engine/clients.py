@@ -69,15 +69,17 @@ class Engine(Protocol):
         ...
 
 
-def trust_in(clients: Clients, rule: ClientWeights) -> Trust:
-    """How far these clients are believed by a method with this rule for their weights."""
-    roster, tolerance, caps = clients.roster, clients.tolerance or Tolerance(), clients.caps or Caps()
-    declared = () if rule.learns else caps.sizes or ()  # a size says nothing about a loss
-    known = frozenset(place for place, name in enumerate(roster.names) if name in declared) if declared else frozenset()
+def trust_in(
+    roster: Roster, tolerance: Tolerance | None, caps: Caps | None, rule: ClientWeights | None = None
+) -> Trust:
+    """How far these clients are believed, by a method with this rule for their weights."""
+    tolerance, caps, learns = tolerance or Tolerance(), caps or Caps(), rule is not None and rule.learns
+    given = rule is not None and rule.closed and not learns  # weights that you gave, client by client
+    declared = {} if learns else caps.sizes or {}  # a size says nothing about a loss
+    known = [place for place, name in enumerate(roster.names) if name in declared] if declared else []
     numbers = {node: number for number, node in enumerate(dict.fromkeys(roster.nodes))}
     nodes = tuple(numbers[node] for node in roster.nodes)
-    given = rule.closed and not rule.learns  # weights that you gave, client by client
-    return Trust(tolerance.multiple, 1.0 if given else caps.client_share or 1.0, frozenset[int](known), nodes)
+    return Trust(tolerance.multiple, 1.0 if given else caps.client_share or 1.0, frozenset(known), nodes)
 
 
 class Clients(Protocol):

@@ -274,7 +274,7 @@ class Trainer:
                 f"cohort={cohort} is larger than the number of clients, {roster.num_clients}: lower it or leave it out"
             )
         lowest = partial(lowest_gamma, spec.method.objective, self.task)
-        trust = trust_in(self.clients, spec.method.client_weights)
+        trust = trust_in(roster, self.clients.tolerance, self.clients.caps, spec.method.client_weights)
         return Algorithm(spec.parts, spec.schedule, roster.num_examples, lowest, self.task.num_statistics, trust)
 
     def _finish(self, spec: Spec, reached: RunProgress) -> Run:

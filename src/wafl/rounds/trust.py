@@ -22,13 +22,6 @@ FEW = 3
 ROUNDING = 1.0 + 1e-9
 
 
-def largest_share(share: Share, nodes: int) -> float:
-    """The most that one of so many nodes may count for; 1 if it may decide alone."""
-    if share != DOUBLE:
-        return float(share)
-    return 1.0 if nodes < FEW else min(0.5, 2.0 / nodes)
-
-
 @dataclass(frozen=True)
 class Shares:
     """The weight of each node, of ``owner[i]`` for client i, and of which ``most`` may be exceeded only by the free."""
@@ -45,7 +38,8 @@ class Shares:
         total = weights.new_zeros(int(owner.max()) + 1).index_add_(0, owner, weights)
         bound = torch.tensor([place not in free for place in range(len(weights))])
         held = torch.zeros(len(total), dtype=torch.long).index_add_(0, owner, bound.long())
-        return cls(owner, total / total.sum(), largest_share(share, len(total)), held == 0)
+        double = 1.0 if len(total) < FEW else min(0.5, 2.0 / len(total))
+        return cls(owner, total / total.sum(), double if share == DOUBLE else share, held == 0)
 
     @property
     def at_most(self) -> Tensor:
@@ -54,10 +48,7 @@ class Shares:
 
     @property
     def reach(self) -> Tensor:
-        """The part of the usual longest update that each client may send: whoever counts twice goes half as far.
-
-        Nobody gets further than an equal share would; clients whose sizes are known, and those of few nodes, may.
-        """
+        """How much of the longest update each client may send: whoever counts for two, unvouched, goes half as far."""
         equal = 1.0 / (len(self.of_nodes) * self.of_nodes.clamp_min(1e-300))
         within = self.free | (self.of_nodes <= ROUNDING / len(self.of_nodes)) | (self.most >= 1.0)
         return torch.where(within, 1.0, equal)[self.owner]
@@ -129,10 +120,9 @@ class Trust:
             decides: whether their losses decide the clients' weights.
             aimed: the mean cost that gamma is learned for; None if it is not learned.
         """
-        query, replies = answer.query, answer.replies
+        query, replies, said = answer.query, answer.replies, list[tuple[int, str]]()
         if (self.clip == math.inf and self.share == 1.0) or not replies.clients:
             return answer
-        said: list[tuple[int, str]] = []
         enough = len(set(query.nodes or query.clients)) >= FEW
         reach = torch.ones(len(replies.clients), dtype=torch.float64)
         if query.kind == "train" and float(query.weights.sum()) > 0:

@@ -97,8 +97,6 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
         found = beyond(found, training, test, domain, confidence)
     held = capped(clients.caps, roster, weights.tolist())
     write_whole(folder / "certificates.json", json.dumps({**found.to_json(), "capped": held}, indent=1).encode())
-    if held:
-        log(INFO, "these clients count for no more than a client may: %s", ", ".join(held))
     log(INFO, "\n%s\nwritten to %s", found, (folder / "certificates.json").resolve())
 
 

@@ -89,12 +89,8 @@ class GridClients:
         roster = self._census.roster
         if self._only is None:
             return roster
-        kept = {
-            name: tuple(each[client] for client in self._only)
-            for name in ("names", "num_examples", "nodes")
-            if (each := getattr(roster, name))
-        }
-        return replace(roster, **kept)
+        parts = [name for name in ("names", "num_examples", "nodes") if getattr(roster, name)]
+        return replace(roster, **{name: tuple(getattr(roster, name)[at] for at in self._only) for name in parts})
 
     def nodes(self) -> dict[int, tuple[str, list[str]]]:
         """The nodes that take part now: what each is called, and its clients."""

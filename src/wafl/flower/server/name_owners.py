@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from wafl.engine.clients import Roster
+from wafl.engine.clients import Roster, trust_in
 from wafl.rounds.caps import Caps
-from wafl.rounds.trust import Shares
 
 MOST = 0.5
 """If one of three or more clients claims more than this share of all examples, the log says so."""
@@ -28,12 +27,9 @@ def too_many(caps: Caps, kind: str, names: Sequence[str], claimed: Sequence[int]
 
 def capped(caps: Caps, roster: Roster, weights: Sequence[float]) -> tuple[str, ...]:
     """The clients whose weights reach or exceed what a client may count for."""
-    given = torch.tensor(weights, dtype=torch.float64)
-    if not float(given.sum()) > 0 or caps.client_share is None:
+    if not sum(weights) > 0:
         return ()
-    nodes = {node: number for number, node in enumerate(dict.fromkeys(roster.nodes))}
-    free = [place for place, name in enumerate(roster.names) if name in (caps.sizes or {})]
-    shares = Shares.of(given, caps.client_share, [nodes[node] for node in roster.nodes], free)
+    shares = trust_in(roster, None, caps).shares(torch.tensor(weights, dtype=torch.float64), range(len(weights)))
     return tuple(name for name, held in zip(roster.names, shares.at_most.tolist(), strict=True) if held)
 
 
