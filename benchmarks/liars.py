@@ -1,126 +1,118 @@
-"""One client of ten lies: what it costs the model, by attack and by defense.
+"""The worst lie that we can find, by method and defense, and what each defense costs an honest run.
 
-    .venv/bin/python benchmarks/liars.py [--smallest] [--split iid] [--cost] [--seeds 0 1 2] [--rounds 20]
+    .venv/bin/python benchmarks/liars.py [--smallest] [--splits iid labels] [--liars 1 3] [--jobs 2] [--honest]
 
-Digits, ten clients with five labels each or with like data ("iid"), multinomial logistic regression, two local epochs
-per round; accuracy on the test examples of all clients in percent, mean and standard deviation over the seeds, which
-also decide who lies. The liar trains as it should, and then
+Digits, ten clients with like data ("iid") or three labels each ("labels"), multinomial logistic regression, two local
+epochs per round (AFL: one step); accuracy on the test examples of all clients in percent. Some of the ten lie in every
+round, all in the same way. A lie has a direction (the opposite of the mean of the liars' true updates, a fixed random
+one, or back to the first model), a scale in lengths of that update, and claims of a loss, a cost and a number of
+examples. The search begins with the opposite of the update at three times its length and changes one part of the lie
+after another, keeping what costs most, twice around; the lie found on one seed is then measured on all.
 
-    sign flip         sends the opposite of its update
-    scaling           sends -30 times its update
-    stale             sends the model that it sent in the first round
-    label flip        trains on labels 9 - y
-    inflated counts   claims a million examples
-    inflated losses   claims a loss of 1000 (AFL and DRFA: others do not use losses)
+"none" takes what comes. "Flower" is what a deployment does by default: updates shortened at three times the median
+length, losses and costs limited likewise, no weight above twice an equal share, and updates of those that weigh more
+than an equal share shortened earlier in proportion. The others are servers (wafl.servers) in addition to "Flower".
+A cell is the accuracy with the worst lie; "others" is the honest run of those that do not lie. A run that ends because
+of the liars counts as 0.
 
-The defenses: "none" takes what comes. "remote" is what Flower has by default: updates of more than three times the
-median length are shortened, those of more than a hundred times are left out, and so are losses of more than a hundred
-times the median. "caps" adds what an experiment can declare: at most 300 examples and a loss of at most 10. The others
-are servers (wafl.servers) in addition to "remote", with clients weighted by the examples they claim; "uniform" is the
-median with equal weights. A run that ends because of the liar counts as 0.
-
-With --cost, nobody lies: what it costs FedAvg to shorten updates to a multiple of the median length, and in brackets
-how many of them are shortened, on data split in several ways.
+With --honest nobody lies: the accuracy under each defense, also with clients of unequal size.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 import options
 import wafl
 from wafl import servers
-from wafl.base.errors import TrainingWarning
+from wafl.base.errors import TooFewRepliesError, TrainingWarning
 from wafl.engine.clients import Admitted, Engine
 from wafl.engine.embedded import Embedded
 from wafl.engine.failing.tolerant import Arrivals, Tolerant
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
-from wafl.parts.messages import Query, Replies, Reply
+from wafl.parts.messages import PARAMS, Query, Replies, Reply
 from wafl.parts.schedule import Schedule
 from wafl.results.progress import Progress
-from wafl.rounds.admission import REMOTE_CLIP, Exclusion, split
+from wafl.rounds.admission import split
 from wafl.tasks.task import Task
 
 CLIENTS = 10
-REMOTE, ANY, MEAN = wafl.Tolerance(clip=REMOTE_CLIP), wafl.Caps(), servers.averaging()
-DECLARED = wafl.Caps(examples=300, loss=10.0)
-Lie = Callable[[Query, Reply, dict[str, Any]], Reply]
-"""From an honest reply to what the liar sends; it may remember things."""
-
-
-def away(query: Query, reply: Reply, times: float) -> Reply:
-    moved = {name: query.params + times * (model - query.params) for name, model in reply.vectors.items()}
-    return replace(reply, vectors=moved)
-
-
-def stale(query: Query, reply: Reply, memory: dict[str, Any]) -> Reply:
-    return replace(reply, vectors=memory.setdefault("first", reply.vectors) if reply.vectors else {})
-
-
-LIES: dict[str, Lie] = {
-    "sign flip": lambda query, reply, _: away(query, reply, -1.0),
-    "scaling": lambda query, reply, _: away(query, reply, -30.0),
-    "stale": stale,
-    "inflated losses": lambda _, reply, __: replace(reply, loss=torch.full_like(reply.loss, 1000.0)),
-}
-ATTACKS = ["none", "sign flip", "scaling", "stale", "label flip", "inflated counts"]
+FLOWER = wafl.Tolerance().settled(remote=True), wafl.Caps().settled(remote=True)
 
 
 @dataclass(frozen=True)
-class Defense:
-    """What the server does about liars."""
+class Lie:
+    """What the liars send: a claim of None is the truth, and ``count`` multiplies the number of examples."""
 
-    tolerance: wafl.Tolerance | None = REMOTE
-    caps: wafl.Caps = ANY
-    server: servers.Aggregating = MEAN
-    weights: Any = None
+    direction: str = "opposite"
+    scale: float = 3.0
+    count: int = 1
+    loss: float | None = None
+    cost: float | None = None
+
+    def __str__(self) -> str:
+        parts = [f"{self.direction} x{self.scale:g}"]
+        parts += [f"count x{self.count:g}"] if self.count > 1 else []
+        parts += [f"{name} {value:g}" for name in ("loss", "cost") if (value := getattr(self, name)) is not None]
+        return ", ".join(parts)
 
 
-DEFENSES: dict[str, Defense] = {
-    "none": Defense(tolerance=None),
-    "remote": Defense(),
-    "caps": Defense(caps=DECLARED),
-    "clipped": Defense(server=servers.clipped(1.0)),
-    "median": Defense(server=servers.median()),
-    "uniform": Defense(server=servers.median(), weights=wafl.weights.uniform()),
-    "trimmed mean": Defense(server=servers.trimmed_mean(0.2)),
-    "Krum": Defense(server=servers.krum(1)),
-    "multi-Krum": Defense(server=servers.multi_krum(1)),
-    "geometric median": Defense(server=servers.geometric_median()),
+TRIED: dict[str, tuple[Any, ...]] = {
+    "direction": ("opposite", "random", "back"),
+    "scale": (1.0, 3.0, 50.0),
+    "count": (1, 3, 1000),
+    "loss": (None, 0.0, 5.0, 99.0),
+    "cost": (None, 0.0, 1000.0),
+}
+METHODS = {
+    "FedAvg": wafl.FedAvg(),
+    "WAFL": wafl.WAFL(radius=0.5),
+    "AFL": wafl.AFL(),
+    "DRFA": wafl.DRFA(),
+}
+SPLITS: dict[str, dict[str, Any]] = {
+    "iid": {"iid": True},
+    "labels": {"labels_per_client": 3},
+    "unequal": {"labels_per_client": 5, "sizes": (130, 120)},
+    "dirichlet": {"dirichlet": 0.1},
+}
+SERVERS: dict[str, servers.Aggregating] = {
+    "none": servers.averaging(),
+    "Flower": servers.averaging(),
+    "clipped": servers.clipped(1.0),
+    "median": servers.median(),
+    "trimmed mean": servers.trimmed_mean(0.2),
+    "multi-Krum": servers.multi_krum(1),
+    "geometric median": servers.geometric_median(),
 }
 
 
 @dataclass(frozen=True)
 class Lying(Embedded):
-    """Clients in this process, of which one may lie."""
+    """Clients in this process, of whom some lie."""
 
-    liar: int | None = None
+    liars: tuple[int, ...] = ()
     lie: Lie | None = None
-    claimed: int | None = None
-    caps: wafl.Caps = ANY
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.claimed is not None and self.liar is not None:
-            sizes = list(self.roster.num_examples)
-            sizes[self.liar] = self.claimed
-            object.__setattr__(self, "roster", replace(self.roster, num_examples=tuple(sizes)))
-
-    @property
-    def fault(self) -> str | None:
-        """Why the liar takes no part, if it claims too much."""
-        return None if self.claimed is None else self.caps.fault_of_count("examples", self.claimed)
+        if self.lie is not None:
+            claimed = [
+                size * self.lie.count if client in self.liars else size
+                for client, size in enumerate(self.roster.num_examples)
+            ]
+            object.__setattr__(self, "roster", replace(self.roster, num_examples=tuple(claimed)))
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
         honest = replace(self, tolerance=None, lie=None)
@@ -132,7 +124,8 @@ class Source:
     """What the clients send, lies included."""
 
     def __init__(self, engine: Engine, clients: Lying) -> None:
-        self._engine, self._clients, self._memory = engine, clients, dict[str, Any]()
+        self._engine, self._clients = engine, clients
+        self._first: torch.Tensor | None = None
 
     def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
         """Without a defense: everything counts."""
@@ -140,123 +133,142 @@ class Source:
         return [Admitted(query, joined(each.replies)) for query, each in zip(queries, arrivals, strict=True)]
 
     def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
-        found: list[Arrivals] = []
-        for query, answer in zip(queries, self._engine.run(queries, runs), strict=True):
-            replies = [self._told(query, reply) for reply in split(answer.replies)]
-            liar, fault = self._clients.liar, self._clients.fault
-            if fault is not None and liar is not None and self._clients.tolerance is not None:
-                found.append(Arrivals([each for each in replies if each.client != liar], [Exclusion(liar, fault)]))
-            else:
-                found.append(Arrivals(replies))
-        return found
+        self._first = queries[0].params if self._first is None else self._first
+        answers = self._engine.run(queries, runs)
+        return [Arrivals(self._told(query, answer.replies)) for query, answer in zip(queries, answers, strict=True)]
 
     def undo(self, runs: Sequence[int]) -> None: ...
 
-    def _told(self, query: Query, reply: Reply) -> Reply:
-        clients = self._clients
-        lies = clients.lie is not None and reply.client == clients.liar
-        return clients.lie(query, reply, self._memory) if lies and clients.lie is not None else reply
+    def _told(self, query: Query, replies: Replies) -> list[Reply]:
+        lie, honest = self._clients.lie, split(replies)
+        lying = [reply for reply in honest if reply.client in self._clients.liars]
+        if lie is None or not lying:
+            return honest
+        vectors = dict[str, torch.Tensor]()
+        for name in query.wanted:
+            sent = torch.stack([reply.vectors[name] for reply in lying]).mean(0)
+            vectors[name] = self._moved(lie, query.params, sent) if name in (PARAMS, *query.iterates) else sent
+        claims = {name: value for name in ("loss", "cost") if (value := getattr(lie, name)) is not None}
+        told = [
+            replace(reply, vectors=vectors, **{name: torch.full_like(reply.loss, x) for name, x in claims.items()})
+            for reply in lying
+        ]
+        return [*(reply for reply in honest if reply.client not in self._clients.liars), *told]
+
+    def _moved(self, lie: Lie, start: torch.Tensor, sent: torch.Tensor) -> torch.Tensor:
+        update = sent - start
+        if lie.direction == "opposite":
+            return start - lie.scale * update
+        random = torch.randn(len(start), generator=torch.Generator().manual_seed(1)).to(start)
+        aim = random if lie.direction == "random" or self._first is None else self._first - start
+        return start + lie.scale * update.norm() / aim.norm().clamp_min(1e-12) * aim
 
 
 def joined(replies: Sequence[Reply]) -> Replies:
-    vectors = {name: torch.stack([reply.vectors[name] for reply in replies]) for name in replies[0].vectors}
-    loss, cost = (torch.stack([getattr(reply, name) for reply in replies]) for name in ("loss", "cost"))
-    return Replies(tuple(reply.client for reply in replies), loss, cost, vectors)
+    order = sorted(replies, key=lambda reply: reply.client)
+    vectors = {name: torch.stack([reply.vectors[name] for reply in order]) for name in order[0].vectors}
+    loss, cost = (torch.stack([getattr(reply, name) for reply in order]) for name in ("loss", "cost"))
+    return Replies(tuple(reply.client for reply in order), loss, cost, vectors)
 
 
-def flipped(clients: wafl.Federation, liar: int) -> wafl.Federation:
-    """The clients, one of which has labels 9 - y."""
-    train = clients.train
-    labels, (begin, end) = train.y.clone(), train.offsets[liar : liar + 2].tolist()
-    labels[begin:end] = 9 - labels[begin:end]
-    return replace(clients, train=replace(train, y=labels))
+@cache
+def federation(kind: str, seed: int) -> wafl.Federation:
+    return wafl.load_dataset("digits").partition(num_clients=CLIENTS, seed=seed, **SPLITS[kind])
 
 
-SPLITS: dict[str, dict[str, Any]] = {
-    "labels": {"labels_per_client": 5},
-    "iid": {"iid": True},
-    "dirichlet": {"dirichlet": 0.1},
-    "unequal": {"labels_per_client": 5, "sizes": (130, 120)},
-}
-MULTIPLES = (math.inf, 3.0, 2.0, 1.0)
+@dataclass(frozen=True)
+class Trial:
+    """One training to measure; ``lie`` None is the honest run of those that do not lie."""
+
+    method: str
+    defense: str
+    split: str
+    liars: int
+    rounds: int
+    lie: Lie | None = None
+
+    def accuracy(self, seed: int) -> float:
+        """On the test examples of all clients, in percent."""
+        warnings.simplefilter("ignore", TrainingWarning)
+        clients, method = federation(self.split, seed), METHODS[self.method]
+        liars = tuple((seed + 3 * place) % CLIENTS for place in range(self.liars))
+        training = clients
+        if self.lie is None and liars:
+            training = clients.set_apart(liars)[0]
+        work: dict[str, Any] = {"local_steps": 1} if self.method == "AFL" else {"local_epochs": 2}
+        schedule = Schedule(rounds=self.rounds, batch_size=32, learning_rate=0.1, seed=seed, **work)
+        tolerance, caps = FLOWER if self.defense != "none" else (None, None)
+        lying = Lying(training, torch.device("cpu"), tolerance=tolerance, caps=caps, liars=liars, lie=self.lie)
+        spec = Spec(replace(method, server=SERVERS[self.defense]), schedule)
+        try:
+            (run,) = Trainer(wafl.models.mlr(clients), lying, "cross_entropy", None).train([spec])
+        except (wafl.DivergedError, TooFewRepliesError):
+            return 0.0
+        return 100.0 * (wafl.evaluate(run, clients).accuracy or 0.0)
+
+    def worst(self) -> Trial:
+        """The same with the lie that costs most on the first seed, changing one of its parts after another."""
+        found = replace(self, lie=Lie())
+        least, seen = found.accuracy(0), {found.lie}
+        unused = {"loss"} if self.method in ("FedAvg", "WAFL") else set[str]()
+        unused |= set() if self.method == "WAFL" else {"cost"}
+        for _ in range(2):
+            for part, values in TRIED.items():
+                for value in values if part not in unused else ():
+                    tried = replace(found, lie=replace(found.lie or Lie(), **{part: value}))
+                    if tried.lie in seen:
+                        continue
+                    seen.add(tried.lie)
+                    if (reached := tried.accuracy(0)) < least:
+                        found, least = tried, reached
+        return found
 
 
-def cost(clip: float, seed: int, given: argparse.Namespace) -> tuple[float, float]:
-    """The accuracy of honest training, and the share of its updates that are shortened, both in percent."""
-    clients = wafl.load_dataset("digits").partition(num_clients=CLIENTS, seed=seed, **SPLITS[given.split])
-    schedule: dict[str, Any] = {"rounds": given.rounds, "local_epochs": 2, "batch_size": 32, "learning_rate": 0.1}
-    tolerance = wafl.Tolerance(clip=clip)
-    run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), seed=seed, tolerance=tolerance, **schedule)
-    short = sum(len(record.shortened) for record in run.history)
-    return 100.0 * (wafl.evaluate(run, clients).accuracy or 0.0), 100.0 * short / (CLIENTS * given.rounds)
+def measured(trial: Trial, seeds: Sequence[int], search: bool) -> tuple[list[float], str]:
+    """The accuracy on each seed of a trial, or of the worst lie found for it, and that lie."""
+    torch.set_num_threads(1)
+    found = trial.worst() if search else trial
+    return [found.accuracy(seed) for seed in seeds], "" if found.lie is None else str(found.lie)
 
 
-def accuracy(method: wafl.Method, attack: str, defense: Defense, seed: int, given: argparse.Namespace) -> float:
-    """Of a training with one liar, in percent."""
-    clients = wafl.load_dataset("digits").partition(num_clients=CLIENTS, seed=seed, **SPLITS[given.split])
-    liar = seed % CLIENTS
-    work: dict[str, Any] = {"local_steps": 1} if method.name == "AFL" else {"local_epochs": 2}
-    schedule = Schedule(rounds=given.rounds, batch_size=32, learning_rate=0.1, seed=seed, **work)
-    method = replace(method, server=defense.server)
-    if defense.weights is not None:
-        method = replace(method, client_weights=defense.weights)
-    lying = Lying(
-        flipped(clients, liar) if attack == "label flip" else clients,
-        torch.device("cpu"),
-        tolerance=defense.tolerance,
-        liar=None if attack == "none" else liar,
-        lie=LIES.get(attack),
-        claimed=10**6 if attack == "inflated counts" else None,
-        caps=defense.caps,
-    )
-    try:
-        (run,) = Trainer(wafl.models.mlr(clients), lying, "cross_entropy", None).train([Spec(method, schedule)])
-    except wafl.DivergedError:
-        return 0.0
-    return 100.0 * (wafl.evaluate(run, clients).accuracy or 0.0)
-
-
-def shown(values: Sequence[float]) -> str:
-    return f"{fmean(values):.1f} ± {stdev(values) if len(values) > 1 else 0.0:.1f}"
+def shown(values: Sequence[float], lie: str = "") -> str:
+    spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{fmean(values):.1f}{spread}" + (f" ({lie})" if lie else "")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
-    parser.add_argument("--split", choices=list(SPLITS), default="labels")
-    parser.add_argument("--cost", action="store_true", help="what shortening costs honest training")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--defenses", nargs="+", choices=list(SERVERS), default=list(SERVERS))
+    parser.add_argument("--splits", nargs="+", choices=list(SPLITS), default=["iid", "labels"])
+    parser.add_argument("--liars", nargs="+", type=int, default=[1, 3])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--attacks", nargs="+", choices=[*ATTACKS, "inflated losses"], default=[])
-    parser.add_argument("--defenses", nargs="+", choices=list(DEFENSES), default=list(DEFENSES))
-    given = options.read(parser, argv, seeds=[0], rounds=1, attacks=["stale"], defenses=["none", "Krum"])
-    warnings.simplefilter("ignore", TrainingWarning)
-    rows: list[tuple[str, wafl.Method, str]] = [
-        (f"FedAvg, {attack}", wafl.FedAvg(), attack) for attack in ATTACKS if attack in (given.attacks or ATTACKS)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--honest", action="store_true", help="what each defense costs if nobody lies")
+    small = {"methods": ["FedAvg"], "defenses": ["Flower"], "splits": ["iid"], "liars": [1], "seeds": [0], "rounds": 1}
+    given = options.read(parser, argv, **small)
+    rows = [
+        [Trial(method, "none", split, liars, given.rounds)]
+        + [Trial(method, defense, split, liars, given.rounds) for defense in given.defenses]
+        for split in given.splits
+        for method in given.methods
+        for liars in ([0] if given.honest else given.liars)
     ]
-    for method in (wafl.DRFA(), wafl.AFL()):
-        for attack in ("none", "inflated losses"):
-            if not given.attacks or attack in given.attacks:
-                rows.append((f"{method.name}, {attack}", method, attack))
-    console = Console(width=200)
-    if given.cost:
-        table = Table("data", *(f"clip {multiple:g}" for multiple in MULTIPLES))
-        for split in SPLITS:
-            given.split, cells = split, list[str]()
-            for multiple in MULTIPLES:
-                found = [cost(multiple, seed, given) for seed in given.seeds]
-                cells.append(f"{shown([each for each, _ in found])} ({fmean(short for _, short in found):.0f}%)")
-            table.add_row(split, *cells)
-        console.print(table)
-        return
-    table = Table("method, attack", *given.defenses)
-    for name, method, attack in rows:
-        cells = list[str]()
-        for defense in given.defenses:
-            learned = method.client_weights.learns and DEFENSES[defense].weights is not None
-            values = [] if learned else [accuracy(method, attack, DEFENSES[defense], s, given) for s in given.seeds]
-            cells.append(shown(values) if values else "")
-        table.add_row(name, *cells)
-    console.print(table)
+    print_table(rows, given)
+
+
+def print_table(rows: Sequence[Sequence[Trial]], given: argparse.Namespace) -> None:
+    """One row per method, split and number of liars, and one column per defense, as Markdown."""
+    print("| data | method | liars | others | " + " | ".join(given.defenses) + " |")
+    print("| --- " * (4 + len(given.defenses)) + "|")
+    trials = [(each, place > 0 and each.liars > 0) for row in rows for place, each in enumerate(row)]
+    with ProcessPoolExecutor(given.jobs) if given.jobs > 1 else nullcontext() as pool:
+        do = map if pool is None else pool.map
+        found = do(measured, *zip(*((each, given.seeds, search) for each, search in trials), strict=True))
+        for row in rows:
+            cells = [shown(*next(found)) for _ in row]
+            print("| " + " | ".join([row[0].split, row[0].method, str(row[0].liars), *cells]) + " |", flush=True)
 
 
 if __name__ == "__main__":

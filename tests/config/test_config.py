@@ -104,7 +104,8 @@ def test_the_schema_of_an_option_has_its_declared_limits(name: str, key: str) ->
     expected, single = declared(option), schema
     for union in ("anyOf", "oneOf"):
         branches = [branch for branch in single.get(union, ()) if branch != {"type": "null"}]
-        single = branches[0] if branches and single != expected else single
+        if branches and single != expected:
+            single = {union: branches} if {union: branches} == expected else branches[0]
     if expected is not None:
         assert {
             word: value for word, value in single.items() if word not in ("title", "description", "default")

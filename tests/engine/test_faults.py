@@ -20,8 +20,9 @@ from wafl.engine.failing.faults import Faults
 from wafl.engine.keeping.checkpoint import Checkpoint, read_progress
 from wafl.parts.messages import Query, Reply
 from wafl.results.history import History, Record
-from wafl.rounds.admission import Exclusion, Tolerance, admit
+from wafl.rounds.admission import Admitted, Exclusion, Tolerance, admit
 from wafl.rounds.caps import Caps
+from wafl.rounds.trust import Trust
 
 FAULT = 13
 """The purpose of the draws, part of their key."""
@@ -377,16 +378,20 @@ def test_an_update_longer_than_the_clip_is_shortened_and_the_others_keep_their_b
     """Snapshots are models too, and are compared with snapshots; losses need no model."""
     away, snapshots = [[1.0, 0.0, 0.0], [0.0, -30.0, 0.0], [0.0, 0.0, 2.0], [0.5, 0.0, 0.0]], [0.1, 9.0, 0.1, 0.1]
     received = [reply(i, away[i], torch.tensor([0.0, 0.0, snapshots[i]])) for i in range(4)]
-    found = admit(ask(0, 1, 2, 3, iterates={"snapshot": 1}), received, Tolerance(clip=2.0))
+
+    def bounded(query: Query, replies: list[Reply], clip: float = math.inf) -> Admitted:
+        return Trust(clip).bound(admit(query, replies, Tolerance()), decides=False, aimed=None)
+
+    found = bounded(ask(0, 1, 2, 3, iterates={"snapshot": 1}), received, 2.0)
     assert found.excluded == []
     assert found.shortened == {1: pytest.approx(1 / 15)}, "the lower median is 1"
     assert found.replies.params.tolist() == [away[0], [0.0, pytest.approx(-2.0), 0.0], away[2], away[3]]
     assert found.replies.vectors["snapshot"][:, 2].tolist() == pytest.approx([0.1, 0.2, 0.1, 0.1])
-    two = admit(ask(0, 1), received[:2], Tolerance(clip=2.0))
+    two = bounded(ask(0, 1), received[:2], 2.0)
     assert two.shortened == {1: pytest.approx(1 / 15)}, "of two, the longer is compared with the shorter"
-    assert admit(ask(0, 1), received[:2], Tolerance()).shortened == {}, "by default none is"
+    assert bounded(ask(0, 1), received[:2]).shortened == {}, "by default none is"
     losses = [Reply(client, torch.tensor(1.0), torch.tensor(0.0)) for client in range(3)]
-    assert admit(ask(0, 1, 2, kind="loss"), losses, Tolerance(clip=1.0)).shortened == {}
+    assert bounded(ask(0, 1, 2, kind="loss"), losses, 1.0).shortened == {}
 
 
 def test_who_was_shortened_is_in_the_history_of_a_run() -> None:

@@ -24,6 +24,7 @@ from wafl.flower.ops.simulation import _for_everyone
 from wafl.flower.server.census import Census
 from wafl.flower.server.exchange import Post
 from wafl.flower.wire.run_config import OWN
+from wafl.rounds.caps import Caps
 from wafl.studies.folder import StudyFolder
 
 LAYOUT = [["c00"], ["c01", "c02", "c03"], ["c04", "c05"]]
@@ -44,7 +45,7 @@ def grid(stage: Stage) -> fakes.Grid:
 
 def census(grid: fakes.Grid, known: Roster | None = None, **settings: Any) -> Census:
     chosen = Flower(**{"nodes": 3, "min_nodes": 3, "wait": 5.0, **settings})
-    return Census(Post(grid), chosen, False, known)  # type: ignore[arg-type]
+    return Census(Post(grid), chosen, False, known, caps=Caps(**fakes.BELIEVED))  # type: ignore[arg-type]
 
 
 def test_a_server_that_needs_every_node_names_the_clients_that_are_missing(grid: fakes.Grid) -> None:

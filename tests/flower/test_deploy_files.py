@@ -99,6 +99,18 @@ def test_the_superlink_listens_on_loopback_with_keys_required(folder: Path) -> N
     assert compose["proxy"]["network_mode"] == "service:superlink", "so that it reaches the other's loopback"
     connection = tomllib.loads((folder / "server" / "config.toml").read_text())["superlink"]["mine"]
     assert connection["address"] == "127.0.0.1:9093"
+    assert connection["root-certificates"] == "ca.crt", "next to it"
+
+
+@pytest.mark.parametrize(
+    ("told", "door"), [({}, "127.0.0.1"), ({"listen": "192.0.2.7"}, "192.0.2.7"), ({"listen": "::1"}, "[::1]")]
+)
+def test_the_proxy_listens_where_the_operator_says(told: dict[str, str], door: str, certificates: Certificates) -> None:
+    texts = Deployment(certificates, "fl.example.org", 8443, any_app=True, **told).server()  # type: ignore[arg-type]
+    assert f"listen {door}:8443 ssl;" in texts["nginx.conf"]
+    assert yaml.safe_load(texts["compose.yaml"])["services"]["superlink"]["ports"] == [f"{door}:8443:8443"]
+    with pytest.raises(ValueError, match=r"fl\.example\.org"):
+        Deployment(certificates, "fl.example.org", any_app=True, listen="fl.example.org")
 
 
 def test_a_node_calls_the_door_with_its_own_key_and_device(folder: Path, certificates: Certificates) -> None:

@@ -142,6 +142,7 @@ def deploy(base: Path) -> Outcome:
             "schedule": {"rounds": ROUNDS, "local_epochs": EPOCHS, "learning_rate": RATE},
             "methods": [{"method": "WAFL", "gamma": 1.0}],
             "flower": {"nodes": 2, "min_nodes": 2, "wait": 90.0, "round_timeout": 120.0},
+            "caps": {"clients_per_node": 2},
         },
         "here",
     )

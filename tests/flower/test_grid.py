@@ -107,6 +107,7 @@ BASE: dict[str, Any] = {
     "attack": {"steps": 2},
     "evaluation": {"attacked": [0.5]},
     "flower": {"nodes": 3, "wait": 5.0, "round_timeout": 20.0},
+    "caps": fakes.BELIEVED,
     "methods": METHODS,
 }
 TESTED = ("test_loss", "accuracy")
@@ -187,6 +188,10 @@ def history(folder: Path, method: str = "fedavg") -> list[dict[str, Any]]:
 # -- The same numbers -------------------------------------------------------------------------------------------
 
 
+MEAN = {**BASE, "methods": [each for each in METHODS if "server" not in each and "median" not in each["method"]]}
+"""Without servers that look at single models, of which they see one per node."""
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
@@ -197,8 +202,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_method_gives_the_embedded_numbers(layout: str, whole: Path, stage: Stage) -> None:
     """Parameters, metrics, client weights and results.json; nodes connect and reply in random order."""
-    grid = stage.grid(BASE, LAYOUTS[layout])
-    stage.train({**BASE, "flower": {**BASE["flower"], "nodes": len(grid.hosts)}}, grid)
+    about = BASE if layout == "one each" else MEAN
+    grid = stage.grid(about, LAYOUTS[layout])
+    stage.train({**about, "flower": {**BASE["flower"], "nodes": len(grid.hosts)}}, grid)
+    whole = whole if about is BASE else stage.embedded(MEAN)
     assert_same(stage.study, whole)
     for file in whole.rglob("run.json"):
         assert weights(file.parent) == weights(stage.study / file.relative_to(whole).parent)
@@ -269,7 +276,8 @@ def test_a_regression_gives_the_embedded_numbers(stage: Stage) -> None:
         evaluation={"attacked": [0.5]},
         tolerance={"clip": 3.0},
     )
-    stage.train(experiment)
+    experiment["flower"] = {**QUICK["flower"], "nodes": len(SIZES)}
+    stage.train(experiment, stage.grid(experiment, LAYOUTS["one each"]))
     assert_same(stage.study, stage.embedded(experiment))
     assert any(row.get("shortened") for row in metrics(stage.study))
 

@@ -6,8 +6,11 @@ import os
 import time
 from dataclasses import dataclass, replace
 from functools import wraps
+from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from zipfile import BadZipFile
 
 import pytest
 from flwr.app import Message, Metadata, RecordDict
@@ -231,6 +234,7 @@ def test_a_node_starts_only_if_it_knows_which_apps_it_runs(
     @wraps(start_client_internal.start_client_internal)
     def start(**options: Any) -> None:
         started.append((options, os.environ["FLWR_HOME"]))
+        raise SystemExit
 
     monkeypatch.setattr(supernode, "start_client_internal", start)
     monkeypatch.setenv("WAFL_STATE", "")
@@ -250,7 +254,8 @@ def test_a_node_starts_only_if_it_knows_which_apps_it_runs(
     assert started.pop() == ({}, str(home)), "it is flower-supernode"
     for given, allowed in ((arguments, ("0" * 64,)), (trusting, ()), (trusting, ("0" * 64,))):
         monkeypatch.setenv("FLWR_HOME", str(home))
-        supernode.run_node(given, allowed)
+        with pytest.raises(SystemExit):
+            supernode.run_node(given, allowed)
         options, apps = started.pop()
         assert isinstance(options["state_factory"].state(), GuardedState)
         assert options["node_config"] == {"data": "/srv/wafl/data"}
@@ -281,3 +286,28 @@ def test_the_digest_is_of_what_the_folder_holds(app: Path, tmp_path: Path) -> No
     assert guard.app_digest(tmp_path / "app") != before
     with pytest.raises(FileNotFoundError, match=r"holds no pyproject\.toml: give the folder of an app"):
         guard.app_digest(tmp_path)
+
+
+def test_bytes_that_are_no_archive_do_not_end_a_node(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's loop ends with an error then, and returns; the node begins it again, and nothing else."""
+    with pytest.raises(BadZipFile):
+        SuperLink.with_app(b"no archive").receive(node(guard.app_digest(app)))
+    begun: list[dict[str, Any]] = []
+
+    def loop(**options: Any) -> None:
+        begun.append(options)
+        if len(begun) == 3:
+            raise SystemExit
+
+    loop.__signature__ = signature(start_client_internal.start_client_internal)  # type: ignore[attr-defined]
+    monkeypatch.setattr(supernode, "start_client_internal", loop)
+    monkeypatch.setattr(supernode, "_start_supernode_http_api", lambda *_: (None, None))
+    monkeypatch.setattr(supernode, "add_exit_handler", lambda _: None)
+    monkeypatch.setattr(supernode, "PAUSE", 0.0)
+    config = SimpleNamespace(
+        host="127.0.0.1", port=9094, isolation="subprocess", health_server_address="127.0.0.1:9098"
+    )
+    with pytest.raises(SystemExit):
+        supernode._start(config, guarded(guard.Guard.of([])))  # type: ignore[arg-type]
+    assert [each["isolation"] for each in begun] == ["subprocess", "process", "process"]
+    assert [each["health_server_address"] for each in begun] == ["127.0.0.1:9098", None, None]

@@ -312,8 +312,9 @@ SECTIONS = {"attack": {"norm": "inf"}, "evaluation": {"attacked": [0, 0.5, 1], "
 
 def meaning(experiment: Experiment) -> dict[str, Any]:
     """All that matters on a grid, with methods by the names of their results."""
-    content = experiment.model_dump(exclude={"engine", "methods", "tolerance"})
-    content["tolerance"] = (experiment.tolerance or Tolerance()).remote()
+    content = experiment.model_dump(exclude={"engine", "methods", "tolerance", "caps"})
+    content["tolerance"] = (experiment.tolerance or Tolerance()).settled(remote=True)
+    content["caps"] = experiment.caps.settled(remote=True)
     content["methods"] = {method.label: method.model_dump(exclude={"name"}) for method in experiment.methods}
     return content
 
@@ -412,6 +413,13 @@ def test_an_invalid_run_config_is_refused_with_its_key(values: dict[str, Any], p
     with pytest.raises(ConfigError, match="run config") as caught:
         from_run_config({**usual, **values})
     assert part in str(caught.value)
+
+
+def test_nodes_on_other_machines_are_believed_less_than_those_of_a_simulation() -> None:
+    for engine, expected in (("flower", (1, "double", 3.0)), ("flower-sim", (1000, 1.0, INF))):
+        found = to_run_config(parse_experiment({"engine": engine, "methods": [{"method": "FedAvg"}]}, "here"))
+        caps = found["caps"]
+        assert (caps["clients_per_node"], caps["client_share"], found["tolerance"]["clip"]) == expected
 
 
 def test_the_servers_own_keys_are_not_part_of_the_experiment() -> None:

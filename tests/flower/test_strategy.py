@@ -414,6 +414,20 @@ def test_a_client_that_claims_more_than_the_caps_is_left_out_by_its_node(caplog:
     assert "Left out the reply of node 2: a cost of 6, above caps.cost = 5" in caplog.text
 
 
+def test_a_count_and_a_cost_count_for_no_more_than_is_usual(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = WAFL(radius=0.5, caps=wafl.Caps(examples=10**6))
+    messages = sorted(ask(strategy, zeros(), nodes=4), key=lambda message: message.metadata.dst_node_id)
+    claims = [(1.0, 10**6, 1000.0), (0.0, 10, 0.25), (0.0, 10, 0.25), (0.0, 10, 0.25)]
+    before = strategy.gamma
+    arrays, _ = strategy.aggregate_train(1, [good(m, *claim) for m, claim in zip(messages, claims, strict=True)])
+    assert arrays is not None
+    assert arrays["bias"].numpy() == pytest.approx(np.full(4, -0.5)), "half of the weight, of four"
+    cost = 0.5 * 0.75 + 0.5 * 0.25
+    assert strategy.gamma == pytest.approx(before * math.sqrt(cost) / 0.5), "not doubled, as by a cost of 1000"
+    assert "The num-examples of node 0, 1e+06, counts as 5e+05" in caplog.text
+    assert "The transport-cost of node 0, 1e+03, counts as 0.75" in caplog.text
+
+
 METRICS = {"train_loss": 1.0, "num_examples": 10, "transport_cost": 0.2}
 BAD: dict[str, tuple[Callable[[Message], Message], str]] = {
     "NaN": (lambda m: reply_with(m, with_array("bias", np.full(4, np.nan)), **METRICS), "holds NaN"),

@@ -213,6 +213,8 @@ def federation(clients: Mapping[str, Client]) -> wafl.Federation:
     return replace(train, test=packed("_test").train) if "x_test" in clients[names[0]] else train
 
 
+BELIEVED = {"client_share": 1.0, "clients_per_node": 1000}
+"""Caps as in the embedded engine, with which grids are compared."""
 EVERYONE: list[wafl.Federation] = []
 """What :func:`everyone` returns; a test appends its own."""
 
@@ -351,7 +353,8 @@ def write(folder: Path, clients: Mapping[str, Client]) -> Path:
 
 def flat(experiment: Mapping[str, Any], seed: int = 0, **own: Any) -> dict[str, Any]:
     """The run config as nodes and the server get it: dotted keys, in random order."""
-    values = flatten_dict({**to_run_config(parse_experiment({**experiment, "engine": "flower"}, "here")), **own})
+    experiment = {**experiment, "engine": "flower", "caps": {**BELIEVED, **experiment.get("caps", {})}}
+    values = flatten_dict({**to_run_config(parse_experiment(experiment, "here")), **own})
     keys = list(values)
     random.Random(seed).shuffle(keys)
     return {key: values[key] for key in keys}

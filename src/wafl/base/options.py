@@ -10,7 +10,7 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache, update_wrapper, wraps
@@ -154,6 +154,19 @@ class Listed:
 
 
 @dataclass(frozen=True)
+class Named:
+    """Whole numbers by name, each within these limits."""
+
+    each: Count
+
+    def check(self, name: str, value: Any) -> None:
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):  # pyright: ignore[reportUnknownVariableType]
+            raise ValueError(f"{name}={value!r} must have whole numbers by name, such as {{'north': 5000}}")
+        for key, item in value.items():  # pyright: ignore[reportUnknownVariableType]
+            self.each.check(f"{name}[{key!r}]", item)
+
+
+@dataclass(frozen=True)
 class EachRound:
     """A number in this range, or a function of the round that returns one."""
 
@@ -179,7 +192,7 @@ class Tunable:
     comparable: Callable[[float, int], float] | None = None
 
 
-Limits = Range | Count | Choice | Box | Shaped | Seed | Listed | EachRound
+Limits = Range | Count | Choice | Box | Shaped | Seed | Listed | Named | EachRound
 
 
 def Positive(hint: str = "", *, infinite: bool = False, word: str | None = None) -> Range:

@@ -41,7 +41,19 @@ from wafl.rounds.admission import Tolerance
 from wafl.tasks.inputs import Inputs
 
 SCHEDULE = tuple(config.Schedule.model_fields)
-TAKEN = {*SCHEDULE, "seed", "method", "round", "loss", "seconds", "replies", "excluded", "attempts", "shortened"}
+TAKEN = {
+    *SCHEDULE,
+    "seed",
+    "method",
+    "round",
+    "loss",
+    "seconds",
+    "replies",
+    "excluded",
+    "attempts",
+    "shortened",
+    "limited",
+}
 """The keys that a line of the metrics has already; no swept option of your own method may have such a name."""
 
 
@@ -212,7 +224,9 @@ def embedded(experiment: config.Experiment, federation: Federation | None) -> Em
             "`flwr run APP -c 'folder=\"STUDY\"'` resumes a study"
         )
     tolerance = None if experiment.tolerance is None else make_tolerance(experiment)
-    return Embedded(federation, find_device(experiment.device), None, experiment.faults, tolerance)
+    return Embedded(
+        federation, find_device(experiment.device), None, experiment.faults, tolerance, caps=experiment.caps
+    )
 
 
 def make_tolerance(experiment: config.Experiment, *, remote: bool = False) -> Tolerance:
@@ -220,7 +234,7 @@ def make_tolerance(experiment: config.Experiment, *, remote: bool = False) -> To
     tolerance = experiment.tolerance or Tolerance()
     if experiment.privacy is not None:
         return replace(tolerance, outsized=math.inf, clip=math.inf)
-    return tolerance.remote() if remote else tolerance
+    return tolerance.settled(remote=True) if remote else tolerance
 
 
 def _check_stopping(experiment: config.Experiment) -> None:

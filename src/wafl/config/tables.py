@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, GetCoreSchemaHandler, create_model
 from pydantic_core import CoreSchema, core_schema
 
-from wafl.base.options import Box, Choice, Count, EachRound, Listed, Option, Range, Seed, Shaped, options_of
+from wafl.base.options import Box, Choice, Count, EachRound, Listed, Named, Option, Range, Seed, Shaped, options_of
 from wafl.config import keys
 from wafl.config.keys import OfUsualSize, Section, Swept
 
@@ -68,6 +68,8 @@ def _type(option: Option, *, swept: bool = False) -> Any:
         return keys.BallShape
     if isinstance(limits, Listed):
         return Annotated[list[_value(limits.each)], Field(min_length=1)]
+    if isinstance(limits, Named):
+        return dict[str, _value(limits.each)]
     value = _value(limits)
     return Swept[value] if swept else value
 

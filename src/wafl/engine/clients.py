@@ -16,10 +16,13 @@ from wafl.engine.spec import Spec
 from wafl.evaluation.score import Score
 from wafl.objectives import Objective
 from wafl.objectives.ball.shape import Shape
+from wafl.parts.client_weights import ClientWeights
 from wafl.parts.messages import Query
 from wafl.results.progress import Progress
 from wafl.results.run import Run
 from wafl.rounds.admission import Admitted, Tolerance
+from wafl.rounds.caps import Caps
+from wafl.rounds.trust import Trust
 from wafl.tasks.task import Task
 
 
@@ -29,7 +32,9 @@ class Roster:
 
     ``num_examples`` is how many examples each client trains on; 0 if it was not asked. ``owners`` has, by name, the
     fingerprint of the key of the node that brought a client, if it is on a node. ``unseen`` are clients elsewhere that
-    never train and are only tested.
+    never train and are only tested. ``nodes`` says who first brought each client, a key's fingerprint or the number of
+    a node; empty if every client is by itself. ``capped`` are clients that claim a larger share of all examples than
+    counts.
     """
 
     names: tuple[str, ...]
@@ -43,6 +48,8 @@ class Roster:
     intake: Intake = field(default_factory=Intake)
     owners: Mapping[str, str] = field(default_factory=dict[str, str])
     unseen: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    capped: tuple[str, ...] = ()
 
     @property
     def num_clients(self) -> int:
@@ -60,6 +67,19 @@ class Engine(Protocol):
     def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
         """The replies that count, for each query; ``runs`` are the places of the runs in their sweep."""
         ...
+
+
+def trust_in(
+    roster: Roster, tolerance: Tolerance | None, caps: Caps | None, rule: ClientWeights | None = None
+) -> Trust:
+    """How far these clients are believed, by a method with this rule for their weights."""
+    tolerance, caps, learns = tolerance or Tolerance(), caps or Caps(), rule is not None and rule.learns
+    given = rule is not None and rule.closed and not learns  # weights that you gave, client by client
+    declared = {} if learns else caps.sizes or {}  # a size says nothing about a loss
+    known = [place for place, name in enumerate(roster.names) if name in declared] if declared else []
+    numbers = {node: number for number, node in enumerate(dict.fromkeys(roster.nodes))}
+    nodes = tuple(numbers[node] for node in roster.nodes)
+    return Trust(tolerance.multiple, 1.0 if given else caps.client_share or 1.0, frozenset(known), nodes)
 
 
 class Clients(Protocol):
@@ -83,6 +103,11 @@ class Clients(Protocol):
     @property
     def tolerance(self) -> Tolerance | None:
         """How much may go wrong, if anything may."""
+        ...
+
+    @property
+    def caps(self) -> Caps | None:
+        """What clients may claim, if anything is limited."""
         ...
 
     def shape_of_clients(self) -> Shape:

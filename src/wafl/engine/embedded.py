@@ -32,6 +32,7 @@ from wafl.parts.messages import Query, Replies
 from wafl.results.progress import ClientState, Place, Progress
 from wafl.results.run import Run
 from wafl.rounds.admission import Admitted, Exclusion, Tolerance, split
+from wafl.rounds.caps import Caps
 from wafl.tasks.fitness import UNFIT, check_fitness
 from wafl.tasks.gpu.precision import computing
 from wafl.tasks.problem import Problem
@@ -42,8 +43,8 @@ from wafl.tasks.task import Task
 class Embedded:
     """Clients whose examples are at hand, and the device on which their work is done.
 
-    ``faults`` lets clients fail on purpose, ``tolerance`` says how many may fail, and ``unseen`` are clients that never
-    train, for :meth:`evaluate_parts`.
+    ``faults`` lets clients fail on purpose, ``tolerance`` says how many may fail, ``unseen`` are clients that never
+    train, for :meth:`evaluate_parts`, and ``caps`` say how much a client may count for.
     """
 
     federation: Federation
@@ -52,6 +53,7 @@ class Embedded:
     faults: Faults | None = None
     tolerance: Tolerance | None = None
     unseen: Federation | None = None
+    caps: Caps | None = None
     roster: Roster = field(init=False)
     absent = ""  # everybody is here
 

@@ -24,7 +24,7 @@ from wafl.base.errors import DivergedError, UnboundedError
 from wafl.base.fingerprint import model_digest, object_digest, tensors_digest
 from wafl.callbacks import Callback, Moment
 from wafl.data.mistakes import what_is
-from wafl.engine.clients import Clients, Divisible, Engine
+from wafl.engine.clients import Clients, Divisible, Engine, trust_in
 from wafl.engine.cost import check_cost
 from wafl.engine.spec import Spec, code_of_methods
 from wafl.engine.watch import Watch, lowest_gamma
@@ -57,6 +57,7 @@ class _ActiveRun:
     trained: tuple[Query, Replies] | None = None
     excluded: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     shortened: tuple[tuple[int, float], ...] = ()
+    limited: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     attempts: int = 1
     error: DivergedError | UnboundedError | None = None
 
@@ -75,6 +76,8 @@ class _ActiveRun:
             raise DivergedError(f"round {query.round}: {answer.diverged}; {self.watch.likely_cause(query)}")
         self.watch.check_replies(query, answer.replies, names)
         self.watch.check_growth(query, answer.replies, names, self.reached.history)
+        answer = self.algorithm.bound(before, answer)
+        query = answer.query
         after = self.algorithm.tell(before, query, answer.replies)
         self.watch.check_params(query, after)
 
@@ -83,12 +86,14 @@ class _ActiveRun:
             self.shortened = tuple(answer.shortened.items())
         prefix = "" if query.kind == "train" else "loss: "
         self.excluded += [(out.client, f"{prefix}{out.reason}") for out in answer.excluded]
+        self.limited += answer.limited
         self.attempts = max(self.attempts, answer.attempts)
         record = None if after.round == before.round else self._record(before)
         if record is not None and self.trained is not None:
             self.watch.check_loss(*self.trained, record, names, self.reached.history)
         self.reached.state = after
         if record is not None:
+            self.limited = []
             self.watch.check_gamma(after)
         return record
 
@@ -111,6 +116,7 @@ class _ActiveRun:
             attempts=self.attempts,
             shortened=self.shortened,
             agreement=self._agreement(query, replies) if self.lengths_known else None,
+            limited=tuple(self.limited),
         )
 
     def _agreement(self, query: Query, replies: Replies) -> float | None:
@@ -274,7 +280,7 @@ class Trainer:
             if len(state.client_weights) < self.roster.num_clients:
                 run.algorithm = self._algorithm(run.spec)
                 rule = run.spec.method.client_weights
-                weights = rule.enlarged(state.client_weights, self.roster.num_examples)
+                weights = run.algorithm.capped(rule.enlarged(state.client_weights, self.roster.num_examples))
                 run.reached.state = replace(state, client_weights=weights)
 
     def _algorithm(self, spec: Spec) -> Algorithm:
@@ -284,7 +290,8 @@ class Trainer:
                 f"cohort={cohort} is larger than the number of clients, {roster.num_clients}: lower it or leave it out"
             )
         lowest = partial(lowest_gamma, spec.method.objective, self.task)
-        return Algorithm(spec.parts, spec.schedule, roster.num_examples, lowest, self.task.num_statistics)
+        trust = trust_in(roster, self.clients.tolerance, self.clients.caps, spec.method.client_weights)
+        return Algorithm(spec.parts, spec.schedule, roster.num_examples, lowest, self.task.num_statistics, trust)
 
     def _finish(self, spec: Spec, reached: RunProgress) -> Run:
         """The run that :func:`wafl.fit` returns if training ends here."""

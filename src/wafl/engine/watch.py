@@ -57,6 +57,9 @@ LEARNED, LOST = 0.9, 0.98
 SETTLING = 10
 """After how many rounds a radius should have been found."""
 
+MOST_STRAYED = 100.0
+"""A learned gamma this many times above those of its first rounds is suspicious."""
+
 
 class Watch:
     """The checks of one run while it trains; each warning is given once."""
@@ -69,6 +72,7 @@ class Watch:
         self._guessing = math.log(num_classes) if num_classes and task.loss.logistic else 0.0
         self._warned: set[type[Warning]] = set()
         self._held: list[int] = []
+        self._first_gammas: list[float] = []
 
     def check_replies(self, query: Query, replies: Replies, names: Sequence[str]) -> None:
         """Stop at the first NaN or infinity, with the round, the client and the likely cause."""
@@ -153,6 +157,8 @@ class Watch:
         if self._objective is None or gamma is None:
             return
         self._check_targets(self._objective, gamma, state.round)
+        if self._objective.learns:
+            self._check_range(gamma, state.round)
         if limit is None:
             return
         if gamma == limit:  # strict holds it there
@@ -162,6 +168,18 @@ class Watch:
                 f"round {state.round}: gamma={gamma:.4g} is below the concavity limit {limit:.4g} of this model: "
                 f"{self._remedy}, or shrink the weights (weight_decay)",
                 ConcavityWarning,
+            )
+
+    def _check_range(self, gamma: float, round: int) -> None:
+        """Warn when a learned gamma is far above all those of its first rounds: the ball is then all but gone."""
+        first = self._first_gammas
+        if len(first) < SETTLING:
+            first.append(gamma)
+        elif gamma > max(first) * MOST_STRAYED:
+            self._warn_once(
+                f"round {round}: gamma={gamma:.3g} is far above that of the first rounds, {min(first):.3g} to "
+                f"{max(first):.3g}: if clients may lie about their transport costs, set tolerance.clip or caps.cost",
+                RadiusWarning,
             )
 
     def _check_targets(self, objective: Objective, gamma: float, round: int) -> None:

@@ -7,6 +7,7 @@ median of the round's own lengths needs no tuning.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,22 +21,31 @@ def lengths_of(start: Tensor, models: Tensor) -> Tensor:
     return torch.stack(squares).sum(0).sqrt()
 
 
-def longest_of(lengths: Tensor, multiple: float) -> float:
+def by_node(values: Tensor, nodes: Sequence[int]) -> Tensor:
+    """One value per node, the lower median of its clients'; without ``nodes`` every client is by itself."""
+    if len(set(nodes)) == len(nodes):
+        return values
+    numbers = torch.tensor(nodes)
+    return torch.stack([values[numbers == node].median() for node in dict.fromkeys(nodes)])  # torch's is the lower one
+
+
+def longest_of(lengths: Tensor, multiple: float, nodes: Sequence[int] = ()) -> float:
     """``multiple`` times the median length, above which an update is too long; infinity if nobody can be compared.
 
-    Every client has one vote, whatever it claims to weigh. Of an even number of lengths the median is the lower middle
-    one, so of two updates the longer is compared with the shorter. Clients that did not move have no vote.
+    Every node has one vote, whatever its clients claim to weigh. Of an even number of lengths the median is the lower
+    middle one, so of two updates the longer is compared with the shorter. Nodes that did not move have no vote.
     """
-    moved = lengths[lengths > 0]
-    return multiple * float(moved.median()) if len(moved) > 1 else math.inf  # torch's median is the lower one
+    votes = by_node(lengths, nodes)
+    moved = votes[votes > 0]
+    return multiple * float(moved.median()) if len(moved) > 1 else math.inf
 
 
-def shortened(start: Tensor, models: Tensor, lengths: Tensor, longest: float) -> Tensor:
-    """The models with updates of at most this length; if none is longer, the same bits."""
+def shortened(start: Tensor, models: Tensor, lengths: Tensor, longest: Tensor) -> Tensor:
+    """The models with updates of at most these lengths; if none is longer, the same bits."""
     long = lengths > longest
     if not bool(long.any()):
         return models
-    share = (longest / lengths[long]).to(models)[:, None]
+    share = (longest[long] / lengths[long]).to(models)[:, None]
     models = models.clone()
     models[long] = start + share * (models[long] - start)
     return models

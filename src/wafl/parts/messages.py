@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import torch
@@ -55,6 +55,15 @@ class Query:
         tuple[str, ...],
         "The names of the further vectors that the local step sends back, with its model or with its loss.",
     ] = ()
+    nodes: Annotated[
+        tuple[int, ...],
+        "The node of each client, by number; empty if every client is by itself. It stays on the server.",
+    ] = ()
+
+    def only(self, places: Sequence[int]) -> Query:
+        """The same query to the clients in these places alone."""
+        clients, nodes = (tuple(each[place] for place in places) for each in (self.clients, self.nodes or self.clients))
+        return replace(self, clients=clients, weights=self.weights[list(places)], nodes=nodes if self.nodes else ())
 
     @property
     def wanted(self) -> tuple[str, ...]:

@@ -27,9 +27,10 @@ class Record:
     ``client_weights`` is there if they are learned and there are at most 1,000 clients. ``cohort`` was
     asked to train; ``excluded`` lists the clients that were asked but did not count, and why (a reason that begins with
     "loss: " belongs to DRFA's second query); ``attempts`` is how often the round was tried. ``shortened`` lists the
-    clients whose updates were too long, each with the share of the length that was kept. ``agreement`` is the length of
-    the mean update over the mean length of the updates: 1 if clients pull in one direction, and near 0 at an optimum of
-    unlike clients; with differential privacy it is hidden. ``metrics`` is what callbacks added.
+    clients whose updates were too long, each with the share of the length that was kept, and ``limited`` what else of
+    a client counted for less than it claimed: its weight, its loss or its cost. ``agreement`` is the length of the mean
+    update over the mean length of the updates: 1 if clients pull in one direction, and near 0 at an optimum of unlike
+    clients; with differential privacy it is hidden. ``metrics`` is what callbacks added.
     """
 
     round: int
@@ -44,6 +45,7 @@ class Record:
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     shortened: tuple[tuple[int, float], ...] = ()
     agreement: float | None = None
+    limited: tuple[tuple[int, str], ...] = ()
 
     @property
     def participants(self) -> tuple[int, ...]:

@@ -1,12 +1,11 @@
 """Which replies count: those that arrived, are complete and finite, within the caps, and not outsized.
 
-Updates that are merely long count too, but are shortened (:mod:`wafl.parts.lengths`).
+How far those that count are believed is said in :mod:`wafl.rounds.trust`.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -14,7 +13,7 @@ from typing import Annotated
 import torch
 
 from wafl.base.options import Count, Range, frozen
-from wafl.parts.lengths import lengths_of, longest_of, shortened
+from wafl.parts.lengths import by_node, lengths_of, longest_of
 from wafl.parts.messages import PARAMS, Query, Replies, Reply
 from wafl.rounds.caps import Caps
 
@@ -53,8 +52,10 @@ class Tolerance:
     clip: Annotated[
         float | None,
         Range(1, hint=": it is a multiple of the median length", infinite=True),
-        "An update more than this many times as long as the round's median is shortened to that length; by default 3 "
-        "where clients are on other machines, and inf, which shortens none, elsewhere.",
+        "An update more than this many times as long as the round's median is shortened to that length; a loss that "
+        "decides weights counts for at most this many times the median loss, or 1 if that is larger, and a cost that "
+        "gamma learns from for at most this many times the median cost. By default 3 where clients are on other "
+        "machines, and inf, which limits none, elsewhere.",
     ] = None
     diverged: Annotated[
         float,
@@ -65,12 +66,12 @@ class Tolerance:
 
     @property
     def multiple(self) -> float:
-        """How many times as long as the round's median an update may be before it is shortened."""
+        """How many times the round's median an update's length, a loss or a cost may count for."""
         return math.inf if self.clip is None else self.clip
 
-    def remote(self) -> Tolerance:
-        """The tolerance for clients on other machines, where by default long updates are shortened."""
-        return replace(self, clip=REMOTE_CLIP) if self.clip is None else self
+    def settled(self, *, remote: bool) -> Tolerance:
+        """The tolerance with what is left open decided, for clients on other machines or here."""
+        return replace(self, clip=REMOTE_CLIP if remote else math.inf) if self.clip is None else self
 
     def enough(self, replies: int, asked: int) -> bool:
         """Whether that many usable replies make a round."""
@@ -82,7 +83,8 @@ class Admitted:
     """A query as if only the clients whose replies count had been asked, their replies, and who was left out.
 
     ``diverged`` is set if replies arrived but too few of them were finite, while other runs had enough. ``shortened``
-    has, by client, the share of its update's length that was kept.
+    has, by client, the share of its update's length that was kept, and ``limited`` in words what else of it counts for
+    less than it claims.
     """
 
     query: Query
@@ -91,6 +93,7 @@ class Admitted:
     attempts: int = 1
     diverged: str | None = None
     shortened: Mapping[int, float] = field(default_factory=dict[int, float])
+    limited: Sequence[tuple[int, str]] = ()
 
 
 def admit(query: Query, received: Sequence[Reply], tolerance: Tolerance, caps: Caps | None = None) -> Admitted:
@@ -103,11 +106,7 @@ def admit(query: Query, received: Sequence[Reply], tolerance: Tolerance, caps: C
     order = {client: place for place, client in enumerate(query.clients)}
     kept = sorted(sound, key=lambda reply: order[reply.client])
     places = [order[reply.client] for reply in kept]
-    counted = replace(query, clients=tuple(reply.client for reply in kept), weights=query.weights[places])
-    if not kept:
-        return Admitted(counted, NOTHING, [*excluded, *outsized])
-    replies, short = _shorten(query, _stack(kept, query.wanted), tolerance.multiple)
-    return Admitted(counted, replies, [*excluded, *outsized], shortened=short)
+    return Admitted(query.only(places), _stack(kept, query.wanted) if kept else NOTHING, [*excluded, *outsized])
 
 
 def not_finite(excluded: Exclusion) -> bool:
@@ -132,15 +131,17 @@ def _without(replies: Sequence[Reply], faults: Sequence[str | None]) -> tuple[li
 
 
 def _outsized(query: Query, replies: Sequence[Reply], outsized: float) -> list[str | None]:
-    """Why a reply is too far from the others, if there are at least three and it is."""
-    if len(replies) < 3:
+    """Why a reply is too far from the others, if there are at least three nodes and it is."""
+    homes = dict(zip(query.clients, query.nodes or query.clients, strict=True))
+    nodes = [homes[reply.client] for reply in replies]
+    if len(set(nodes)) < 3:
         return [None] * len(replies)
     losses = [abs(float(reply.loss)) for reply in replies]
-    highest = outsized * max(statistics.median_low(losses), 1.0)
+    highest = outsized * max(float(by_node(torch.tensor(losses, dtype=torch.float64), nodes).median()), 1.0)
     lengths, longest = [0.0] * len(replies), math.inf
     if PARAMS in query.wanted:
         found = lengths_of(query.params, torch.stack([reply.vectors[PARAMS] for reply in replies]))
-        longest = longest_of(found, outsized) if int((found > 0).sum()) > 2 else math.inf
+        longest = longest_of(found, outsized, nodes) if int((by_node(found, nodes) > 0).sum()) > 2 else math.inf
         lengths = found.tolist()
     return [
         f"an update of length {length:.3g}, above {longest:.3g}"
@@ -150,22 +151,6 @@ def _outsized(query: Query, replies: Sequence[Reply], outsized: float) -> list[s
         else None
         for length, loss in zip(lengths, losses, strict=True)
     ]
-
-
-def _shorten(query: Query, replies: Replies, clip: float) -> tuple[Replies, dict[int, float]]:
-    """The replies with models that are not too far from where they started, and the share of each length that is kept.
-
-    What a local step sends in addition is not a model, and stays as it is.
-    """
-    models, shares = dict(replies.vectors), dict[int, float]()
-    for name in (PARAMS, *query.iterates) if PARAMS in models else ():
-        lengths = lengths_of(query.params, models[name])
-        longest = longest_of(lengths, clip)
-        models[name] = shortened(query.params, models[name], lengths, longest)
-        if name == PARAMS:
-            pairs = zip(replies.clients, lengths.tolist(), strict=True)
-            shares = {client: longest / length for client, length in pairs if length > longest}
-    return replace(replies, vectors=models), shares
 
 
 def _fault(query: Query, reply: Reply, caps: Caps) -> str | None:

@@ -10,7 +10,7 @@ An algorithm asks for client work and is told the replies; it never knows where 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cached_property, partial
 from typing import Annotated, Protocol
 
@@ -24,8 +24,10 @@ from wafl.parts.messages import Query, Replies, State, mean_reply, named, owned
 from wafl.parts.schedule import Schedule
 from wafl.parts.server import Server
 from wafl.rounds import reported_losses
+from wafl.rounds.admission import Admitted
 from wafl.rounds.last_rounds import with_mean
 from wafl.rounds.reported_losses import SNAPSHOT
+from wafl.rounds.trust import Trust, per_node
 from wafl.weights import ClientWeights, Round
 
 
@@ -57,11 +59,13 @@ class Algorithm:
         "How many numbers at the end of the parameters are statistics. Their next value is the server's aggregate "
         "of the clients' values, whatever its optimizer does with the rest.",
     ] = 0
+    trust: Annotated[Trust, "How far clients are believed."] = field(default_factory=Trust)
 
     def __post_init__(self) -> None:
         method, objective = self.method, self.method.objective
         method.client_weights.check(self.schedule, len(self.num_examples))
-        method.server.check(self.schedule.cohort or len(self.num_examples))
+        nodes = len(set(self.trust.nodes)) or len(self.num_examples)
+        method.server.check(min(self.schedule.cohort or nodes, nodes))
         method.local.check(method.client_weights)
         others = {**method.local.scalars(), **self.schedule.scalars(0)}
         for name in others.keys() & ({} if objective is None else objective.scalars()):
@@ -75,7 +79,7 @@ class Algorithm:
         scalars = {} if objective is None else {name: float(value) for name, value in objective.scalars().items()}
         if objective is not None and objective.learns:
             scalars = objective.first_scalars(scalars, self.lowest_gamma(params), self.schedule.rounds)
-        weights = method.client_weights.initial(self.num_examples)
+        weights = self.capped(method.client_weights.initial(self.num_examples))
         server, local = method.server.initial_vectors(params), method.local.initial_vectors(params)
         return State(0, params, weights, scalars, {**named("server", server), **named("local", local)})
 
@@ -91,11 +95,29 @@ class Algorithm:
         if asked is not None and place is not None:
             equal = torch.ones(len(asked.clients), dtype=torch.float64)
             sends = () if asked.step else method.local.reports
-            return Query("loss", *here, asked.clients, equal, place, scalars, sends=sends)
+            nodes = self.trust.nodes_of(asked.clients)
+            return Query("loss", *here, asked.clients, equal, place, scalars, sends=sends, nodes=nodes)
         cohort = method.client_weights.draw(state.client_weights, now)
         train = Query("train", *here, cohort.clients, cohort.weights, state.params, scalars)
         iterates = {SNAPSHOT: asked.step} if asked is not None and asked.step else {}
-        return replace(train, vectors=owned("local", state.vectors), iterates=iterates, sends=method.local.sends)
+        nodes, sends = self.trust.nodes_of(cohort.clients), method.local.sends
+        return replace(train, vectors=owned("local", state.vectors), iterates=iterates, sends=sends, nodes=nodes)
+
+    def bound(self, state: State, answer: Admitted) -> Admitted:
+        """The answer to a query as far as it is believed."""
+        rule, objective, train = self.method.client_weights, self.method.objective, answer.query.kind == "train"
+        decides = not train or (rule.learns and rule.loss_query(self._round(state)) is None)
+        learns = train and objective is not None and objective.learns
+        aimed = state.scalars.get("radius", 0.0) ** objective.power if learns and objective is not None else None
+        return self.trust.bound(answer, decides=decides, aimed=aimed)
+
+    def capped(self, weights: Tensor, reported: Sequence[int] | None = None) -> Tensor:
+        """The weights of all clients, none above its share.
+
+        A rule that asks for losses first weighs those that ``reported`` against each other; others weigh everyone.
+        """
+        whole = reported is None or not self.method.client_weights.asks_first
+        return self.trust.capped(weights, range(len(weights)) if whole else reported or ())
 
     def tell(self, state: State, query: Query, replies: Replies) -> State:
         """The state after the replies to a query."""
@@ -104,26 +126,28 @@ class Algorithm:
     def _told(self, state: State, query: Query, replies: Replies) -> State:
         rule, now = self.method.client_weights, self._round(state)
         if query.kind == "loss":
-            return reported_losses.after_losses(rule, self.method.local, state, replies, now)
+            return reported_losses.after_losses(rule, self.method.local, state, replies, now, self.capped)
         counts = float(query.weights.sum()) > 0  # otherwise no client that replied counts
         told = self._trained(state, query, replies) if counts else state
         if SNAPSHOT in told.vectors:
             return told  # the round ends with the losses there
         if rule.loss_query(now) is None:  # the losses came with the models
-            told = reported_losses.with_learned_weights(rule, told, replies, now)
+            told = reported_losses.with_learned_weights(rule, told, replies, now, self.capped)
         return reported_losses.ended(rule, told)
 
     def _trained(self, state: State, query: Query, replies: Replies) -> State:
         """The state after clients have trained: the server combines their models."""
-        method, old, weights = self.method, state.vectors, query.weights
+        method, old = self.method, state.vectors
+        # A server that looks at single models sees one per node, whoever its clients are.
+        weights, models = (query.weights, replies) if method.server.averages else per_node(query, replies)
         aggregate = partial(method.server.aggregate, state.params, weights)
-        params, server = method.server.step(state.params, weights, replies, owned("server", old))
+        params, server = method.server.step(state.params, weights, models, owned("server", old))
         params = reported_losses.damped(method.client_weights, state, query, replies, params, self.num_statistics)
         if self.num_statistics:
-            params = torch.cat([params[: -self.num_statistics], aggregate(replies.params)[-self.num_statistics :]])
+            params = torch.cat([params[: -self.num_statistics], aggregate(models.params)[-self.num_statistics :]])
         local = method.local.tell(owned("local", old), query, replies, state.client_weights[list(replies.clients)])
         scalars = self._learned_scalars(state, params, mean_reply(query, replies.cost))
-        iterates = {name: aggregate(replies.vectors[name]) for name in query.iterates}
+        iterates = {name: aggregate(models.vectors[name]) for name in query.iterates}
         vectors = {**named("server", server), **named("local", local), **iterates, **reported_losses.held_losses(state)}
         return replace(state, params=params, scalars=scalars, vectors=vectors)
 
@@ -140,4 +164,4 @@ class Algorithm:
     @cached_property
     def _most_steps(self) -> int:
         """The local steps of the largest client: found once, because there may be a million clients."""
-        return max(self.schedule.local_work.num_steps([max(self.num_examples)]))
+        return max(self.schedule.local_work.num_steps([self.trust.largest(self.num_examples)]))

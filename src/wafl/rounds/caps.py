@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Literal
 
-from wafl.base.options import Count, Listed, Positive, check_options, frozen
+from wafl.base.options import Count, Listed, Named, Positive, Range, check_options, frozen
 
 MOST_FEATURES = 10**6
 """The most numbers in an example if its shape is not declared."""
+DOUBLE = "double"
+"""The share of a client that may have twice an equal one: 2/n of n, a half of three, and any of fewer."""
+Share = float | Literal["double"]
 
 
 @frozen
@@ -27,16 +32,51 @@ class Caps:
     ] = None
     loss: Annotated[float, Positive(infinite=True), "The largest mean loss of a client."] = math.inf
     cost: Annotated[float, Positive(infinite=True), "The largest mean transport cost of a client."] = math.inf
-    clients_per_node: Annotated[int, Count(), "The most clients of one node."] = 1000
+    clients_per_node: Annotated[
+        int | None, Count(), "The most clients of one node; by default 1 on other machines, and 1000 in a simulation."
+    ] = None
+    node_clients: Annotated[
+        Mapping[str, int] | None,
+        Named(Count()),
+        "The most clients of single nodes, by the fingerprint of the node's key.",
+    ] = None
+    client_share: Annotated[
+        Share | None,
+        Range(0, 1, ": it is a share of all weights", low_open=True, word=DOUBLE),
+        'The largest weight of a client, or of all clients of one node: "double" is twice an equal share, which is the '
+        "default on other machines; 1, the default elsewhere, caps none, and weights of your own are not capped. The "
+        "update of whoever counts for more than an equal share is shortened earlier, in proportion (tolerance.clip).",
+    ] = None
+    sizes: Annotated[
+        Mapping[str, int] | None,
+        Named(Count()),
+        "Training examples of clients whose sizes you know, by name: they count as you say, and are not capped.",
+    ] = None
 
     def __post_init__(self) -> None:
         check_options(self)
         if self.shape is not None:
             object.__setattr__(self, "shape", tuple(self.shape))
 
+    def settled(self, *, remote: bool) -> Caps:
+        """The caps with what is left open decided, for clients on other machines or in a simulation."""
+        share, clients = (DOUBLE, 1) if remote else (1.0, 1000)
+        return replace(self, client_share=self.client_share or share, clients_per_node=self.clients_per_node or clients)
+
+    def fault_of_node(self, clients: int, key: str) -> str | None:
+        """Why a node with this key holds too many clients, if it does, and the line that would allow it."""
+        most = (self.node_clients or {}).get(key, self.clients_per_node or 1)
+        if clients <= most:
+            return None
+        line = f'caps.node_clients = {{"{key}" = {clients}}}' if key else f"caps.clients_per_node = {clients}"
+        return (
+            f"claims {clients} clients, each with a vote, above {most}: if its operator may speak for all of them, "
+            f"write {line}"
+        )
+
     def fault_of_count(self, name: str, claimed: float) -> str | None:
-        """Why a number of examples, tests, classes or clients of a node is too large, if it is."""
-        most, words = getattr(self, name), {"tests": "test examples", "clients_per_node": "clients"}.get(name, name)
+        """Why a number of examples, tests or classes is too large, if it is."""
+        most, words = getattr(self, name), "test examples" if name == "tests" else name
         return None if claimed <= most else f"claims {claimed} {words}, above caps.{name} = {most}"
 
     def fault_of_shape(self, shape: tuple[int, ...]) -> str | None:

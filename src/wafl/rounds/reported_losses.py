@@ -5,6 +5,7 @@ What a round holds for its own end, and what the next one is to know, is in the 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -16,6 +17,8 @@ from wafl.parts.messages import Query, Replies, State, named, owned
 
 SNAPSHOT = "snapshot"
 """The vector at which clients report their loss, if the client weights are learned at a snapshot."""
+Cap = Callable[[Tensor, Sequence[int]], Tensor]
+"""A function of the weights of all clients, and of those that reported: the weights, none above its share."""
 LOSSES, LAST_LOSSES = "losses", "last_losses"
 """What each client reported before this round trains, and before the last: NaN for those that did not report."""
 
@@ -29,9 +32,9 @@ def place_to_report(state: State, asked: LossQuery | None) -> Tensor | None:
     return None if LOSSES in state.vectors else state.params
 
 
-def after_losses(rule: ClientWeights, local: LocalStep, state: State, replies: Replies, now: Round) -> State:
+def after_losses(rule: ClientWeights, local: LocalStep, state: State, replies: Replies, now: Round, cap: Cap) -> State:
     """The state after clients have reported: a round that has a snapshot ends, another holds the losses to its end."""
-    told = with_learned_weights(rule, state, replies, now)
+    told = with_learned_weights(rule, state, replies, now, cap)
     if SNAPSHOT in state.vectors:
         return ended(rule, told)
     asked = list(replies.clients)
@@ -41,13 +44,14 @@ def after_losses(rule: ClientWeights, local: LocalStep, state: State, replies: R
     return replace(told, vectors={**state.vectors, **named("local", vectors), LOSSES: losses})
 
 
-def with_learned_weights(rule: ClientWeights, state: State, replies: Replies, now: Round) -> State:
+def with_learned_weights(rule: ClientWeights, state: State, replies: Replies, now: Round, cap: Cap) -> State:
     """The state with what the rule makes of the client weights and the losses in these replies."""
     last = state.vectors.get(LAST_LOSSES)
     if last is not None:  # clients that have joined since then did not report
         last = torch.cat([last, last.new_full((len(state.client_weights) - len(last),), torch.nan)])
     now = replace(now, last_losses=last)
-    return replace(state, client_weights=rule.learn(state.client_weights, replies.clients, replies.loss, now))
+    learned = rule.learn(state.client_weights, replies.clients, replies.loss, now)
+    return replace(state, client_weights=cap(learned, replies.clients))
 
 
 def held_losses(state: State) -> dict[str, Tensor]:

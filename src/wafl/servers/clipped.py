@@ -28,7 +28,8 @@ class Clipped(Aggregating):
 
     def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
         lengths = lengths_of(params, models)
-        return weighted_mean(weights, shortened(params, models, lengths, longest_of(lengths, self.multiple)))
+        longest = lengths.new_tensor(longest_of(lengths, self.multiple)).expand_as(lengths)
+        return weighted_mean(weights, shortened(params, models, lengths, longest))
 
 
 clipped = maker(Clipped)

@@ -80,6 +80,7 @@ class MetricsFile(Callback):
                 "excluded": record.excluded,
                 "attempts": record.attempts,
                 **({"shortened": record.shortened} if record.shortened else {}),
+                **({"limited": record.limited} if record.limited else {}),
             }
         )
 

@@ -21,6 +21,7 @@ from wafl.objectives.ball.shape import Shape
 from wafl.results.progress import Progress
 from wafl.results.run import Run
 from wafl.rounds.admission import Tolerance
+from wafl.rounds.caps import Caps
 from wafl.studies.folder import StudyFolder
 from wafl.tasks.task import Task
 
@@ -79,6 +80,7 @@ class Remembered:
     roster: Roster
     absent: str = ""
     tolerance: Tolerance | None = None
+    caps: Caps | None = None
     testable: bool = False
 
     @property

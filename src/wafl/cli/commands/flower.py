@@ -137,6 +137,9 @@ def deploy(
         str | None, Option(help="By which nodes reach the server. Default: the certificate's first name.")
     ] = None,
     port: Annotated[int, Option(help="Where nodes reach the server.")] = 8000,
+    listen: Annotated[
+        str, Option(metavar="ADDRESS", help="The server's own address that nodes come to, such as 192.0.2.7.")
+    ] = "127.0.0.1",
     place: Annotated[str, Option(help="The folder on each machine that its files will be in.")] = "/srv/wafl",
     allow_app: Annotated[
         list[str] | None,
@@ -156,10 +159,12 @@ def deploy(
         known = files.hosts()
         if host is not None and host not in known:
             raise ValueError(f"host {host!r} is not in the server's certificate, which is for {', '.join(known)}")
-        deployment = Deployment(files, host or known[0], port, place, tuple(allow_app or ()), any_app)
+        deployment = Deployment(files, host or known[0], port, place, tuple(allow_app or ()), any_app, listen)
         places = write_deployment(folder, deployment, node or files.nodes())
     for machine in places:
         tell(f"Wrote {machine}, to be copied to {place} there")
+    if listen == "127.0.0.1":
+        tell("The proxy listens on 127.0.0.1 alone: nodes on other machines need --listen ADDRESS.")
 
 
 @flower_app.command()

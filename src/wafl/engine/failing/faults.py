@@ -63,8 +63,7 @@ class Faults:
 
 def without(query: Query, missing: Sequence[int]) -> Query:
     """The same query to the other clients only."""
-    places = [place for place, client in enumerate(query.clients) if client not in missing]
-    return replace(query, clients=tuple(query.clients[i] for i in places), weights=query.weights[places])
+    return query.only([place for place, client in enumerate(query.clients) if client not in missing])
 
 
 def spoil(replies: Sequence[Reply], faults: dict[int, str]) -> tuple[list[Reply], list[Exclusion]]:

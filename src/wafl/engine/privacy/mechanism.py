@@ -29,6 +29,7 @@ from wafl.parts.messages import PARAMS, Query
 from wafl.results.progress import Progress
 from wafl.results.run import Run
 from wafl.rounds.admission import Admitted, Tolerance
+from wafl.rounds.caps import Caps
 from wafl.tasks.modes.statistics import FROZEN
 from wafl.tasks.task import Task
 
@@ -113,6 +114,10 @@ class PrivateClients:
     @property
     def tolerance(self) -> Tolerance | None:
         return self.inner.tolerance
+
+    @property
+    def caps(self) -> Caps | None:
+        return None  # they compare clients, and no client may decide how much another counts
 
     @property
     def device(self) -> torch.device:

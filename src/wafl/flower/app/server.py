@@ -143,11 +143,12 @@ class _Narrator(Callback):
         radius = "" if record.achieved_radius is None else f", radius {record.achieved_radius:.4g}"
         left_out = "".join(f"; without {names[client]}: {why}" for client, why in record.excluded)
         shortened = "".join(f"; {names[client]} shortened to {share:.0%}" for client, share in record.shortened)
+        limited = "".join(f"; {names[client]}: {what}" for client, what in record.limited)
         # The first time that something is wrong with a client, its operator should hear of it.
-        strange = {client for client, _ in (*record.excluded, *record.shortened)}
+        strange = {client for client, _ in (*record.excluded, *record.shortened, *record.limited)}
         level = WARNING if strange - self._suspect else INFO
         self._suspect |= strange
-        about = f"{radius}{left_out}{shortened}"
+        about = f"{radius}{left_out}{shortened}{limited}"
         log(level, "%s, round %d: loss %.4f%s", moment.name, record.round, record.loss, about)
 
 

@@ -24,7 +24,8 @@ from wafl.objectives import Wasserstein
 from wafl.objectives.ball.shape import CLIENTS, Shape
 from wafl.parts.lengths import longest_of
 from wafl.rounds.admission import Tolerance
-from wafl.rounds.caps import Caps
+from wafl.rounds.caps import DOUBLE, Caps
+from wafl.rounds.trust import FEW, Shares
 
 
 class WAFL(FedAvg):
@@ -57,8 +58,10 @@ class WAFL(FedAvg):
         space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
         shape: the matrix A of a ground cost ``||A^-1 (x_adv - x)||``, or one number per feature for a diagonal A.
         clip: an update more than this many times as long as the round's median is shortened to that length; of two
-            updates, the longer is compared with the shorter. The default is 3; ``math.inf`` shortens none.
-        caps: the most that a client may claim, a :class:`wafl.Caps`; here its ``examples`` and ``cost`` count.
+            updates, the longer is compared with the shorter. With a radius, a cost counts for at most this many times
+            the round's median. The default is 3; ``math.inf`` limits none.
+        caps: the most that a client may claim, a :class:`wafl.Caps`; here its ``examples``, ``cost`` and
+            ``client_share`` count, the last by default as on nodes: twice an equal share.
         fraction_train: FedAvg's share of nodes that train in a round.
         fraction_evaluate: FedAvg's share of nodes that evaluate in a round.
         min_train_nodes: FedAvg's least number of nodes that train.
@@ -76,7 +79,7 @@ class WAFL(FedAvg):
 
     def __init__(self, **options: Any) -> None:
         own = {name: options.pop(name) for name in options_of(Wasserstein) if name in options}
-        self.clip = Tolerance(clip=options.pop("clip", None)).remote().multiple
+        self.clip = Tolerance(clip=options.pop("clip", None)).settled(remote=True).multiple
         self.caps = options.pop("caps", Caps())
         super().__init__(**options)
         self.objective = Wasserstein(**own)
@@ -106,7 +109,7 @@ class WAFL(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         replies = list(replies)
-        counted = self._shortened(self._usable(replies))
+        counted = self._believed(self._usable(replies))
         arrays, metrics = super().aggregate_train(server_round, [*counted, *filter(Message.has_error, replies)])
         self._rounds_asked += arrays is not None or self.fraction_train > 0
         if arrays is None or metrics is None:
@@ -190,13 +193,30 @@ class WAFL(FedAvg):
             return f"metric {COST}={cost} must be a number, at least 0: the client must return wafl.flower.train(...)"
         return self.caps.fault_of_count("examples", weight) or self.caps.fault_of_numbers(0.0, cost)
 
-    def _shortened(self, replies: list[Message]) -> list[Message]:
-        """The replies, with updates shortened that are much longer than the round's median."""
+    def _believed(self, replies: list[Message]) -> list[Message]:
+        """The replies as far as they are believed: with weights, costs and updates within what is usual."""
+        if not replies:
+            return replies
+        metrics = [next(iter(reply.content.metric_records.values())) for reply in replies]
+        claimed, costs = (
+            torch.tensor([float(cast(float, each[key])) for each in metrics], dtype=torch.float64)
+            for key in (self.weighted_by_key, COST)
+        )
+        share, aimed = self.caps.client_share or DOUBLE, (self.radius or 0.0) ** self.objective.power
+        weights = Shares.of(claimed, share).capped(claimed)
+        reach = Shares.of(weights, share).reach
+        most = self.clip * (float(costs.median()) or aimed) if len(replies) >= FEW and aimed else math.inf
+        for key, old, new in ((self.weighted_by_key, claimed, weights), (COST, costs, costs.clamp_max(most))):
+            for reply, each, before, after in zip(replies, metrics, old.tolist(), new.tolist(), strict=True):
+                each[key] = each[key] if before == after else after
+                if after < before:
+                    what = "\t> The %s of node %d, %.3g, counts as %.3g"
+                    log(WARNING, what, key, reply.metadata.src_node_id, before, after)
         updates = [_updates(next(iter(reply.content.array_records.values())), self._sent) for reply in replies]
         squares = [sum(float((part**2).sum()) for part in each.values()) for each in updates]
         lengths = torch.tensor(squares, dtype=torch.float64).sqrt()
-        longest = longest_of(lengths, self.clip)
-        for reply, update, length in zip(replies, updates, lengths.tolist(), strict=True):
+        most_of = (reach * longest_of(lengths, self.clip)).tolist()
+        for reply, update, length, longest in zip(replies, updates, lengths.tolist(), most_of, strict=True):
             if length > longest:
                 share = longest / length
                 log(WARNING, "\t> Shortened the update of node %d to %.3g%%", reply.metadata.src_node_id, 100 * share)

@@ -66,6 +66,7 @@ def trial_experiment() -> Experiment:
         "schedule": {"rounds": 20, "local_epochs": 2},
         "methods": [{"method": name, **CHOSEN[name]} for name in ("FedAvg", "WAFL")],
         "attack": {"epsilon": 0.15, "step_size": 0.01},
+        "caps": {"clients_per_node": 1000, "client_share": 1.0},  # the nodes of a trial are yours
     }
     return parse_experiment(content, "the trial")
 

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from ipaddress import ip_address
 from pathlib import Path
 
 from wafl.base.errors import FolderError
@@ -47,7 +48,8 @@ class Deployment:
     """A federation to deploy: its certificates, and the host and port by which nodes reach the server.
 
     ``place`` is the folder on every machine that its files are copied to. ``allowed`` are digests of the apps that
-    nodes run; ``any_app`` instead lets them run all.
+    nodes run; ``any_app`` instead lets them run all. ``listen`` is the server's own address that nodes come to:
+    unless it is given, the proxy is reached from its own machine alone.
     """
 
     certificates: Certificates
@@ -56,11 +58,13 @@ class Deployment:
     place: str = PLACE
     allowed: tuple[str, ...] = ()
     any_app: bool = False
+    listen: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
         if not 1 <= self.port <= 65535 or self.port in (CONTROL_PORT, HEALTH_PORT):
             used = f"{CONTROL_PORT} and {HEALTH_PORT}, which the SuperLink uses"
             raise ValueError(f"port is {self.port}: give 1 to 65535, except {used}")
+        ip_address(self.listen)
         if not SAFE_PATH.fullmatch(self.place):
             raise ValueError(f"place {self.place!r}: give an absolute path of letters, digits, '.', '_', '-' and '/'")
         if self.any_app == bool(self.allowed):
@@ -73,10 +77,11 @@ class Deployment:
         container = f"https://localhost:{CONTROL_PORT}/health"
         trust = ", context=ssl.create_default_context(cafile='/etc/wafl/ca.crt')"
         return {
-            "nginx.conf": proxy_config(f"{self.port}", f"127.0.0.1:{CONTROL_PORT}"),
+            "nginx.conf": proxy_config(f"{self._door}:{self.port}", f"127.0.0.1:{CONTROL_PORT}"),
+            "container-nginx.conf": proxy_config(f"{self.port}", f"127.0.0.1:{CONTROL_PORT}"),  # Docker has the door
             "superlink.service": self._fill("superlink.service", environment=_units()),
             "proxy.service": self._fill("proxy.service", nginx=NGINX),
-            "config.toml": self._fill("config.toml", ca=f"{self.place}/ca.crt"),
+            "config.toml": self._fill("config.toml", ca="ca.crt"),
             "compose.yaml": self._fill("server-compose.yaml", environment=_yaml(), health=_health(container, trust)),
             "state/config.toml": self._fill("config.toml", ca="/etc/wafl/ca.crt"),
             "Dockerfile": self._fill("Dockerfile"),
@@ -91,6 +96,10 @@ class Deployment:
             "Dockerfile": self._fill("Dockerfile"),
         }
 
+    @property
+    def _door(self) -> str:
+        return f"[{self.listen}]" if ":" in self.listen else self.listen
+
     def _fill(self, template: str, **values: str) -> str:
         from wafl import __version__
 
@@ -100,6 +109,7 @@ class Deployment:
             "health_port": str(HEALTH_PORT),
             "node_health_port": str(NODE_HEALTH_PORT),
             "host": self.host,
+            "door": self._door,
             "place": self.place.rstrip("/"),
             "port": str(self.port),
             "restart": str(RESTART),

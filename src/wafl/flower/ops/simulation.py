@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:
     write_app(place / "app", _for_everyone(experiment), None if source is None else Path(source), with_data=True)
     if read_roster(folder.path) is None:  # so that the server knows whom to wait for, and whom it misses
         write_roster(folder.path, roster)
-    pending = [entry.name for entry in study.pending()]
+    told = _Told(study, show)
     own = {"WAFL_STATE": str(folder.checkpoint.resolve() / "nodes"), INSTALLED: "1"}
     with stopped_by_signals(), Loopback(place, simulation=True, environment=own) as loopback:
         flower_run = loopback.submit(
@@ -56,10 +56,10 @@ def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:
             {"num-supernodes": nodes, "client-resources-num-cpus": 1},
         )
         while not flower_run.done():
-            _report(study, pending, show)
+            told.report()
             time.sleep(PAUSE)
         status = flower_run.wait(60.0)
-        _report(study, pending, show)
+        told.report()
         if status != "finished:completed":
             said = [line for line in flower_run.log().splitlines() if "Error: " in line]
             why = said[-1].partition("Error: ")[2] if said else f"see {place}"
@@ -78,12 +78,24 @@ def _for_everyone(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"flower": flower.model_copy(update=changed), "tolerance": tolerance})
 
 
-def _report(study: Study, methods: Sequence[str], show: Show | None) -> None:
-    """Show how many rounds of each method are done, by the lines of the metrics."""
-    if show is None or not study.folder.metrics.exists():
-        return
-    lines = study.folder.metrics.read_text().splitlines()
-    for name in methods:
-        done = sum(f'{{"method": "{name}"' in line for line in lines)
-        if done:
-            show(name, done)
+class _Told:
+    """How many rounds of each method are done, by the lines of the metrics, each of which is read once."""
+
+    def __init__(self, study: Study, show: Show | None) -> None:
+        self._metrics, self._show = study.folder.metrics, show
+        self._done, self._read = dict.fromkeys((entry.name for entry in study.pending()), 0), 0
+
+    def report(self) -> None:
+        if self._show is None or not self._metrics.exists():
+            return
+        if self._metrics.stat().st_size < self._read:  # a resumed study takes back what its checkpoint does not have
+            self._done, self._read = dict.fromkeys(self._done, 0), 0
+        with self._metrics.open("rb") as file:
+            file.seek(self._read)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for name in self._done:
+            self._done[name] += whole.count(f'{{"method": "{name}"'.encode())
+            if self._done[name]:
+                self._show(name, self._done[name])

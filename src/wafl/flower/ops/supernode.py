@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from inspect import signature
 from logging import ERROR, WARNING, getLogger
@@ -16,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from flwr.app import Error, Message
-from flwr.common.constant import ISOLATION_MODE_SUBPROCESS, ErrorCode
+from flwr.common.constant import ISOLATION_MODE_PROCESS, ISOLATION_MODE_SUBPROCESS, ErrorCode
 from flwr.supercore.constant import HTTP_SERVER_SHUTDOWN_TIMEOUT, TaskType
 from flwr.supercore.exit import add_exit_handler
 from flwr.supercore.fab import Fab
@@ -40,7 +41,7 @@ from wafl.flower.ops.guard import Guard, RefusedError
 log = getLogger("flwr").log
 KNOWN = ("1.41.", "1.42.")
 """Versions of Flower whose SuperNode is known to ask its state for every task."""
-NO_TASK = 0
+NO_TASK, PAUSE = 0, 5.0
 
 
 class GuardedState(InMemoryNodeState):
@@ -138,4 +139,10 @@ def _start(config: SuperNodeLifespanConfig, states: NodeStateFactory) -> None:
     known = signature(start_client_internal).parameters
     options = {name: value for name, value in vars(config).items() if name in known}
     host = f"[{config.host}]" if ":" in config.host else config.host
-    start_client_internal(state_factory=states, runtime_api_address=f"{host}:{config.port}", **options)
+    while True:
+        start_client_internal(state_factory=states, runtime_api_address=f"{host}:{config.port}", **options)
+        # It returns only if it could not read what the SuperLink sent, such as an app that is no archive.
+        log(ERROR, "The SuperLink sent something that cannot be read: this node connects again in %g s", PAUSE)
+        time.sleep(PAUSE)
+        # The process that runs apps, and the one that answers for this node's health, are there already.
+        options |= {"isolation": ISOLATION_MODE_PROCESS, "health_server_address": None}

@@ -18,10 +18,11 @@ from wafl.engine.clients import Roster
 from wafl.flower.node.hello import Hello
 from wafl.flower.node.refusals import signature
 from wafl.flower.server.exchange import POLL, Post, Sent
-from wafl.flower.server.name_owners import dominating, owned, too_many
+from wafl.flower.server.name_owners import capped, owned, too_many
 from wafl.flower.wire.logs import log
 from wafl.flower.wire.values import WireError, config_only
 from wafl.rounds.caps import Caps
+from wafl.rounds.trust import FEW
 
 OFTEN = 0.5
 """Seconds between two looks for nodes."""
@@ -90,9 +91,12 @@ class Census:
         self.absent = "" if here >= settings.nodes else f"{here} of {settings.nodes} nodes are here{self._missing()}"
         if self.absent:
             log(WARNING, "missing: %s", self.absent)
-        said = dominating("training examples", self.roster.names, self.roster.num_examples)
-        if said is not None:
-            log(WARNING, "%s", said)
+        if self._caps.client_share != 1.0:
+            for node in [node for node, hello in self._present.items() if len(hello.names) > 1]:
+                count = len(self._present[node].names)
+                log(WARNING, "%s holds %d clients, and its operator speaks for all of them", self.label(node), count)
+            if here < FEW:
+                log(WARNING, "of %d nodes any may decide the model: no weight is capped with fewer than %d", here, FEW)
         return self.roster
 
     def _missing(self) -> str:
@@ -190,7 +194,7 @@ class Census:
         """The node without clients that claim too many examples; refuses one that itself claims too much."""
         caps = self._caps
         fault = (
-            caps.fault_of_count("clients_per_node", len(hello.names))
+            caps.fault_of_node(len(self._names_of(node, hello)), self._keys.get(node, ""))
             or caps.fault_of_count("classes", hello.outputs)
             or caps.fault_of_shape(hello.shape)
         )
@@ -202,6 +206,17 @@ class Census:
         if len(faults) == len(hello.names):
             raise WireError("none of its clients is within the caps")
         return hello.without(faults)
+
+    def _names_of(self, node: int, hello: Hello) -> set[str]:
+        """The clients that a node brings, and all that others with its key have brought, now or before."""
+        key, own = self._keys.get(node), set(hello.names)
+        if key:
+            owners = {} if self._roster is None else self._roster.owners
+            own |= {name for name, owner in owners.items() if owner == key}
+            own |= {
+                name for other, said in self._present.items() if self._keys.get(other) == key for name in said.names
+            }
+        return own
 
     def _check_names(self, node: int, hello: Hello) -> None:
         """Log which clients are another node's; refuse a node if all of them belong to another key."""
@@ -243,20 +258,24 @@ class Census:
         """Add new clients to the end of the roster."""
         known, homes = self._roster, self.homes()
         names = _everyone(known)
-        found: list[tuple[int, str, int]] = []
+        declared, found = self._caps.sizes or {}, list[tuple[int, str, int, str]]()
         for name, node in homes.items():
             if name not in names:
                 hello = self._present[node]
                 place = hello.names.index(name)
                 number = -1 if hello.numbers is None else hello.numbers[place]
-                found.append((number, name, 0 if hello.sizes is None else hello.sizes[place]))
+                size = 0 if hello.sizes is None else declared.get(name, hello.sizes[place])
+                found.append((number, name, size, self._keys.get(node) or str(node)))
         if not found or (known is not None and self._closed):
             return
         order = sorted(found)
-        fresh, sizes = tuple(name for _, name, _ in order), tuple(size for _, _, size in order)
+        _, fresh, sizes, nodes = zip(*order, strict=True)
         if known is not None:
             log(INFO, "new clients: %s", some(fresh))
-            roster = replace(known, names=known.names + fresh, num_examples=known.num_examples + sizes)
+            before = known.nodes or tuple(known.owners.get(name, name) for name in known.names)
+            roster = replace(
+                known, names=known.names + fresh, num_examples=known.num_examples + sizes, nodes=before + nodes
+            )
         else:
             hellos = list(self._present.values())
             first, classes = hellos[0], max(hello.classes for hello in hellos)
@@ -271,12 +290,16 @@ class Census:
                 first.bounds,
                 intake=Intake(_common_labels(hellos, classes)),
                 unseen=tuple(fresh[place] for place in unseen),
+                nodes=tuple(nodes[place] for place in seen),
             )
             if roster.unseen:
                 log(INFO, "never train: %s", some(roster.unseen))
         everyone = _everyone(roster)
         homes = {name: node for name, node in homes.items() if name in everyone}
-        roster = replace(roster, owners=owned(roster.owners, homes, self._keys))
+        owners = owned(roster.owners, homes, self._keys)
+        roster = replace(roster, owners=owners, capped=capped(self._caps, roster, roster.num_examples))
+        for name in roster.capped:
+            log(WARNING, "%s claims a larger share of all examples than a client may have: it counts for less", name)
         if self._on_roster is not None:
             self._on_roster(roster)
         self._roster = roster

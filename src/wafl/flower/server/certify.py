@@ -24,6 +24,7 @@ from wafl.flower.node.work import Part
 from wafl.flower.server.exchange import Post
 from wafl.flower.server.find_clients import Finder
 from wafl.flower.server.grid import GridClients
+from wafl.flower.server.name_owners import capped
 from wafl.flower.wire.logs import log
 from wafl.flower.wire.run_config import from_run_config
 from wafl.objectives import Objective
@@ -94,7 +95,8 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
     if confidence:
         domain = Domain(roster.input_shape, roster.bounds, roster.num_classes)
         found = beyond(found, training, test, domain, confidence)
-    write_whole(folder / "certificates.json", json.dumps(found.to_json(), indent=1).encode())
+    held = capped(clients.caps, roster, weights.tolist())
+    write_whole(folder / "certificates.json", json.dumps({**found.to_json(), "capped": held}, indent=1).encode())
     log(INFO, "\n%s\nwritten to %s", found, (folder / "certificates.json").resolve())
 
 

@@ -40,7 +40,7 @@ class Finder:
         rules = [entry.method.client_weights for entry in entries]
         shaped = any(spec.asks_shape for runs in specs.values() for spec in runs)  # by those who are here at first
         closed = shaped or any(rule.closed for rule in rules)
-        data, caps = experiment.data, experiment.caps
+        data, caps = experiment.data, experiment.caps.settled(remote=True)
         unseen = None if data.unseen is None else (data.unseen, data.unseen_seed)
         census = Census(self._post, experiment.flower, with_sizes, self._known, self._keep, closed, caps, unseen)
         census.gather()

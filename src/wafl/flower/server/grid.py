@@ -77,7 +77,7 @@ class GridClients:
     ) -> None:
         self._post, self._census, self._settings = post, census, settings
         self._inquiry = Inquiry(post, census, settings, tolerance.attempts)
-        self._caps = caps
+        self.caps = caps
         self.tolerance, self._entries, self._training, self._horizon = tolerance, entries, training, horizon
         self._attacks, self._clip_norm = attacks, clip_norm
         self._tested: tuple[tuple[str, int], dict[int, tuple[Tested, Tested]]] | None = None
@@ -89,8 +89,8 @@ class GridClients:
         roster = self._census.roster
         if self._only is None:
             return roster
-        names, sizes = (tuple(each[client] for client in self._only) for each in (roster.names, roster.num_examples))
-        return replace(roster, names=names, num_examples=sizes)
+        parts = [name for name in ("names", "num_examples", "nodes") if getattr(roster, name)]
+        return replace(roster, **{name: tuple(getattr(roster, name)[at] for at in self._only) for name in parts})
 
     def nodes(self) -> dict[int, tuple[str, list[str]]]:
         """The nodes that take part now: what each is called, and its clients."""
@@ -108,7 +108,7 @@ class GridClients:
         features, outputs = math.prod(roster.input_shape), roster.num_outputs
         parts = self._inquiry.ask_all("query.means", names, lambda who, at: MeansQuery(who, at, outputs, features))
         found = joined([part for _, part in parts])
-        for name, why in too_many(self._caps, "examples", names, found.sizes(len(names))).items():
+        for name, why in too_many(self.caps, "examples", names, found.sizes(len(names))).items():
             raise ConfigError(f"the class means of {name} cannot be right: it {why}")
         return shape_of_means(found)
 
@@ -119,7 +119,7 @@ class GridClients:
         for numbers, part in self._inquiry.ask_all("query.spread", names, lambda chosen, _: SpreadQuery(chosen)):
             found.update(zip(numbers, part, strict=True))
         sums, sizes = zip(*(found[number] for number in range(len(names))), strict=True)
-        for name, why in too_many(self._caps, "examples", names, sizes).items():
+        for name, why in too_many(self.caps, "examples", names, sizes).items():
             raise ConfigError(f"the spread of {name} cannot be right: it {why}")
         return root_mean_square(sums, sizes)
 
@@ -153,7 +153,7 @@ class GridClients:
         entry, after = self._candidates or (self._entry(specs), 0)
         shaped = self._candidates is None and self._entries[entry][place].asks_shape
         ask = partial(self._ask_nodes, entry, first.needs_sizes, self._shape.matrix if shaped else None)
-        return Later(Tolerant(Nodes(ask), self.tolerance, self._caps), after)
+        return Later(Tolerant(Nodes(ask), self.tolerance, self.caps), after)
 
     def _entry(self, specs: Mapping[int, Spec]) -> str:
         """The name by which nodes know these runs."""
@@ -247,7 +247,7 @@ class GridClients:
         for numbers, replies in self._inquiry.ask_all("evaluate.test", names, query, some=present):
             found.update(zip(numbers, replies, strict=True))
         sizes = {names[number]: clean.num_examples for number, (clean, _) in found.items()}
-        caps, kind = self._caps, "tests" if part == "test" else "examples"
+        caps, kind = self.caps, "tests" if part == "test" else "examples"
         if part == "all":
             caps = replace(caps, examples=caps.examples + caps.tests)
         faults = too_many(caps, kind, list(sizes), list(sizes.values()))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
+from wafl.engine.clients import Roster, trust_in
 from wafl.rounds.caps import Caps
 
 MOST = 0.5
@@ -20,6 +23,14 @@ def too_many(caps: Caps, kind: str, names: Sequence[str], claimed: Sequence[int]
     """The clients that claim more examples or tests than the caps allow, and what they claim."""
     faults = {name: caps.fault_of_count(kind, count) for name, count in zip(names, claimed, strict=True)}
     return {name: fault for name, fault in faults.items() if fault is not None}
+
+
+def capped(caps: Caps, roster: Roster, weights: Sequence[float]) -> tuple[str, ...]:
+    """The clients whose weights reach or exceed what a client may count for."""
+    if not sum(weights) > 0:
+        return ()
+    shares = trust_in(roster, None, caps).shares(torch.tensor(weights, dtype=torch.float64), range(len(weights)))
+    return tuple(name for name, held in zip(roster.names, shares.at_most.tolist(), strict=True) if held)
 
 
 def dominating(kind: str, names: Sequence[str], claimed: Sequence[int]) -> str | None:

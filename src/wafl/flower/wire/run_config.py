@@ -30,10 +30,12 @@ def to_run_config(experiment: Experiment) -> dict[str, Any]:
 
     So are tables among the options of your own methods and parts, and text that could be mistaken for one of these.
     What the schedule leaves out is an empty string, so that it can be set when a Flower run is started; the tolerance
-    is always written for the same reason.
+    and the caps are always written for the same reason. Nodes of a simulation are believed: they are ours.
     """
-    tolerance = (experiment.tolerance or Tolerance()).remote()
-    experiment = experiment.model_copy(update={"tolerance": tolerance})
+    remote = experiment.engine != "flower-sim"
+    tolerance = (experiment.tolerance or Tolerance()).settled(remote=remote)
+    caps = experiment.caps.settled(remote=remote)
+    experiment = experiment.model_copy(update={"tolerance": tolerance, "caps": caps})
     content = experiment.model_dump(exclude_none=True, exclude={"engine"})
     methods: dict[str, Any] = {}
     for table, method in zip(experiment.methods, content.pop("methods"), strict=True):
@@ -42,10 +44,13 @@ def to_run_config(experiment: Experiment) -> dict[str, Any]:
         while key in methods:
             key += "-"
         methods[key] = method
-    if experiment.engine == "flower-sim":  # simulated nodes have new keys each time
+    if not remote:  # simulated nodes have new keys each time
         content["flower"]["names_by_key"] = False
     content["schedule"] = {**dict.fromkeys(Schedule.model_fields, ""), **content["schedule"]}
-    return {**OWN, **_plain(content), "methods": {name: _plain(method) for name, method in methods.items()}}
+    plain = _plain(content)
+    # In one piece: the names of clients may have dots.
+    plain["caps"] |= {name: _inline(value) for name, value in content["caps"].items() if isinstance(value, Mapping)}
+    return {**OWN, **plain, "methods": {name: _plain(method) for name, method in methods.items()}}
 
 
 def from_run_config(values: Mapping[str, Any]) -> Experiment:
