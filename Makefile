@@ -83,10 +83,11 @@ test-lowest:
 		--ignore=tests/cli/test_flower.py --ignore=tests/test_examples.py --ignore=tests/flower_matrix.py \
 		--ignore-glob='tests/oracles/flower*'
 
-# Built, installed with what it declares and nothing else, and run.
+# Built, with its bill of materials; installed with what it declares and nothing else, and run.
 wheel: .venv/installed-dev
 	rm -rf dist
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist . > /dev/null
+	$(BIN)/python tools/sbom.py dist/*.whl
 	$(BIN)/python tools/wheel_environment.py .venv-wheel dist/*.whl
 	cd .venv-wheel && bin/wafl run --method wafl --rounds 1 --seeds 1 > /dev/null && bin/wafl theory runs/digits > /dev/null
 	cd .venv-wheel && bin/wafl reproduce tab-partitions --scale smoke > /dev/null
