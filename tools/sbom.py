@@ -38,7 +38,7 @@ def main(wheel: Path) -> Path:
 
 
 def _described(found: Distribution) -> dict[str, Any]:
-    terms = found.metadata.get("License-Expression")
+    terms = found.metadata.json.get("license_expression")
     known = {} if terms is None else {"licenses": [{"expression": terms}]}
     return {**_component(found.name, found.version), **known}
 

@@ -65,7 +65,8 @@ def _judged(
         return []
     values = np.full((len(judges), len(radii := candidates(spread, estimator.norm, x.shape[1]))), np.nan)
     for place, radius in enumerate(radii):
-        model = clone(estimator).set_params(radius=radius, tol=max(estimator.tol, CRUDE))
+        model: Any = clone(estimator)
+        model.set_params(radius=radius, tol=max(estimator.tol, CRUDE))
         if not tuple(estimator.hidden):
             model.set_params(max_iter=FEW_STEPS)
         with suppress(DivergedError, UnboundedError), warnings.catch_warnings():

@@ -115,7 +115,7 @@ class WassersteinEstimator(BaseEstimator):
             confidence: the probability with which each statement holds.
         """
         check_is_fitted(self)
-        x = validate_data(self, X, reset=False, dtype=np.float64, order="C")
+        x: Any = validate_data(self, X, reset=False, dtype=np.float64, order="C")
         unseen = _federation(x, self._targets(y), groups, self._num_classes)
         if known := set(unseen.names) & set(self.clients_.names):
             raise ValueError(f"group {min(known)} has trained: pass groups that did not")
@@ -178,7 +178,7 @@ class WassersteinEstimator(BaseEstimator):
     def _outputs(self, X: Any) -> Array:  # noqa: N803
         """The model's outputs, ``[n, K]``."""
         check_is_fitted(self)
-        x = validate_data(self, X, reset=False, dtype=np.float64, order="C")
+        x: Any = validate_data(self, X, reset=False, dtype=np.float64, order="C")
         with torch.no_grad():
             return self.model_(torch.tensor(x)).numpy()
 
@@ -217,7 +217,8 @@ class WassersteinClassifier(ClassifierMixin, WassersteinEstimator):
             y: their labels, of any type.
             groups: whose example each is, for ``radius="auto"`` and :meth:`next_client`; by default one client's.
         """
-        x, labels = validate_data(self, X, y, dtype=np.float64, order="C")
+        valid: Any = validate_data(self, X, y, dtype=np.float64, order="C")
+        x, labels = valid
         check_classification_targets(labels)
         self.classes_, y = np.unique(labels, return_inverse=True)
         self._num_classes = len(self.classes_)
@@ -280,7 +281,8 @@ class WassersteinRegressor(RegressorMixin, WassersteinEstimator):
         """
         if self.power == 1:
             raise ValueError("power=1: the worst squared error in the ball of W_1 is infinite; use power=2")
-        x, targets = validate_data(self, X, y, dtype=np.float64, order="C", y_numeric=True)
+        valid: Any = validate_data(self, X, y, dtype=np.float64, order="C", y_numeric=True)
+        x, targets = valid
         return self._fit(x, targets.astype(np.float64), groups)
 
     def predict(self, X: Any) -> Array:  # noqa: N803

@@ -105,13 +105,13 @@ class Classification:
 
     def _worst_moves(self, weight: Array, outputs: Array, gamma: float) -> tuple[Array, Array, Array, Array]:
         """phi_gamma of each example, the gradient of its loss in the outputs, its move, and what that costs."""
-        best = self._climbed(weight, outputs, self._y, gamma, 0)
+        best: tuple[Array, ...] = self._climbed(weight, outputs, self._y, gamma, 0)
         for turn in range(1, self._classes if math.isfinite(self._ball.label_cost) else 1):
             toll = self._ball.label_cost
             other = self._climbed(weight, outputs, (self._y + turn) % self._classes, gamma, turn)
             other = (other[0] - gamma * toll, *other[1:3], other[3] + toll)
             best = _larger(best, other)
-        return best
+        return best[0], best[1], best[2], best[3]
 
     def _climbed(
         self, weight: Array, outputs: Array, labels: Array, gamma: float, turn: int
