@@ -83,10 +83,11 @@ test-lowest:
 		--ignore=tests/cli/test_flower.py --ignore=tests/test_examples.py --ignore=tests/flower_matrix.py \
 		--ignore-glob='tests/oracles/flower*'
 
-# Built, installed with what it declares and nothing else, and run.
+# Built, with its bill of materials; installed with what it declares and nothing else, and run.
 wheel: .venv/installed-dev
 	rm -rf dist
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist . > /dev/null
+	$(BIN)/python tools/sbom.py dist/*.whl
 	$(BIN)/python tools/wheel_environment.py .venv-wheel dist/*.whl
 	cd .venv-wheel && bin/wafl run --method wafl --rounds 1 --seeds 1 > /dev/null && bin/wafl theory runs/digits > /dev/null
 	cd .venv-wheel && bin/wafl reproduce tab-partitions --scale smoke > /dev/null
@@ -121,9 +122,9 @@ hooks: .venv/installed-dev
 	$(BIN)/$(PIP) --no-build-isolation -c constraints.txt -e '.[dev]'
 	touch .venv/installed $@
 
-# Peers, natural data and what drives a browser: half a gigabyte that only the longer checks need.
+# Peers, natural data, polars and what drives a browser: half a gigabyte that only the longer checks need.
 .venv/installed-full: .venv/installed-dev
-	$(BIN)/$(PIP) -c constraints.txt -e '.[natural,peers]' playwright
+	$(BIN)/$(PIP) -c constraints.txt -e '.[natural,peers]' playwright polars
 	touch $@
 
 clean:

@@ -86,3 +86,19 @@ def test_a_missing_package_is_one_line_with_the_extra_that_installs_it(
     with pytest.raises(ValueError, match=rf"needs the package {module}: pip install 'wafl-learn\[{extra}\]'$") as error:
         work(tmp_path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.processes
+def test_where_a_namesake_is_installed_importing_says_which_files_are_whose(tmp_path: Path) -> None:
+    (tmp_path / "wafl").symlink_to(Path(wafl.__file__).parent)
+    for name, files in {"wafl-0.1.4": ["config.py", "fit.py"], "wafl_learn-0.1.0": ["__init__.py", "fit.py"]}.items():
+        folder = tmp_path / f"{name}.dist-info"
+        folder.mkdir()
+        called, version = name.replace("_", "-").rsplit("-", 1)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {called}\nVersion: {version}\n")
+        (folder / "RECORD").write_text("".join(f"wafl/{file},,\n" for file in files))
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import wafl"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert "Files of wafl: wafl/config.py; of both" in done.stderr
+    assert "overwritten the other: wafl/fit.py." in done.stderr
+    assert "pip uninstall wafl wafl-learn" in done.stderr

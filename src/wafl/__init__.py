@@ -3,8 +3,18 @@
 ``__init__.pyi`` lists the public names. Each is imported when it is first used, so `wafl --help` loads no torch.
 """
 
+import os as _os
+
 from lazy_loader import attach_stub as _attach_stub
 
 __version__ = "0.1.0"
 
 __getattr__, __dir__, __all__ = _attach_stub(__name__, __file__)
+
+_site = _os.path.dirname(_os.path.dirname(_os.path.abspath(__file__)))
+if any(name.startswith("wafl-") and name.endswith(".dist-info") for name in _os.listdir(_site)):
+    from pathlib import Path as _Path
+
+    from wafl.base.namesake import warn_of_namesake as _warn_of_namesake
+
+    _warn_of_namesake(_Path(_site))

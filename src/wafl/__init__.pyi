@@ -7,6 +7,7 @@ from . import models as models
 from . import objectives as objectives
 from . import servers as servers
 from . import shifts as shifts
+from . import sklearn as sklearn
 from . import theory as theory
 from . import weights as weights
 from .attacks import FGSM as FGSM

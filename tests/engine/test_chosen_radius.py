@@ -91,7 +91,7 @@ def test_candidates_are_parts_of_the_spread_of_a_client_and_follow_the_unit(clie
     def tried(scale: float, norm: float = 2) -> list[float]:
         pairs = [(scale * x, y) for x, y in map(clients.train.of, range(8))]
         here = Embedded(wafl.Federation.from_arrays(pairs, test_fraction=0), torch.device("cpu"))
-        return chosen_radius._candidates(here.spread(), norm, 5)
+        return chosen_radius.candidates(here.spread(), norm, 5)
 
     deviations = [(x - x.mean(0)).square().sum(1) for x, _ in map(clients.train.of, range(8))]
     spread = math.sqrt(torch.cat(deviations).double().mean())

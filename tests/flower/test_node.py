@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
+from flwr.cli.app_cmd.publish import _collect_file_paths, _validate_files
 from flwr.cli.config_utils import load_and_validate
 from flwr.clientapp.mod import fixedclipping_mod
 from flwr.common.config import flatten_dict, get_fused_config_from_dir, parse_config_args
@@ -437,7 +439,12 @@ def test_the_servers_own_keys_are_not_part_of_the_experiment() -> None:
 def test_flower_accepts_the_app(name: str, tmp_path: Path) -> None:
     experiment = parse_experiment({"methods": METHODS, "name": name, **SECTIONS}, "here")
     files = write_app(tmp_path / "app", experiment)
-    assert files == [tmp_path / "app" / "pyproject.toml"]
+    assert [file.name for file in files] == ["pyproject.toml", "LICENSE", "README.md"]
+    with catch_warnings():
+        simplefilter("ignore", DeprecationWarning)  # of pathspec, which flwr calls by an old name
+        published = _collect_file_paths(tmp_path / "app")  # what `flwr app publish` would send to Flower's hub
+    _validate_files(published)
+    assert {file.name for file in published} == {"pyproject.toml", "LICENSE", "README.md"}
     content, warnings = load_and_validate(files[0], check_module=True)
     assert warnings == []
     assert content["tool"]["flwr"]["app"]["components"] == {"serverapp": SERVER, "clientapp": CLIENT}
@@ -474,7 +481,9 @@ def test_modules_of_models_methods_and_parts_are_copied_into_the_app_and_those_o
     experiment = parse_experiment(described, "here")
     files = write_app(tmp_path / "app", experiment, tmp_path)
     copied = {file.name for file in files}
-    assert copied == {"mine.py", "nets.py", "pyproject.toml", "rules.py", "servers.py", "steps.py"}
+    assert copied - {"LICENSE", "README.md"} == {
+        "mine.py", "nets.py", "pyproject.toml", "rules.py", "servers.py", "steps.py",
+    }  # fmt: skip
     load_and_validate(files[0], check_module=True)
     simulated = write_app(tmp_path / "simulated", experiment, tmp_path, with_data=True)
     assert "data.py" in {file.name for file in simulated}

@@ -72,7 +72,7 @@ def check_undecided(trainer: Trainer, specs: Sequence[Spec]) -> None:
                 f"radius='auto' leaves clients out and needs at least {FEWEST} of them, not {len(sizes)}: give a number"
             )
         try:
-            for half in _halves(len(sizes), spec.schedule.seed):
+            for half in halves(len(sizes), spec.schedule.seed):
                 spec.method.client_weights.initial([sizes[client] for client in half])
         except ValueError as error:
             raise ValueError(f"radius='auto' leaves clients out: {error}; or give the radius as a number") from error
@@ -83,11 +83,11 @@ def choose_radius(trainer: Trainer, place: int, spec: Spec) -> ChosenRadius:
     clients, objective, roster = trainer.clients, spec.method.objective, trainer.clients.roster
     assert isinstance(clients, Divisible)
     assert objective is not None
-    radii = _candidates(clients.spread(), objective.norm, math.prod(roster.input_shape))
-    halves = _halves(roster.num_clients, spec.schedule.seed)
-    schedule = _shorter(spec.schedule, [len(half) for half in halves])
+    radii = candidates(clients.spread(), objective.norm, math.prod(roster.input_shape))
+    parted = halves(roster.num_clients, spec.schedule.seed)
+    schedule = _shorter(spec.schedule, [len(half) for half in parted])
     specs = [replace(spec.with_radius(radius), schedule=schedule) for radius in radii]
-    parts = [_judged(trainer, *clients.apart(judges, place, spec), len(judges), specs) for judges in halves]
+    parts = [_judged(trainer, *clients.apart(judges, place, spec), len(judges), specs) for judges in parted]
     values = torch.cat(parts, dim=1)
     larger = roster.num_classes is not None
     best, why = best_place(values, larger_is_better=larger)
@@ -153,7 +153,7 @@ def _summary(values: Tensor, larger_is_better: bool) -> dict[str, float | None]:
     return {"mean": float(mean), "worst_tenth": float(worst)}
 
 
-def _candidates(spread: float, norm: float, features: int) -> list[float]:
+def candidates(spread: float, norm: float, features: int) -> list[float]:
     """The radii to try, the smallest first: parts of the spread of a client's examples, in the norm of the ball."""
     unit = spread * typical_length(norm, features)
     if not unit > 0.0:
@@ -161,7 +161,7 @@ def _candidates(spread: float, norm: float, features: int) -> list[float]:
     return [rounded(part * unit, 3) for part in CANDIDATES]
 
 
-def _halves(num_clients: int, seed: int) -> list[list[int]]:
+def halves(num_clients: int, seed: int) -> list[list[int]]:
     """The places of the clients in two halves, drawn from the seed."""
     first = set(choose(seed, Purpose.LEFT_OUT, num_clients, num_clients // 2))
     return [sorted(first), [client for client in range(num_clients) if client not in first]]

@@ -23,6 +23,7 @@ from wafl.base.json_types import check_types, parsed_table
 from wafl.base.options import documented
 from wafl.base.units import warn_of_inputs
 from wafl.data.bring.intake import Intake
+from wafl.results.card import Promised, Tested, write_card
 from wafl.results.export import FORMATS, Format, export_model
 from wafl.results.frames import to_frame, to_html, varying
 from wafl.results.history import History, plot_histories
@@ -231,6 +232,18 @@ class Run:
         if ending not in FORMATS:
             raise ValueError(f"{path} must end in .{', .'.join(FORMATS)}, which says the format")
         return export_model(self, path, cast(Format, ending), self.intake.prepare, shape)
+
+    def card(
+        self, folder: str | os.PathLike[str], *, scores: Sequence[Tested] = (), certificate: Promised | None = None
+    ) -> Path:
+        """Write a model card for the Hugging Face Hub into a new folder; returns its ``README.md``.
+
+        Args:
+            folder: the folder, new or empty.
+            scores: what :func:`wafl.evaluate` measured, with and without attacks.
+            certificate: what :func:`wafl.issue` promises, which is written next to the card.
+        """
+        return write_card(self, folder, scores, certificate)
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
         """Write a page of what the run itself knows, its rounds, client weights and settings; returns the file.

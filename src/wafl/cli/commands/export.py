@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from typer import Argument, Option
 
-from wafl.cli.shared import DataDir, Trust, clients_of, only_run, reading
+from wafl.cli.shared import DataDir, Trust, clients_of, only_run, reading, seen_and_unseen
 
 if TYPE_CHECKING:
     from wafl.results.export import Format
@@ -22,9 +22,10 @@ def export(
         Path,
         Argument(metavar="RUN|STUDY", help="A run, such as runs/digits/wafl; with --metrics a study, runs/digits."),
     ],
-    format: Annotated[str | None, Option(help="The format of the model: safetensors, pt2 or onnx.")] = None,
+    format: Annotated[str | None, Option(help="The format of the model: safetensors, pt2 or onnx; or card.")] = None,
     output: Annotated[
-        Path | None, Option(help="The file of the model. Default: model.FORMAT in the folder of the run.")
+        Path | None,
+        Option(help="The file of the model, or folder of the card. Default: model.FORMAT in the folder of the run."),
     ] = None,
     metrics: Annotated[
         Path | None, Option(help="Write the metrics of a study, round by round, to this .csv or .parquet file.")
@@ -34,7 +35,8 @@ def export(
 ) -> None:
     """Write a model that takes raw examples, or the metrics of a study, to a new file.
 
-    The preprocessing is part of the model: it takes any number of examples as the data set holds them.
+    The preprocessing is part of the model: it takes any number of examples as the data set holds them. --format card
+    tests and certifies the run and writes a model card for the Hugging Face Hub into a new folder; nothing is uploaded.
     """
     from wafl.base.visible import visible
 
@@ -47,6 +49,8 @@ def export(
             from wafl.studies.metrics import export_metrics
 
             written = export_metrics(run, metrics)
+        elif format == "card":
+            written = _write_card(run, output, data_dir)
         else:
             written = _export_model(run, cast("Format", format), output, data_dir)
     typer.echo(visible(f"Written: {written}"))
@@ -54,7 +58,7 @@ def export(
 
 def _export_model(folder: Path, format: Format, output: Path | None, data_dir: Path | None) -> Path:
     if format not in FORMATS:
-        raise ValueError(f"--format {format} is unknown: use one of {', '.join(FORMATS)}")
+        raise ValueError(f"--format {format} is unknown: use one of {', '.join((*FORMATS, 'card'))}")
     name, run = only_run(folder)
     from wafl.results.export import export_model, refuse_existing
 
@@ -66,3 +70,20 @@ def _export_model(folder: Path, format: Format, output: Path | None, data_dir: P
         clients = clients_of({name: run}, folder, data_dir)
         prepare, shape = clients.train.prepare, clients.input_shape
     return export_model(run, path, format, prepare, shape)
+
+
+def _write_card(folder: Path, output: Path | None, data_dir: Path | None) -> Path:
+    """Test the run on clients that trained and on those held out, with and without an attack, and certify it."""
+    from wafl import PGD, evaluate, issue
+    from wafl.base.errors import PreconditionError
+
+    name, run = only_run(folder)
+    clients, unseen = seen_and_unseen({name: run}, folder, data_dir)
+    attacks = [None] if clients.num_classes is None else [None, PGD(epsilon=0.1)]
+    scores = [evaluate(run, clients, attack=attack, unseen=unseen) for attack in attacks]
+    try:
+        certificate = issue(run, clients, radii=[0.1, 0.25, 0.5])
+    except PreconditionError:
+        certificate = None  # the card says so
+    home = folder if (folder / "run.json").exists() else folder / name
+    return run.card(output or home / "card", scores=scores, certificate=certificate)

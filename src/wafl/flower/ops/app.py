@@ -15,6 +15,16 @@ from wafl.config.read import parse_experiment
 from wafl.flower.wire.overrides import OPEN
 from wafl.flower.wire.run_config import to_run_config
 
+NOTICE = """Licensed under the Apache License, Version 2.0 (the "License"); you may not use this app except in
+compliance with the License. You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software distributed under the License is distributed on an
+"AS IS" BASIS, WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the License for the specific
+language governing permissions and limitations under the License.
+"""
+
 SERVER, CLIENT = "wafl.flower.app.server:server_app", "wafl.flower.app.client:client_app"
 
 
@@ -38,7 +48,8 @@ def write_app(
         "name": _project_name(experiment.name),
         "version": "1.0.0",
         "description": "An experiment of Wasserstein-robust federated learning",
-        "license": "Apache-2.0",
+        "license": {"file": "LICENSE"},
+        "readme": "README.md",
         "dependencies": [],
     }
     document["tool"] = {
@@ -53,9 +64,31 @@ def write_app(
     }
     project = folder / "pyproject.toml"
     write_whole(project, tomlkit.dumps(document).encode())
+    write_whole(folder / "LICENSE", NOTICE.encode())
+    write_whole(folder / "README.md", _readme(experiment).encode())
     modules = dict.fromkeys(map(top_module, imports(experiment, data=with_data)))
     own = [] if source is None else [source / f"{module}.py" for module in modules]
-    return [project, *(Path(shutil.copy(file, folder / file.name)) for file in own if file.is_file())]
+    return [
+        project,
+        folder / "LICENSE",
+        folder / "README.md",
+        *(Path(shutil.copy(file, folder / file.name)) for file in own if file.is_file()),
+    ]
+
+
+def _readme(experiment: Experiment) -> str:
+    """What whoever finds the app reads first; Flower's hub shows it."""
+    return f"""# {experiment.name}
+
+An experiment of Wasserstein-robust federated learning, as a Flower app. Methods: \
+{", ".join(each.label for each in experiment.methods)}.
+
+    pip install 'wafl-learn[flower]'     # on the server and on every node
+    flwr run . my-superlink --stream
+
+Nodes bring their own data: each SuperNode names its data in `--node-config`. What a run may change (`-c`) is listed in
+`pyproject.toml`, and the digest by which a node allows this app is what `wafl flower digest .` prints.
+"""
 
 
 def trial_experiment() -> Experiment:

@@ -1,0 +1,83 @@
+"""The radius that ``radius="auto"`` stands for: chosen by leaving clients out, or examples where clients are few."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import KFold
+
+from wafl.base.errors import DivergedError, UnboundedError
+from wafl.base.norms import typical_length
+from wafl.engine.chosen_radius import FEWEST, best_place, candidates, halves
+from wafl.sklearn.descent import Array
+
+FOLDS = 3
+FEWEST_EXAMPLES = 20
+"""With fewer examples than this, a fold of them says next to nothing."""
+USUAL = 0.1
+"""The radius where nothing can be left out, as a part of how far a client's examples lie from their mean."""
+CRUDE, FEW_STEPS = 1e-4, 40
+"""The tolerance of a solver whose model is only judged, and the most steps that it takes."""
+
+
+def choose_radius(estimator: Any, x: Array, y: Array, groups: Array) -> float:
+    """A radius for the estimator on these examples, whose clients are ``groups`` (0, 1, ...).
+
+    The candidates are 0.01, 0.03, 0.1 and 0.3 times how far a client's examples lie from their mean. With four clients
+    or more, each half of them judges models of the other half; with fewer, three folds of the examples do. It is the
+    smallest candidate that is not clearly worse than the best (:func:`wafl.engine.chosen_radius.best_place`). It is the
+    third one with fewer than 20 examples and fewer than four clients, and where no part to train on has two classes.
+    """
+    apart = np.concatenate([x[groups == client] - x[groups == client].mean(0) for client in np.unique(groups)])
+    spread = float(np.sqrt(np.mean((apart**2).sum(-1))))
+    if spread == 0.0:
+        return 0.0
+    values = [judged for fold in _folds(x, groups) for judged in _judged(estimator, x, y, groups, *fold, spread)]
+    if not values:
+        return USUAL * spread * typical_length(estimator.norm, x.shape[1])
+    place, _ = best_place(torch.tensor(np.array(values)).T, larger_is_better=_is_classifier(estimator))
+    return candidates(spread, estimator.norm, x.shape[1])[place]
+
+
+def _folds(x: Array, groups: Array) -> Iterator[tuple[Array, list[Array]]]:
+    """Which rows train, and those of each client, or of the fold, that judges them."""
+    clients = int(groups.max()) + 1
+    if clients >= FEWEST:
+        for left_out in halves(clients, 0):
+            yield ~np.isin(groups, left_out), [groups == client for client in left_out]
+    elif len(x) >= FEWEST_EXAMPLES:
+        for train, test in KFold(FOLDS, shuffle=True, random_state=0).split(x):
+            yield train, [test]
+
+
+def _judged(
+    estimator: Any, x: Array, y: Array, groups: Array, train: Array, judges: list[Array], spread: float
+) -> list[list[float]]:
+    """For each judge the accuracy, or the squared error, of each candidate; NaN where training diverged."""
+    if _is_classifier(estimator) and len(np.unique(y[train])) < 2:
+        return []
+    values = np.full((len(judges), len(radii := candidates(spread, estimator.norm, x.shape[1]))), np.nan)
+    for place, radius in enumerate(radii):
+        model: Any = clone(estimator)
+        model.set_params(radius=radius, tol=max(estimator.tol, CRUDE))
+        if not tuple(estimator.hidden):
+            model.set_params(max_iter=FEW_STEPS)
+        with suppress(DivergedError, UnboundedError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(x[train], y[train], groups[train])
+            for judge, rows in enumerate(judges):
+                right = model.predict(x[rows]) == y[rows]
+                off = right if _is_classifier(estimator) else (model.predict(x[rows]) - y[rows]) ** 2
+                values[judge, place] = np.mean(off)
+    return values.tolist()
+
+
+def _is_classifier(estimator: Any) -> bool:
+    return hasattr(estimator, "predict_proba")

@@ -1,0 +1,93 @@
+"""A minimum of a convex function that may have kinks: BFGS with a weak Wolfe line search.
+
+Lewis and Overton, "Nonsmooth optimization via quasi-Newton methods", Mathematical Programming 2013: the same method
+that is superlinear where a function is smooth converges linearly where its minimum lies on kinks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+"""Numbers in float64."""
+
+Function = Callable[[Array], tuple[float, Array]]
+"""Returns the value at a point, and a subgradient there."""
+
+DESCENT, CURVATURE, TRIALS = 1e-4, 0.9, 40
+STEPS = 10
+"""A descent ends once this many steps together gain next to nothing."""
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """The best point found, the value there, the number of steps, and whether the last ones gained nothing."""
+
+    point: Array
+    value: float
+    steps: int
+    converged: bool
+
+
+def minimize(function: Function, point: Array, tol: float, max_iter: int) -> Minimum:
+    """Descend from ``point`` until ten steps together lower the value by less than ``tol`` times the value.
+
+    >>> found = minimize(lambda z: (float(np.abs(z).sum()), np.sign(z)), np.array([3.0, -1.0]), 1e-9, 500)
+    >>> found.converged, bool(found.value < 1e-6)
+    (True, True)
+    """
+    value, slope = function(point)
+    inverse = np.eye(len(point))
+    values = [value]
+    for step in range(1, max_iter + 1):
+        direction = -inverse @ slope
+        if not slope @ direction < 0.0:
+            inverse, direction = np.eye(len(point)), -slope
+        found = _search(function, point, value, slope, direction)
+        if found is None:
+            return Minimum(point, value, step, True)
+        moved, new_value, new_slope = found
+        inverse = _updated(inverse, moved - point, new_slope - slope, first=step == 1)
+        point, value, slope = moved, new_value, new_slope
+        values.append(value)
+        if len(values) > STEPS and values[-1 - STEPS] - value <= tol * abs(value):
+            return Minimum(point, value, step, True)
+    return Minimum(point, value, max_iter, False)
+
+
+def _search(
+    function: Function, point: Array, value: float, slope: Array, direction: Array
+) -> tuple[Array, float, Array] | None:
+    """A point along the direction where the value is lower and the slope less steep; None if float64 knows none."""
+    steep, low, high, step = float(slope @ direction), 0.0, math.inf, 1.0
+    best: tuple[Array, float, Array] | None = None
+    for _ in range(TRIALS):
+        moved = point + step * direction
+        new_value, new_slope = function(moved)
+        if not new_value <= value + DESCENT * step * steep:  # also where it is not a number
+            high = step
+        else:
+            best = (moved, new_value, new_slope) if new_value < value else best
+            if new_slope @ direction >= CURVATURE * steep:
+                break
+            low = step
+        step = 2.0 * step if math.isinf(high) else (low + high) / 2.0
+    return best
+
+
+def _updated(inverse: Array, move: Array, bend: Array, *, first: bool) -> Array:
+    """The inverse Hessian after a step, by the formula of BFGS."""
+    curved = float(move @ bend)
+    if not curved > 0.0:
+        return inverse
+    if first:
+        inverse = inverse * (curved / float(bend @ bend))
+    seen = inverse @ bend
+    cross = np.outer(seen, move)
+    return inverse + ((1.0 + bend @ seen / curved) * np.outer(move, move) - cross - cross.T) / curved

@@ -1,0 +1,311 @@
+"""The estimators: scikit-learn's conventions around the solver of linear models, and around :func:`wafl.fit`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from torch import nn
+
+from wafl.base.checks import check_positive
+from wafl.base.norms import check_norm
+from wafl.data.federation import Federation
+from wafl.engine.fit import fit
+from wafl.methods.averaging import FedAvg
+from wafl.methods.ball import WAFL
+from wafl.models import MLR
+from wafl.sklearn.auto_radius import choose_radius
+from wafl.sklearn.descent import Array
+from wafl.sklearn.linear import Solution, solve_classification, solve_regression
+from wafl.sklearn.worst_case import Ball, softmax
+from wafl.theory.certificates.certificate import Certificates, Metric
+from wafl.theory.certificates.certify import certify
+from wafl.theory.population.next_client import NextClient, next_client
+
+STEPS, ROUNDS = 5000, 100
+
+
+class WassersteinEstimator(BaseEstimator):
+    """What :class:`WassersteinClassifier` and :class:`WassersteinRegressor` share.
+
+    Args:
+        radius: of the ball, in the unit of X; 0 is ordinary learning. ``"auto"`` leaves clients out, or examples where
+            there are fewer than four clients.
+        norm: the ground norm, 1, 2 or inf.
+        power: the order of the ball, 1 or 2; a regression has 2, because its worst squared error in the ball of W_1 is
+            infinite.
+        label_cost: the price at which labels change inside the ball, too; inf keeps them.
+        hidden: the widths of hidden layers. Without any, the model is linear, and solved to its optimum.
+        tol: a linear model is solved once ten steps together lower its worst loss by less than this part of it.
+        max_iter: the most steps of the solver (5,000 by default), or the rounds that a network trains (100).
+        random_state: what a network starts from and which examples it meets when; a linear model draws nothing.
+    """
+
+    # `groups` are whose examples they are: with metadata routing, meta-estimators hand them on.
+    __metadata_request__fit = {"groups": True}  # noqa: RUF012
+
+    def __init__(
+        self,
+        radius: float | str = "auto",
+        *,
+        norm: float = 2,
+        power: int = 2,
+        label_cost: float = math.inf,
+        hidden: Sequence[int] = (),
+        tol: float = 1e-9,
+        max_iter: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.radius = radius
+        self.norm = norm
+        self.power = power
+        self.label_cost = label_cost
+        self.hidden = hidden
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+    def certify(self, radii: Sequence[float], *, metric: Metric = "loss") -> Certificates:
+        """How large the expected loss can be under any distribution within each radius of the training examples.
+
+        Args:
+            radii: in the unit of X.
+            metric: ``"loss"``, or ``"error"`` for the error rate of a classifier.
+        """
+        check_is_fitted(self)
+        return certify(
+            self.model_,
+            self.clients_,
+            radii=radii,
+            norm=self.norm,
+            power=self.power,
+            metric=metric,
+            label_cost=self.label_cost,
+            loss=self._loss,
+        )
+
+    def next_client(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        groups: Any,
+        *,
+        radius: float = 0.0,
+        metric: Metric = "loss",
+        confidence: float = 0.95,
+    ) -> NextClient:
+        """What a client that nobody has seen may expect, from clients that did not train.
+
+        Args:
+            X: their examples.
+            y: the labels, or targets.
+            groups: whose example each is; none of them may have trained.
+            radius: by how far each client's data may move, in the unit of X.
+            metric: ``"loss"``, which needs bounds for some statements, or ``"error"`` of a linear classifier.
+            confidence: the probability with which each statement holds.
+        """
+        check_is_fitted(self)
+        x: Any = validate_data(self, X, reset=False, dtype=np.float64, order="C")
+        unseen = _federation(x, self._targets(y), groups, self._num_classes)
+        if known := set(unseen.names) & set(self.clients_.names):
+            raise ValueError(f"group {min(known)} has trained: pass groups that did not")
+        options: dict[str, Any] = {"norm": self.norm, "metric": metric, "confidence": confidence, "loss": self._loss}
+        return next_client(self.model_, self.clients_, unseen, radius=radius, **options)
+
+    _loss: str
+    _num_classes: int | None
+
+    def _targets(self, y: Any) -> Array:
+        """Targets as the model has them: classes as numbers from 0."""
+        raise NotImplementedError
+
+    def _solve(self, x: Array, y: Array, ball: Ball, max_iter: int) -> Solution:
+        """The linear model with the least worst loss in the ball."""
+        raise NotImplementedError
+
+    def _keep(self, weight: Array, bias: Array) -> None:
+        """Set ``coef_`` and ``intercept_``, in the shapes that scikit-learn's own linear models have."""
+        raise NotImplementedError
+
+    def _fit(self, x: Array, y: Array, groups: Any) -> Self:
+        """Choose the radius, then solve or train; ``y`` are targets as the model has them."""
+        self._check()
+        self.clients_ = _federation(x, y, groups, self._num_classes)
+        order = np.unique(np.zeros(len(x)) if groups is None else np.asarray(groups), return_inverse=True)[1]
+        self.radius_ = choose_radius(self, x, y, order) if self.radius == "auto" else float(self.radius)
+        if tuple(self.hidden):
+            return self._train()
+        ball = Ball(self.radius_, self.norm, self.power, self.label_cost)
+        found = self._solve(x, y, ball, self.max_iter or STEPS)
+        if not found.converged:
+            warnings.warn(
+                f"the worst loss still falls after {found.steps} steps: raise max_iter or tol, or scale X",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        self.n_iter_, self.worst_loss_ = found.steps, found.worst_loss
+        self._keep(found.weight, found.bias)
+        self.model_ = MLR((x.shape[1],), len(found.bias)).double()
+        self.model_.load_state_dict({"1.weight": torch.tensor(found.weight), "1.bias": torch.tensor(found.bias)})
+        return self
+
+    def _train(self) -> Self:
+        """Train a network by rounds in which every client takes part."""
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        clients, self.n_iter_ = self.clients_, self.max_iter or ROUNDS
+        options: dict[str, Any] = {"norm": self.norm, "power": self.power, "label_cost": self.label_cost}
+        method = WAFL(radius=self.radius_, **options) if self.radius_ > 0 else FedAvg()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            widths = [*clients.input_shape, *self.hidden, clients.num_outputs]
+            layers = [part for pair in itertools.pairwise(widths) for part in (nn.Linear(*pair), nn.ReLU())]
+            network = nn.Sequential(*layers[:-1])
+        schedule: dict[str, Any] = {"rounds": self.n_iter_, "local_epochs": 1, "learning_rate": 0.1, "seed": seed}
+        run = fit(network, clients, method, loss=self._loss, momentum=0.9, progress=False, **schedule)
+        self.model_ = run.model.double().eval()
+        return self
+
+    def _outputs(self, X: Any) -> Array:  # noqa: N803
+        """The model's outputs, ``[n, K]``."""
+        check_is_fitted(self)
+        x: Any = validate_data(self, X, reset=False, dtype=np.float64, order="C")
+        with torch.no_grad():
+            return self.model_(torch.tensor(x)).numpy()
+
+    def _check(self) -> None:
+        check_norm(self.norm)
+        if self.power not in (1, 2):
+            raise ValueError(f"power={self.power} must be 1 or 2")
+        if not self.label_cost > 0:
+            raise ValueError(f"label_cost={self.label_cost} must be positive; inf keeps labels")
+        check_positive("tol", self.tol)
+        if self.radius != "auto" and (isinstance(self.radius, str) or not 0 <= self.radius < math.inf):
+            raise ValueError(f"radius={self.radius!r} must be a number of at least 0, in the unit of X, or 'auto'")
+
+
+class WassersteinClassifier(ClassifierMixin, WassersteinEstimator):
+    """A classifier whose worst expected cross-entropy in a Wasserstein ball is as small as it can be.
+
+    The ball is around the training examples of all clients together; :class:`WassersteinEstimator` has the options.
+    After ``fit``: ``classes_``, ``radius_``, ``worst_loss_``, ``coef_`` and ``intercept_`` (of a linear model),
+    ``model_`` (a torch module with one output per class), ``clients_`` (the training examples) and ``n_iter_``.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = WassersteinClassifier(radius=0.2).fit(X[:100], y[:100])
+    >>> float(model.score(X[:100], y[:100])), model.certify([0.2])[0].value < 1.02 * model.worst_loss_
+    (1.0, True)
+    """
+
+    _loss = "cross_entropy"
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:  # noqa: N803
+        """Solve for the best model, or train a network.
+
+        Args:
+            X: the examples, one row each.
+            y: their labels, of any type.
+            groups: whose example each is, for ``radius="auto"`` and :meth:`next_client`; by default one client's.
+        """
+        valid: Any = validate_data(self, X, y, dtype=np.float64, order="C")
+        x, labels = valid
+        check_classification_targets(labels)
+        self.classes_, y = np.unique(labels, return_inverse=True)
+        self._num_classes = len(self.classes_)
+        if self._num_classes < 2:
+            raise ValueError("this classifier needs at least two classes, and the labels have one class")
+        return self._fit(x, y, groups)
+
+    def decision_function(self, X: Any) -> Array:  # noqa: N803
+        """The outputs of each class; of two classes, by how much the second is ahead."""
+        outputs = self._outputs(X)
+        return outputs[:, 1] - outputs[:, 0] if outputs.shape[1] == 2 else outputs
+
+    def predict_proba(self, X: Any) -> Array:  # noqa: N803
+        """The probability of each class, in the order of ``classes_``."""
+        return softmax(self._outputs(X))
+
+    def predict(self, X: Any) -> Array:  # noqa: N803
+        """The class with the largest output."""
+        outputs = self._outputs(X)
+        return self.classes_[outputs.argmax(-1)]
+
+    def _targets(self, y: Any) -> Array:
+        labels = column_or_1d(y)
+        if len(strange := np.setdiff1d(labels, self.classes_)):
+            raise ValueError(f"label {strange[0]!r} was not among the classes that trained: {self.classes_.tolist()}")
+        return np.searchsorted(self.classes_, labels)
+
+    def _solve(self, x: Array, y: Array, ball: Ball, max_iter: int) -> Solution:
+        return solve_classification(x, y, len(self.classes_), ball, self.tol, max_iter)
+
+    def _keep(self, weight: Array, bias: Array) -> None:
+        two = len(bias) == 2
+        self.coef_ = weight[1:] - weight[:1] if two else weight
+        self.intercept_ = bias[1:] - bias[:1] if two else bias
+
+
+class WassersteinRegressor(RegressorMixin, WassersteinEstimator):
+    """A regression whose worst expected squared error in a Wasserstein ball is as small as it can be.
+
+    For a linear model that error is ``(sqrt(E[r^2]) + radius ||w||_*)^2``. :class:`WassersteinEstimator` has the
+    options. After ``fit``: ``radius_``, ``worst_loss_``, ``coef_`` and ``intercept_`` (of a linear model), ``model_``
+    (a torch module), ``clients_`` (the training examples) and ``n_iter_``.
+
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = WassersteinRegressor(radius=0.005).fit(X, y)
+    >>> model.certify([0.005])[0].value < 1.001 * model.worst_loss_
+    True
+    """
+
+    _loss, _num_classes = "squared_error", None
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:  # noqa: N803
+        """Solve for the best model, or train a network.
+
+        Args:
+            X: the examples, one row each.
+            y: their targets, one number each.
+            groups: whose example each is, for ``radius="auto"`` and :meth:`next_client`; by default one client's.
+        """
+        if self.power == 1:
+            raise ValueError("power=1: the worst squared error in the ball of W_1 is infinite; use power=2")
+        valid: Any = validate_data(self, X, y, dtype=np.float64, order="C", y_numeric=True)
+        x, targets = valid
+        return self._fit(x, targets.astype(np.float64), groups)
+
+    def predict(self, X: Any) -> Array:  # noqa: N803
+        """The predicted targets."""
+        return self._outputs(X)[:, 0]
+
+    def _targets(self, y: Any) -> Array:
+        return column_or_1d(y).astype(np.float64)
+
+    def _solve(self, x: Array, y: Array, ball: Ball, max_iter: int) -> Solution:
+        return solve_regression(x, y, ball, self.tol, max_iter)
+
+    def _keep(self, weight: Array, bias: Array) -> None:
+        self.coef_, self.intercept_ = weight[0], float(bias[0])
+
+
+def _federation(x: Array, y: Array, groups: Any, num_classes: int | None) -> Federation:
+    """The examples, client after client."""
+    whose = np.zeros(len(x), dtype=int) if groups is None else column_or_1d(groups)
+    check_consistent_length(x, y, whose)
+    names, place = np.unique(whose, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(place))])
+    return Federation.from_offsets(
+        x[order], y[order], offsets, names=[str(name) for name in names], num_classes=num_classes, test_fraction=0.0
+    )

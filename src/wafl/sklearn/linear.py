@@ -1,0 +1,72 @@
+"""Linear models that are solved to their optimum in a ball, in float64 and without anything random."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from wafl.sklearn.descent import Array, Function, Minimum, minimize
+from wafl.sklearn.worst_case import Ball, Classification, Regression
+
+
+@dataclass(frozen=True)
+class Solution:
+    """``weight [K, D]`` and ``bias [K]`` of the model, its worst expected loss in the ball, and how it was found."""
+
+    weight: Array
+    bias: Array
+    worst_loss: float
+    steps: int
+    converged: bool
+
+
+def solve_classification(x: Array, y: Array, classes: int, ball: Ball, tol: float, max_iter: int) -> Solution:
+    """The linear classifier with the least worst cross-entropy; its rows add up to 0."""
+    center, spread = _units(x)
+    worst = Classification(x - center, y, classes, ball)
+    size = classes * x.shape[1]
+    scale = np.concatenate([np.tile(1.0 / spread, classes), np.ones(classes + worst.priced)])
+
+    def function(params: Array) -> tuple[float, Array]:
+        value, slope = worst(params * scale)
+        return value, slope * scale
+
+    shares = np.eye(classes)[y]
+    first = 0.1 * (shares - shares.mean(0)).T @ ((x - center) / spread) / len(x)
+    price = [math.log(0.25 / ball.radius)] if worst.priced else []
+    found = minimize(function, np.concatenate([first.ravel(), np.log(shares.mean(0)), price]), tol, max_iter)
+    weight = (found.point * scale)[:size].reshape(classes, -1)
+    weight -= weight.mean(0)
+    bias = found.point[size : size + classes] - weight @ center
+    return Solution(weight, bias - bias.mean(), found.value, found.steps, found.converged)
+
+
+def solve_regression(x: Array, y: Array, ball: Ball, tol: float, max_iter: int) -> Solution:
+    """The linear regression with the least worst squared error."""
+    center, spread = _units(x)
+    middle, unit = float(y.mean()), float(y.std()) or 1.0
+    worst = Regression(x - center, (y - middle) / unit, Ball(ball.radius, ball.norm, 2, ball.label_cost * unit**2))
+    scale = np.append(1.0 / spread, 1.0)
+
+    def function(params: Array) -> tuple[float, Array]:
+        value, slope = worst(params * scale)
+        return value, slope * scale
+
+    found = _from_least_squares(function, (x - center) / spread, (y - middle) / unit, tol, max_iter)
+    weight = unit * (found.point * scale)[:-1]
+    bias = np.array([middle + unit * found.point[-1] - weight @ center])
+    return Solution(weight[None], bias, (unit * found.value) ** 2, found.steps, found.converged)
+
+
+def _from_least_squares(function: Function, x: Array, y: Array, tol: float, max_iter: int) -> Minimum:
+    """From half of ordinary least squares: at 0 and where it fits exactly there may be a kink."""
+    start = np.append(0.5 * np.linalg.lstsq(x, y, rcond=None)[0], 0.0)
+    return minimize(function, start, tol, max_iter)
+
+
+def _units(x: Array) -> tuple[Array, Array]:
+    """The mean and the standard deviation of each column, 1 for one that is constant."""
+    spread = x.std(0)
+    return x.mean(0), np.where(spread > 1e-12 * np.abs(x).max(0, initial=1.0), spread, 1.0)

@@ -1,0 +1,51 @@
+"""The bill of materials of a wheel, as CycloneDX: all that it requires, directly or not, in the versions found here.
+
+    .venv/bin/python tools/sbom.py dist/*.whl          # writes dist/NAME.cdx.json
+
+It lists what the wheel was tested with; extras are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from hashlib import sha256
+from importlib.metadata import Distribution
+from pathlib import Path
+from typing import Any
+
+from wheel_environment import closure, declared
+
+
+def main(wheel: Path) -> Path:
+    name, version, *_ = wheel.name.split("-")
+    parts = {str(found.name).lower(): found for found in closure(declared(wheel)).values()}
+    content = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {
+            "component": {
+                **_component(name.replace("_", "-"), version),
+                "hashes": [{"alg": "SHA-256", "content": sha256(wheel.read_bytes()).hexdigest()}],
+            }
+        },
+        "components": [_described(parts[key]) for key in sorted(parts)],
+    }
+    path = wheel.with_suffix(".cdx.json")
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    return path
+
+
+def _described(found: Distribution) -> dict[str, Any]:
+    terms = found.metadata.json.get("license_expression")
+    known = {} if terms is None else {"licenses": [{"expression": terms}]}
+    return {**_component(found.name, found.version), **known}
+
+
+def _component(name: str, version: str) -> dict[str, Any]:
+    return {"type": "library", "name": name, "version": version, "purl": f"pkg:pypi/{name.lower()}@{version}"}
+
+
+if __name__ == "__main__":
+    print(main(Path(sys.argv[1])))
