@@ -1,5 +1,7 @@
 """How good a model is on its clients' test data: clean, attacked, shifted; per client and pooled."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import torch

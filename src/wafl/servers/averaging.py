@@ -4,6 +4,8 @@ McMahan et al., "Communication-efficient learning of deep networks from decentra
 paper's Algorithm 1: the weights are lambda.
 """
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from dataclasses import field
 from typing import Annotated

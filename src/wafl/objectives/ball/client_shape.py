@@ -1,5 +1,7 @@
 """The shape of how clients differ, found from the means of their classes: no example is needed in one place."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Annotated

@@ -5,6 +5,8 @@ Where the paper's statement needs a correction, or a sharper one is proven, that
 reported next to it. The proofs are in docs/theory.md.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
