@@ -212,7 +212,7 @@ def test_a_file_is_recomputed_with_model_and_data_and_attested_without(kind: str
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_published_is_about_what_is_found(kind: str) -> None:
-    """Linear models: the checker's means are at most 6% larger here, and its bets are not hedged."""
+    """Linear models: the checker's means are at most 6% larger here."""
     options = {"share": 0.7, **KINDS[kind]}
     share, own = options.pop("share"), options.pop("own_sampling", True)
     said = wafl.next_client(model(), *world(), confidence=0.7, **options)
