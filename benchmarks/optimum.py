@@ -31,6 +31,7 @@ from sklearn.model_selection import train_test_split
 
 import options
 import wafl
+from wafl.sklearn import WassersteinClassifier
 
 Array = NDArray[Any]
 Solver = Callable[[Array, Array, float], tuple[Array, float]]
@@ -105,8 +106,6 @@ def judged(weight: Array, bias: float, x: Array, y: Array, radius: float, power:
 
 def by_wafl(power: int) -> Solver:
     def solve(x: Array, y: Array, radius: float) -> tuple[Array, float]:
-        from wafl.sklearn import WassersteinClassifier
-
         model = WassersteinClassifier(radius, power=power).fit(x, y)
         return model.coef_[0], float(model.intercept_[0])
 
