@@ -18,6 +18,7 @@ import time
 import tomllib
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ from tests.oracles.overrides import HOSTILE
 from wafl.config.read import parse_experiment
 from wafl.flower.ops.app import write_app
 from wafl.flower.ops.guard import app_digest
-from wafl.flower.ops.loopback import Loopback, RunHandle
+from wafl.flower.ops.loopback import Loopback, RunHandle, find_tool
+from wafl.flower.ops.processes import Program
+from wafl.flower.ops.tls import make_certificates
 from wafl.parts.schedule import Schedule
 from wafl.results.run import load_run
 
@@ -142,6 +145,61 @@ def hangs(stage: Stage) -> str:
     return f"left out: {stage.left_out()}"
 
 
+def joins_late(stage: Stage) -> str:
+    """A SuperNode comes when training has begun, and takes part from then on."""
+    for site in (0, 1):
+        stage.start(site)
+    stage.loopback.wait_for_nodes(2)
+    run = stage.submit()
+    stage.wait_for_rounds(1)
+    stage.start(2)
+    completed(run)
+    sizes = [len(record.cohort) for record in stage.history()]
+    if sizes[0] != 2 or sizes[-1] != 3:
+        raise AssertionError(f"cohorts of {sizes} clients")
+    return f"clients asked: {sizes}"
+
+
+def lies(stage: Stage) -> str:
+    """One of four SuperNodes trains on images a thousand times as bright, with labels of another digit."""
+    x, y = stage.clients.train.of(3)
+    np.savez(stage.base / "data" / "3" / "site-03.npz", x=1000.0 * x.numpy(), y=9 - y.numpy())
+    completed(stage.begin(0))
+    said = [[*dict(record.shortened), *dict(record.excluded)] for record in stage.history()]
+    if said != [[3]] * ROUNDS:
+        raise AssertionError(f"shortened or left out: {said}")
+    accuracy = wafl.evaluate(load_run(stage.folder / "wafl"), replace(stage.clients, test=stage.clients.train)).accuracy
+    if accuracy is None or accuracy < 0.8:
+        raise AssertionError(f"the liar won: {accuracy}")
+    return f"named in every round; accuracy {accuracy:.3f}"
+
+
+def other_data(stage: Stage) -> str:
+    """One of four SuperNodes has examples of another shape, and takes no part."""
+    np.savez(stage.base / "data" / "3" / "site-03.npz", x=np.zeros((9, 5), np.float32), y=np.arange(9) % 3)
+    run = stage.begin(0)
+    completed(run)
+    if "its examples have shape (5,)" not in run.log() or any(len(record.cohort) != 3 for record in stage.history()):
+        raise AssertionError(run.log())
+    return "refused by name, and the others trained"
+
+
+def two_at_once(stage: Stage) -> str:
+    """Two Flower runs share the nodes and the machine: no message of either is lost."""
+    first = stage.begin(1)
+    second = stage.loopback.submit(stage.base / "app", {"folder": str(stage.base / "second")})
+    completed(first, 600.0)
+    completed(second, 600.0)
+    stage.check()
+    for run in (first, second):
+        if "asking again" in run.log() or "Unavailable" in run.log():
+            raise AssertionError(run.log())
+    one, other = (load_run(folder / "wafl").params for folder in (stage.folder, stage.base / "second"))
+    if not equal(one, other):
+        raise AssertionError("the two runs differ")
+    return "both are whole, and the same"
+
+
 def link_restarted(stage: Stage) -> str:
     """The SuperLink is killed and restarted; the run is submitted again and goes on from its checkpoint."""
     run = stage.begin(2)
@@ -182,6 +240,37 @@ def twenty_nodes(stage: Stage) -> str:
     completed(stage.submit(), 2400.0)
     stage.check()
     return f"{(time.monotonic() - began) / ROUNDS:.0f} s a round; left out: {stage.left_out()}"
+
+
+def keys(stage: Stage) -> str:
+    """SuperNodes at a SuperLink with TLS and keys: who has no registered key, or trusts nobody, does not get in."""
+    own, foreign = (make_certificates(stage.base / name, nodes=["a", "b"]) for name in ("own", "foreign"))
+    ca, wrong_ca = ["--root-certificates", str(own.ca)], ["--root-certificates", str(foreign.ca)]
+    key, other = (["--auth-supernode-private-key", str(own.node_key(name))] for name in ("a", "b"))
+    tried = {"without a key": ca, "with a key that nobody registered": [*ca, *other], "--insecure": ["--insecure"]}
+    tried |= {"with another CA, as if the SuperLink were an impostor": [*wrong_ca, *key]}
+    alone = {"OMP_NUM_THREADS": "1"}
+    with Loopback(stage.base / "closed", certificates=own, environment=alone) as closed:
+        node = closed.add_node("a", {"data": str(stage.base / "data" / "0")}, key="a")
+        closed.wait_for_nodes(1, timeout=120.0)
+        limits = ["--max-retries", "1", "--max-wait-time", "5"]
+        outside: list[Program] = []
+        for place, given in enumerate(tried.values()):
+            at = ["--superlink", closed.door, "--host", "127.0.0.1", "--port", str(closed._reserve_port())]
+            command = [find_tool("flower-supernode"), *at, *given, *limits]
+            outside.append(Program(command, stage.base / f"{place}.log", closed._environment(f"outside-{place}")))
+        for what, program in zip(tried, outside, strict=True):
+            try:
+                status = program.process.wait(120.0)
+            finally:
+                program.kill()
+            if status == 0 or "SuperNode ID" in program.said():
+                raise AssertionError(f"{what}: ended with {status}: {program.said()}")
+        if closed.nodes_online() != 1:
+            raise AssertionError("somebody got in")
+        closed.flwr("supernode", "unregister", str(closed.node_id("a")))
+        node.process.wait(120.0)
+    return f"{len(tried)} kept out, and a revoked node ended"
 
 
 EVIL = """
@@ -276,6 +365,11 @@ def hostile_overrides(stage: Stage) -> str:
 SCENARIOS: dict[str, tuple[Callable[[Stage], str], dict[str, Any]]] = {
     "killed": (killed, {}),
     "hangs": (hangs, {}),
+    "joins late": (joins_late, {"min_nodes": 2, "wait": 15.0}),
+    "lies": (lies, {"sites": 4}),
+    "other data": (other_data, {"sites": 4, "min_nodes": 3}),
+    "two at once": (two_at_once, {"round_timeout": 120.0}),
+    "keys": (keys, {"sites": 1}),
     "SuperLink restarted": (link_restarted, {}),
     "too few left": (stops_and_goes_on, {"wait": 25.0, "round_timeout": 20.0}),
     "stranger's app": (strangers_app, {"sites": 2, "wait": 120.0, "round_timeout": 90.0}),

@@ -60,7 +60,9 @@ def test_an_app_describes_the_same_experiment_as_its_file(tmp_path: Path) -> Non
     assert (tmp_path / "app" / "mine.py").read_text() == (tmp_path / "mine.py").read_text()
     there = from_run_config(flat(project["tool"]["flwr"]["app"]["config"]))
     here = read_experiment(file, ["schedule.rounds=7", "engine=flower"])
-    assert there.model_dump(exclude={"methods", "tolerance"}) == here.model_dump(exclude={"methods", "tolerance"})
+    settled = {"methods", "tolerance", "caps"}
+    assert there.model_dump(exclude=settled) == here.model_dump(exclude=settled)
+    assert there.caps == here.caps.settled(remote=True)
     assert there.tolerance == Tolerance(clip=REMOTE_CLIP)
     by_name = {method.name or method.method: method for method in there.methods}
     assert by_name == {method.name or method.method: method for method in here.methods}
