@@ -23,7 +23,7 @@ def crossing(reach: Tensor, gain: Tensor, price: Tensor, line: Line) -> Tensor:
     """
     if reach.is_cuda:
         return by_sorting(reach, gain, price, line)
-    t = line(gain.sum(-1, keepdim=True), price)
+    before = t = line(gain.sum(-1, keepdim=True), price)
     beyond = torch.empty_like(gain)
     for _ in range(3):
         torch.gt(reach, t, out=beyond)  # as numbers: a comparison that makes booleans takes eight times as long

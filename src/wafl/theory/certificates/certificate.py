@@ -128,7 +128,8 @@ class Certificates:
 
     def walk(self, name: str) -> Any:
         """What a page's slider moves through."""
-        from wafl.report import Stop, Walk, charts
+        from wafl.report import charts
+        from wafl.report.blocks import Reading, Stop, Walk
 
         curve = self.curve()
         best = "loss certified" if curve.proven else "loss certified (estimate)"
@@ -137,8 +138,9 @@ class Certificates:
             lines.append(charts.Curve("loss reached", curve.radii, curve.reached, dash=True, of=name))
         stops: list[Stop] = []
         for row in sorted(self.rows, key=lambda row: row.radius):
-            reached = {} if row.achieved is None else {"loss reached": f"{row.achieved:.4g}"}
-            stops.append(Stop(f"radius {row.radius:g}", row.radius, {**reached, best: f"{self.best_proven(row):.4g}"}))
+            reached = {} if row.achieved is None else {"loss reached": Reading(row.achieved)}
+            numbers = {**reached, best: Reading(self.best_proven(row), bound=True)}
+            stops.append(Stop(f"radius {row.radius:g}", row.radius, numbers))
         return Walk(name, stops, charts.lines(lines, "radius", "expected loss"))
 
     def curve(self) -> Curve:
