@@ -109,6 +109,7 @@ class Diary(Callback):
         self.ended[place] = run
 
 
+@pytest.mark.filterwarnings("ignore::wafl.UnitWarning")
 def test_a_strict_run_that_diverges_at_once_ends_alone() -> None:
     """While strict holds gamma at the limit, the warning about a missed radius has no round to look at."""
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))

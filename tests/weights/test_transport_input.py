@@ -40,7 +40,7 @@ def _no_work(monkeypatch):
         ([good], np.full((3, 2), np.inf), {}, "the target has NaN or infinity"),
         ([good, np.zeros((4, 3))], good, {}, "source 1 has examples of 3 numbers, source 0 of 2: all must lie in one"),
         ([good], np.zeros((4, 5)), {}, "the target has examples of 5 numbers, source 0 of 2"),
-        ([good], good, {"sample": 0}, "sample=0 must be a whole number of at least 1 point, or None for all"),
+        ([good], good, {"sample": 0}, "sample=0 must be at least 1 point, or None for all"),
         ([good], good, {"sample": 2.5}, "sample=2.5 must be a whole number"),
         ([good], good, {"seed": -1}, "seed=-1 must lie in 0"),
         ([good], good, {"label_aware": True}, "source 0 has no labels: label_aware=True needs one integer label"),
@@ -69,7 +69,7 @@ def test_bad_sources_and_targets_are_refused(rule, sources, target, options, mes
         ([], {}, "there is no client: give at least one"),
         ([good, bad_point], {}, "client 1 has NaN or infinity"),
         ([good, np.zeros((4, 3))], {}, "client 1 has examples of 3 numbers, client 0 of 2"),
-        ([good], {"sample": -3}, "sample=-3 must be a whole number"),
+        ([good], {"sample": -3}, "sample=-3 must be at least 1 point"),
         ([good], {"seed": 2**32}, "seed=4294967296 must lie in"),
     ],
 )

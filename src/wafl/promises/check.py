@@ -202,9 +202,8 @@ class Checker:
             if draws is not None:  # all rows hold together
                 level = float(delta / len(self._claim.rows))
                 mean = upper_mean(weights, sizes, draws.bets, draws.paid, most, level)
-            return mean / min(
-                math.fsum(weights), 1.0
-            )  # they may sum to a little less than 1, those of a mixture do not
+            # Written weights may sum to a little less than 1; those of a mixture do not.
+            return mean / min(math.fsum(weights), 1.0)
         if row.about == "mean":
             means = torch.tensor(witness.means, dtype=torch.float64).clamp_max(most)
             bet, count = witness.bet or 0.0, len(means)
