@@ -44,6 +44,7 @@ def test_clients_that_pull_apart_in_small_cohorts_are_said(digits: wafl.Federati
         assert remedy in str(one.message)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
 def test_at_the_optimum_nothing_is_said(digits: wafl.Federation) -> None:
     fit(digits, wafl.WAFL(radius=0.3), **TOGETHER)  # a warning would be an error

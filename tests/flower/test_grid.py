@@ -313,6 +313,7 @@ def test_statistics_are_learned_and_kept_on_nodes_as_they_are_here(stage: Stage)
     assert all(float(each["1.running_mean"].abs().max()) > 0.01 for each in found)
 
 
+@pytest.mark.slow
 def test_a_ball_at_the_embedding_of_a_text_is_there_on_nodes_too(stage: Stage) -> None:
     draws = np.random.default_rng(4)
     for each in stage.clients.values():
@@ -339,6 +340,7 @@ def test_what_clients_keep_is_kept_in_double_precision_too(method: str, stage: S
     assert_same(stage.study, stage.embedded(experiment))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["uneven", "one each"])
 def test_a_network_gives_the_embedded_numbers(layout: str, stage: Stage) -> None:
     """To the last bit with ``exact``; without an objective to 1e-5."""
@@ -360,6 +362,7 @@ def test_a_network_gives_the_embedded_numbers(layout: str, stage: Stage) -> None
         compare(here.study, here.embedded(experiment))
 
 
+@pytest.mark.slow
 def test_a_lipschitz_network_on_moved_images_gives_the_embedded_numbers(stage: Stage) -> None:
     stage.clients = fakes.make_clients(SIZES, shape=(1, 6, 6))
     experiment = only(

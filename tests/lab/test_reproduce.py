@@ -99,6 +99,7 @@ def test_a_test_that_was_done_is_not_done_again(tmp_path: Path, monkeypatch: pyt
     assert done == ["clean", "moved", "moved", *["clean", "moved"] * (runs - 1)]
 
 
+@pytest.mark.slow
 def test_a_test_may_be_of_some_seeds_alone(tmp_path: Path) -> None:
     (part, *_) = files.read("fig-gamma-radius", "paper", "smoke")
     tests = {"clean": {"kind": "none"}, "moved": {"kind": "fgsm", "attacked": [0.5], "seeds": [1]}}
@@ -149,6 +150,7 @@ def test_a_method_that_always_diverges_is_recorded_and_the_others_are_made(tmp_p
     assert f"Diverged: wafl-order-1: {lost['diverged']}." in text
 
 
+@pytest.mark.slow
 def test_methods_that_another_machine_added_are_said_to_be(tmp_path: Path) -> None:
     (part, *_) = files.read("fig-gamma-sweep", "paper", "smoke")
     path = reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", quiet, ["fedavg"])
