@@ -165,7 +165,8 @@ class Census:
         fresh = set(waiting[: max(0, self._post.at_once - len(self._greeted))])
         if fresh:
             hello = config_only("query", sizes=self._with_sizes)
-            self._greeted |= self._post.send("query.hello", dict.fromkeys(fresh, hello), self._settings.wait)
+            lasts = max(self._settings.wait, self._settings.round_timeout)  # a late node starts while others train
+            self._greeted |= self._post.send("query.hello", dict.fromkeys(fresh, hello), lasts)
             self._silent |= dict.fromkeys(fresh - self._silent.keys(), "no reply yet")
         for message, reply in self._post.pull(self._greeted).items():
             node = self._greeted.pop(message)
