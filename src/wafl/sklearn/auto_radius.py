@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 
@@ -42,7 +42,7 @@ def choose_radius(estimator: Any, x: Array, y: Array, groups: Array) -> float:
     values = [judged for fold in _folds(x, groups) for judged in _judged(estimator, x, y, groups, *fold, spread)]
     if not values:
         return USUAL * spread * typical_length(estimator.norm, x.shape[1])
-    place, _ = best_place(torch.tensor(np.array(values)).T, larger_is_better=_is_classifier(estimator))
+    place, _ = best_place(torch.tensor(np.array(values)).T, larger_is_better=is_classifier(estimator))
     return candidates(spread, estimator.norm, x.shape[1])[place]
 
 
@@ -61,7 +61,8 @@ def _judged(
     estimator: Any, x: Array, y: Array, groups: Array, train: Array, judges: list[Array], spread: float
 ) -> list[list[float]]:
     """For each judge the accuracy, or the squared error, of each candidate; NaN where training diverged."""
-    if _is_classifier(estimator) and len(np.unique(y[train])) < 2:
+    classifies = is_classifier(estimator)
+    if classifies and len(np.unique(y[train])) < 2:
         return []
     values = np.full((len(judges), len(radii := candidates(spread, estimator.norm, x.shape[1]))), np.nan)
     for place, radius in enumerate(radii):
@@ -73,11 +74,6 @@ def _judged(
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.fit(x[train], y[train], groups[train])
             for judge, rows in enumerate(judges):
-                right = model.predict(x[rows]) == y[rows]
-                off = right if _is_classifier(estimator) else (model.predict(x[rows]) - y[rows]) ** 2
-                values[judge, place] = np.mean(off)
+                said = model.predict(x[rows])
+                values[judge, place] = np.mean(said == y[rows] if classifies else (said - y[rows]) ** 2)
     return values.tolist()
-
-
-def _is_classifier(estimator: Any) -> bool:
-    return hasattr(estimator, "predict_proba")

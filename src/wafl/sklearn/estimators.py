@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -35,7 +36,7 @@ from wafl.theory.population.next_client import NextClient, next_client
 STEPS, ROUNDS = 5000, 100
 
 
-class WassersteinEstimator(BaseEstimator):
+class WassersteinEstimator(BaseEstimator, ABC):
     """What :class:`WassersteinClassifier` and :class:`WassersteinRegressor` share.
 
     Args:
@@ -125,24 +126,24 @@ class WassersteinEstimator(BaseEstimator):
     _loss: str
     _num_classes: int | None
 
+    @abstractmethod
     def _targets(self, y: Any) -> Array:
         """Targets as the model has them: classes as numbers from 0."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _solve(self, x: Array, y: Array, ball: Ball, max_iter: int) -> Solution:
         """The linear model with the least worst loss in the ball."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _keep(self, weight: Array, bias: Array) -> None:
         """Set ``coef_`` and ``intercept_``, in the shapes that scikit-learn's own linear models have."""
-        raise NotImplementedError
 
     def _fit(self, x: Array, y: Array, groups: Any) -> Self:
         """Choose the radius, then solve or train; ``y`` are targets as the model has them."""
         self._check()
         self.clients_ = _federation(x, y, groups, self._num_classes)
-        order = np.unique(np.zeros(len(x)) if groups is None else np.asarray(groups), return_inverse=True)[1]
-        self.radius_ = choose_radius(self, x, y, order) if self.radius == "auto" else float(self.radius)
+        auto = self.radius == "auto"
+        self.radius_ = choose_radius(self, x, y, _places(groups, len(x))[1]) if auto else float(self.radius)
         if tuple(self.hidden):
             return self._train()
         ball = Ball(self.radius_, self.norm, self.power, self.label_cost)
@@ -299,11 +300,17 @@ class WassersteinRegressor(RegressorMixin, WassersteinEstimator):
         self.coef_, self.intercept_ = weight[0], float(bias[0])
 
 
+def _places(groups: Any, count: int) -> tuple[Array, Array]:
+    """The names of the clients, and the place among them of the one whose each of ``count`` examples is."""
+    whose = np.zeros(count, dtype=int) if groups is None else column_or_1d(groups)
+    names, place = np.unique(whose, return_inverse=True)
+    return names, place
+
+
 def _federation(x: Array, y: Array, groups: Any, num_classes: int | None) -> Federation:
     """The examples, client after client."""
-    whose = np.zeros(len(x), dtype=int) if groups is None else column_or_1d(groups)
-    check_consistent_length(x, y, whose)
-    names, place = np.unique(whose, return_inverse=True)
+    names, place = _places(groups, len(x))
+    check_consistent_length(x, y, place)
     order = np.argsort(place, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(place))])
     return Federation.from_offsets(
