@@ -254,7 +254,8 @@ def test_a_network_of_other_layers_has_error_certificates_that_no_attack_breaks(
         own, clients, radii=[0.05], metric="error", part="test", client_weights=wafl.weights.by_examples()
     )
     assert score.accuracy is not None
-    assert 1.0 - score.accuracy <= found[0].value <= 1.0
+    reached = 1.0 - score.accuracy
+    assert 0.0 < reached <= found[0].value <= 3.0 * reached, "no attack breaks it, and it is not the trivial 1"
 
 
 def test_the_margin_loss_is_certified_along_the_margins(run: wafl.Run, clients: wafl.Federation) -> None:
