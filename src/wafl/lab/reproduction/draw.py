@@ -107,7 +107,7 @@ def _by_gamma(numbers: Numbers, axes: Any) -> None:
                     panel.axhspan(mean.value - mean.half, mean.value + mean.half, color=color, alpha=0.12, linewidth=0)
         match = matching_gamma(numbers)
         if match is not None:
-            panel.axvline(match, color="#888888", linestyle=":", label="as far as\nthe attack")
+            panel.axvline(match, color="#888888", linestyle=":", label="nearest to the\nattack's length")
         if any("gamma" in row for row in numbers["rows"]):
             _logarithmic(panel.xaxis)
         panel.set(xlabel="gamma", ylabel=name)
