@@ -140,6 +140,7 @@ def test_the_hospitals_example_reports_what_the_nodes_trained(
     assert "choose another with --folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_hospitals_settings_are_chosen_again(
     load: Load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

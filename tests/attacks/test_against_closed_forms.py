@@ -60,6 +60,7 @@ def test_the_shift_spends_its_radius_in_float32():
         assert 0.98 * radius**2 <= cost <= radius**2 * (1 + 1e-5)
 
 
+@pytest.mark.slow
 def test_a_shift_with_bounds_stays_in_the_box():
     rng, weight, bias, _, share = population(1, size=10)
     x, y = rng.uniform(size=(10, 4)), rng.integers(3, size=10)

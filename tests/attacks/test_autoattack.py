@@ -72,6 +72,7 @@ def check_strength(digits, attack):
     assert robust <= under_pgd + 0.01
 
 
+@pytest.mark.slow
 def test_autoattack_stays_in_its_l2_ball_and_is_as_strong_as_pgd(three):
     check_strength(three, AutoAttack(epsilon=0.7, norm=2, bounds=UNIT, queries=50))
 

@@ -47,6 +47,7 @@ def test_a_weighted_population_is_split_by_its_weights() -> None:
     assert found == pytest.approx(by_the_dual(3.0, x, share, 1.5), rel=2e-3)
 
 
+@pytest.mark.slow
 def test_the_moved_examples_are_no_worse_than_the_worst_distribution() -> None:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(12, 4, generator=generator).double(), torch.arange(12) % 3

@@ -98,6 +98,7 @@ def test_no_option_is_left_without_a_command_line() -> None:
                 assert names & used, f"wafl {' '.join(path)} {'/'.join(names)} is in no line of this file"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::wafl.RadiusWarning", "ignore::wafl.ConcavityWarning")
 def test_every_line_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -139,6 +139,7 @@ def test_no_file_makes_a_traceback(tmp_path_factory: pytest.TempPathFactory, dat
 SMALL = ["schedule.rounds=1", "seeds=[0]", "attack.steps=1", "evaluation.attacked=[0.5]"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @some(10)
 def test_what_check_accepts_is_run(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:

@@ -95,6 +95,7 @@ def test_a_list_is_a_sweep_whose_runs_equal_those_made_in_python(
             torch.testing.assert_close(saved.params[name], value, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
 def test_the_order_of_a_sweep_is_that_of_the_keys_in_every_process() -> None:
     """Or a resume in another process would not find the runs and the checkpoint."""

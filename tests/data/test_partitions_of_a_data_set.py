@@ -136,6 +136,7 @@ def test_the_seed_determines_the_partition(way):
     assert first != other
 
 
+@pytest.mark.slow
 def test_label_shares_follow_a_dirichlet_distribution():
     """A client's share of a label has mean 1/m and variance (m - 1) / (m^2 (m alpha + 1))."""
     num_clients, per_label = 5, 4000

@@ -237,6 +237,7 @@ def test_objectives_within_bounds_train_like_the_reference(name: str):
     assert_agree(BOUNDED[name], classes((5,), bounded=True), wafl.models.mlr, init=1.0)
 
 
+@pytest.mark.slow
 def test_an_objective_within_bounds_trains_a_network_like_the_reference():
     case = Case(
         wafl.WAFL(gamma=0.5, norm=math.inf, bounds=BOX),

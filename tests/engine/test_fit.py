@@ -119,6 +119,7 @@ def test_each_run_of_a_sweep_equals_the_same_run_alone(few: wafl.Federation, nam
         assert_same(run, fit(few, method.with_options(**options), **{**timing, **rest}))
 
 
+@pytest.mark.slow
 def test_a_sweep_over_different_shapes_equals_the_same_runs_alone(few: wafl.Federation):
     grid = {"norm": [2, math.inf], "batch_size": [5, None], "gamma": [0.5, 3.0]}
     points = list(itertools.product(*grid.values()))

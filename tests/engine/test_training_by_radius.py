@@ -37,6 +37,7 @@ def test_the_radius_is_reached_at_every_scale_and_the_model_survives(clients: wa
             assert wafl.evaluate(run, clients).accuracy > 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
 def test_a_network_learns_in_a_ball_in_which_it_would_have_become_constant_from_the_start() -> None:
     generator = torch.Generator().manual_seed(0)

@@ -59,6 +59,7 @@ def check_rows(table: wafl.Comparison, runs: dict, clients, attacks, shares, see
             assert mine.weight == pytest.approx(other.weight, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_sweep_under_every_kind_of_attack_equals_separate_evaluations(clients, swept):
     runs = {f"gamma {place}": run for place, run in enumerate(swept)}
     attacks = [

@@ -282,6 +282,7 @@ def test_a_regression_gives_the_embedded_numbers(stage: Stage) -> None:
     assert any(row.get("shortened") for row in metrics(stage.study))
 
 
+@pytest.mark.slow
 def test_dropout_drops_on_nodes_what_it_drops_here(stage: Stage) -> None:
     """Alone on its node, next to others, and with another padding."""
     stage.clients = fakes.make_clients(SIZES, dtype="float64")
@@ -290,6 +291,7 @@ def test_dropout_drops_on_nodes_what_it_drops_here(stage: Stage) -> None:
     assert_close(stage.study, stage.embedded(experiment))
 
 
+@pytest.mark.slow
 def test_statistics_are_learned_and_kept_on_nodes_as_they_are_here(stage: Stage) -> None:
     """Also where losses are asked for after training, at the client's own statistics."""
     stage.clients = fakes.make_clients(SIZES, dtype="float64")
@@ -388,6 +390,7 @@ def test_clients_smaller_than_a_batch_give_the_embedded_numbers(rule: str, stage
     assert_same(stage.study, stage.embedded(experiment))
 
 
+@pytest.mark.slow
 def test_partial_sums_give_the_embedded_numbers_up_to_rounding(whole: Path, stage: Stage) -> None:
     needs_models = lambda method: (  # noqa: E731
         "optimizer" in method.get("server", {}) or method["method"] in (f"{FAKES}:median", "QFFL", "ScaffPD")

@@ -50,6 +50,7 @@ def test_every_experiment_gives_numbers_and_a_picture(protocol: Any, tmp_path: P
             assert all(0.0 <= row["accuracy"] <= 100.0 for row in numbers["rows"] if "diverged" not in row)
 
 
+@pytest.mark.slow
 def test_drawing_again_trains_and_tests_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (part, *_) = files.read("fig-gamma-radius", "paper", "smoke")
     path = reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", quiet)
@@ -79,6 +80,7 @@ def test_an_interrupted_experiment_goes_on_to_the_same_numbers(tmp_path: Path, m
     assert json.loads(whole.read_text())["rows"] == json.loads(rest.read_text())["rows"]
 
 
+@pytest.mark.slow
 def test_a_test_that_was_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (part, *_) = files.read("fig-gamma-radius", "paper", "smoke")
     tests = {"clean": {"kind": "none"}, "moved": {"kind": "fgsm", "epsilon": 0.1, "attacked": [0.5]}}
@@ -182,6 +184,7 @@ def test_data_that_are_not_here_are_named_and_not_downloaded(tmp_path: Path, mon
     assert "usps is not here" in said[2]
 
 
+@pytest.mark.slow
 def test_a_run_of_few_rounds_is_the_beginning_of_one_of_many(tmp_path: Path) -> None:
     (part, *_) = files.read("fig-convergence", "fair", "smoke")
     labels = [method.label for method in part.experiment.methods]

@@ -258,6 +258,7 @@ def test_a_network_of_other_layers_has_error_certificates_that_no_attack_breaks(
     assert 0.0 < reached <= found[0].value <= 3.0 * reached, "no attack breaks it, and it is not the trivial 1"
 
 
+@pytest.mark.slow
 def test_the_margin_loss_is_certified_along_the_margins(run: wafl.Run, clients: wafl.Federation) -> None:
     found = wafl.certify(run, clients, radii=[0.2], achieved=False)
     reached = wafl.evaluate(run, clients, attack=wafl.WassersteinShift(0.2, bounds=None, steps=20))

@@ -45,6 +45,7 @@ def test_the_value_is_that_of_quadrature_up_to_sampling_error(noise: float) -> N
     torch.testing.assert_close(move.value[0], integrated(PARAMS, noise), rtol=0, atol=0.08 * scale)
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_quadrature_up_to_sampling_error() -> None:
     params = PARAMS.clone().requires_grad_()
     (wanted,) = torch.autograd.grad(state().weight[0] @ integrated(params, NOISE), params)

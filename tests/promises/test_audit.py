@@ -184,6 +184,7 @@ def test_ten_labels_give_no_more_false_alarms_than_one(tmp_path):
     assert outside <= stats.binom.ppf(0.99, 100, 0.05)
 
 
+@pytest.mark.slow
 def test_the_power_grows_with_the_examples_and_with_the_shift(tmp_path):
     file = tmp_path / "certificate.json"
     clients = wafl.Federation.from_arrays(pairs(1, 360, 0), test_fraction=0.0)

@@ -88,6 +88,7 @@ def test_a_finished_study_is_extended_to_the_bits_of_one_that_asked_for_so_many(
     assert (short / "config.toml").read_bytes() == (long / "config.toml").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_study_is_extended_again_and_while_it_is_interrupted(tmp_path: Path, long: Path) -> None:
     def stop(moment: Moment) -> None:
         if (moment.name.partition(" ")[0], moment.record.round) == ("DRFA", 2):

@@ -225,6 +225,7 @@ def test_what_a_ball_cannot_do_is_left_out_and_the_rest_is_shown() -> None:
     assert [why.partition(":")[0] for why in lost] == ["radius by radius", "what the ball moves", "radius and gamma"]
 
 
+@pytest.mark.slow
 def test_results_write_pages_themselves(tmp_path: Path) -> None:
     clients = wafl.load_dataset("digits").partition(num_clients=3, iid=True)
     runs = wafl.sweep(

@@ -20,6 +20,7 @@ def test_a_study_killed_at_random_moments_and_while_writing_ends_in_the_same_bit
     assert not lost(count)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore::wafl.base.errors.CheckpointWarning")  # how a study says that it recovers
 def test_a_flipped_byte_is_recovered_from_or_refused(tmp_path: Path) -> None:
@@ -29,6 +30,7 @@ def test_a_flipped_byte_is_recovered_from_or_refused(tmp_path: Path) -> None:
     assert not lost(count)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     count = soak.soak_full_disk(tmp_path, limits=2)

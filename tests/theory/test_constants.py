@@ -191,6 +191,7 @@ def test_l_z_with_labels_is_lipschitz_in_the_joint_metric(loss, norm, label_cost
     assert best >= 0.5 * known.L_z
 
 
+@pytest.mark.slow
 def test_a_networks_label_constant_is_what_one_unit_of_the_label_changes():
     """Two |residual| per unit of a target, at its farthest from the prediction; between classes, the widest gap."""
     torch.manual_seed(0)

@@ -258,6 +258,7 @@ def test_the_entropy_integral_of_a_ball():
     assert exact <= ENTROPY == pytest.approx(exact, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_statistics_terms_bound_the_largest_deviation_of_the_surrogate():
     """``sup over theta of E phi - mean phi`` of the whole mixture, with the sup over a net of a disc of parameters."""
     rng = np.random.default_rng(0)
@@ -525,6 +526,7 @@ def line_clients(sizes, rng):
     return samples, np.concatenate(samples), mass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [0.5, 0.1])
 def test_the_covering_radius_covers_the_truth(line_constants, delta):
     rng = np.random.default_rng(13)
@@ -583,6 +585,7 @@ def test_c1_below_1_is_refused():
         Concentration(c1=0.04, c2=1.0, alpha=3.0, dimension=2)  # it would promise W_2 = 0 at delta = 0.05
 
 
+@pytest.mark.slow
 def test_generalization_to_truth_holds_in_every_repetition():
     rng = np.random.default_rng(2)
     ball, sizes, delta, label_cost = 1.0, [400, 800, 600], 0.1, 1.0

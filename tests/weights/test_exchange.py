@@ -75,6 +75,7 @@ def test_nearest_from_cuts_has_the_distances_of_pot_to_a_millionth() -> None:
     assert all(math.isnan(error) for error in found.standard_errors)
 
 
+@pytest.mark.slow
 def test_potentials_stay_as_small_as_costs_while_cuts_are_few() -> None:
     """Few cuts let the model of one source rise without end: with 300 points, it overflowed the linear program."""
     rng = np.random.default_rng(0)

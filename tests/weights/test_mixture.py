@@ -29,6 +29,7 @@ def mixture_by_lp(sources, target, at=None):
     return least_largest_distance([[cost_matrix(source, target) for source in sources]], at)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(clouds, min_size=1, max_size=9), clouds, st.sampled_from([1e-5, 1.0, 1e4]))
 def test_mixture_equals_the_full_linear_program(sources, target, unit):
