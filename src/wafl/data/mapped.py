@@ -24,10 +24,7 @@ AROUND = 2**16
 
 @dataclass(frozen=True, eq=False)
 class Mapped:
-    """Stands in for one tensor of all examples: row ``i`` is row ``rows[i]`` of the arrays laid end to end.
-
-    Nothing is read when it is made; every tensor it gives holds just the rows that were asked for.
-    """
+    """Stands in for one tensor: row ``i`` is row ``rows[i]`` of the arrays laid end to end, read when asked for."""
 
     arrays: tuple[NDArray[Any], ...]
     rows: NDArray[np.int64]

@@ -99,10 +99,7 @@ class Location:
 
 
 def load_raw(name: str, data_dir: str | Path | None = None) -> RawDataset:
-    """Load a data set by name from ``data_dir``, or the folder in ``WAFL_DATA``, or the user's cache.
-
-    If it is not there, it is downloaded and kept there for the next time.
-    """
+    """A data set by name from ``data_dir``, ``WAFL_DATA`` or the user's cache, to which it is downloaded if need be."""
     source, folder = source_of(name), data_folder(data_dir)
     found = locate(name, folder)
     return _download(source, folder) if found is None else found.read()
@@ -162,10 +159,7 @@ def _download(source: Source, folder: Path) -> RawDataset:
 
 @contextmanager
 def _temporary_folder(source: Source, folder: Path) -> Generator[Path, None, None]:
-    """A temporary folder next to the final file, so that only a rename is left to do at the end.
-
-    Checks that the folder can be written to before the download rather than after it.
-    """
+    """A folder next to the final file, so that only a rename is left; it is found before a download if it fails."""
     new = not os.path.exists(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
