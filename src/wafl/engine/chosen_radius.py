@@ -5,8 +5,6 @@ them by its training examples: test examples are never read. A client tells the 
 their mean, and one number per candidate, its accuracy.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Clients whose examples are at hand: the work of all of them is done here, as lanes of one batch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ Clients that take many steps of their own pull apart, and small cohorts are nois
 from the optimum, where a comparison of methods says little about them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

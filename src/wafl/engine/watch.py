@@ -1,7 +1,5 @@
 """What is checked while training: that numbers are finite, gamma against its limits, and in the end the ball."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import fmean

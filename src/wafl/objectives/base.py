@@ -60,7 +60,7 @@ class Term:
         slopes = share.view(*share.shape, *(1,) * (self.slopes.ndim - 2)) * self.slopes
         if self.layer is None:
             return problem.push(self.inputs, slopes)
-        return problem.push_at(self.layer, self.inputs, slopes)
+        return problem.task.features_gradient(problem.params, dense(self.inputs), self.layer, slopes, problem.masks)
 
 
 @frozen
@@ -218,10 +218,7 @@ def lane_key(state: ObjectiveState | None, like: Tensor) -> Key:
 
 
 def example_draws(draw: Callable[[Key, Purpose, int], Tensor], key: Key, batch: int, count: int) -> Tensor:
-    """``count`` numbers for each of ``batch`` examples ``[L or 1, B, count]``, from one key per lane or per example.
-
-    With one key per lane, draws go example by example, so padding at the end of a batch changes none of them.
-    """
+    """``count`` numbers for each of ``batch`` examples ``[L or 1, B, count]``, one by one, so padding changes none."""
     if key.seed.ndim == 2:
         return draw(key, Purpose.START, count)
     return draw(key, Purpose.START, batch * count).view(-1, batch, count)

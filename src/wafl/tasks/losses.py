@@ -62,10 +62,7 @@ class OutputLoss(Protocol):
         return torch.func.grad(lambda s: self.value(s, y).sum())(outputs)
 
     def slopes(self, weight: Tensor, norm: float = 2) -> Tensor | None:
-        """For each label, the least Lipschitz constant of ``loss(W x + b)`` over all x: ``[L, C]`` of ``W [L, C, D]``.
-
-        None if there is none, or none is known.
-        """
+        """How steep ``loss(W x + b)`` is at most in x, for each label ``[L, C]``; None if unbounded or unknown."""
         return None
 
     def curvature(self, weight: Tensor, norm: float = 2) -> Tensor | None:

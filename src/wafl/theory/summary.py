@@ -234,10 +234,7 @@ def _least(run: Run, clients: Federation, gamma: float, ball: Constants) -> floa
 def _convergence(
     run: Run, clients: Federation, ball: Constants, sizes: list[int], gamma: float, *, measured: bool = False
 ) -> Bound:
-    """The theorem with what is proven about a run: gradients of norm at most L_theta, and a start in the ball.
-
-    With ``measured``, sigma and Omega are those at some parameters of the ball: an estimate.
-    """
+    """The theorem with what is proven about a run; with ``measured``, with estimates of sigma and Omega in the ball."""
     schedule = run.settings["schedule"]
     cohort = schedule["cohort"]
     require(

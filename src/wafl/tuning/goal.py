@@ -84,11 +84,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Goal:
-    """What trials are judged by: the mean of a metric over several shares of attacked clients; share 0 is clean data.
-
-    Without a metric it is the accuracy for classes, and the loss for a regression; without an attack, all data are
-    clean.
-    """
+    """What trials are judged by: the mean of a metric over shares of attacked clients, of which 0 is clean data."""
 
     held_out: HeldOut
     metric: Metric | None = None

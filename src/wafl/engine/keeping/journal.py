@@ -1,7 +1,5 @@
 """A file that only grows: entries are appended, each with its length and checksum."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from hashlib import sha256

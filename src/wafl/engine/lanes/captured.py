@@ -43,10 +43,7 @@ class _Recording:
 
 
 class Captured:
-    """A :class:`~wafl.engine.client.step.Step` that records each shape when it first comes, and replays it.
-
-    If that fails, all steps are computed as usual.
-    """
+    """A :class:`~wafl.engine.client.step.Step` that is recorded once per shape and replayed, if it can be."""
 
     reuses = True
 

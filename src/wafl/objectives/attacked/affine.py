@@ -1,7 +1,4 @@
-"""FedRobust's objective: each client's inputs pass through an affine map that ascends along with the model.
-
-Reisizadeh et al., "Robust federated learning: the case of affine distribution shifts" (NeurIPS 2020).
-"""
+"""FedRobust's objective: each client's inputs pass through an affine map that ascends along with the model."""
 
 import math
 from dataclasses import replace

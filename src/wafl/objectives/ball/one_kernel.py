@@ -8,8 +8,6 @@ from the first step to the last.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownParameterType=false
 # pyright: reportMissingParameterType=false, reportUntypedFunctionDecorator=false, reportUnknownArgumentType=false, reportIndexIssue=false
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

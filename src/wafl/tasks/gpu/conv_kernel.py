@@ -10,8 +10,6 @@ has its own. Products are of bfloat16 and their sums of float32; what comes out 
 # pyright: reportMissingParameterType=false, reportUntypedFunctionDecorator=false, reportUnknownArgumentType=false, reportIndexIssue=false
 # ruff: noqa: N803
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -9,8 +9,6 @@ if these are last, and otherwise 1.
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownParameterType=false
 # pyright: reportMissingParameterType=false, reportUntypedFunctionDecorator=false, reportUnknownArgumentType=false, reportIndexIssue=false
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl
@@ -22,7 +20,7 @@ BLOCK = 1024
 
 def forward(x: Tensor, bias: Tensor) -> Tensor:
     """``max_pool2d(relu(x + bias), 2)`` of images ``[N, C, H, W]`` whose sides are even."""
-    last = _channels_last(x)
+    last = not x.is_contiguous()
     size = (*x.shape[:2], x.shape[2] // 2, x.shape[3] // 2)
     out = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=_format(last))
     _forward[_grid(out)](x, bias, out, out.numel(), *_sides(x, last), BLOCK)
@@ -31,14 +29,10 @@ def forward(x: Tensor, bias: Tensor) -> Tensor:
 
 def backward(x: Tensor, bias: Tensor, slope: Tensor) -> Tensor:
     """The gradient in ``x + bias``, from that in what was pooled: all of it goes to the first of the largest."""
-    last = _channels_last(x)
+    last = not x.is_contiguous()
     slope, found = slope.contiguous(memory_format=_format(last)), torch.empty_like(x)
     _backward[_grid(slope)](x, bias, slope, found, slope.numel(), *_sides(x, last), BLOCK)
     return found
-
-
-def _channels_last(x: Tensor) -> bool:
-    return not x.is_contiguous()
 
 
 def _format(last: bool) -> torch.memory_format:

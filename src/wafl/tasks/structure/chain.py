@@ -28,10 +28,7 @@ class Passed:
 
 
 class Chain:
-    """Linear layers, flattening and elementwise functions, one after another.
-
-    ``values`` are the parameters of all lanes, ``[L, *shape]`` each, in the order of the layers.
-    """
+    """Linear layers, flattening and elementwise functions; ``values`` are all lanes' parameters, in order."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         self._layers = layers

@@ -4,8 +4,6 @@ That makes ``2 D`` searches along a line. Most are pruned by ``logsumexp_j(A_j +
 search stays below.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

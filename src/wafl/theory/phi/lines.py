@@ -4,8 +4,6 @@ The first term is convex in t, so between two points it lies below its chord, an
 maximum in closed form. Beyond ``t = max_j s_j / (2 gamma)`` the whole only decreases. More points close the gap.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

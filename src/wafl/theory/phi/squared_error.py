@@ -13,8 +13,6 @@ With the residual r, a move ``delta`` changes the objective to ``a ||r + W delta
 Below a times the largest ``||W v||^2`` with ``||v|| <= 1`` it is infinite (for l_inf with many outputs: not bounded).
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -161,7 +161,8 @@ def next_client(
     A population of clients that lies within ``population_radius`` (W_2 between distributions over clients, whose ground
     distance is W_2 between their data), each of whose clients' data then moves by ``radius``, has a mixture within the
     sum of both: couple the clients, then their examples, and add the lengths. So its mean loss is at most the mean
-    certified loss at the sum of the radii (Najafi, Sani and Farnia, ICML 2025, for this ball).
+    certified loss at the sum of the radii (Najafi, Sani and Farnia, ICML 2025, for this ball). Arguments that are not
+    listed here are as in :func:`wafl.certify`.
 
     Args:
         model: a model, or a run, which brings its own loss and client weights.
@@ -169,13 +170,9 @@ def next_client(
         unseen: the clients that did not.
         radius: how far each client's data may move, in the unit of the data.
         population_radius: how far the population of clients may move, in the same unit; then only the mean is about it.
-        norm: the ground norm, 1, 2 or inf.
         metric: ``"loss"``, or ``"error"``, the error rate of a linear classifier, which needs no bounds of the data.
         confidence: the probability with which each statement holds.
         client_weights: of the clients that trained, for choosing gamma; by default as in :func:`wafl.certify`.
-        curvature: a bound on L_zz that you have proven yourself.
-        loss: the loss to use instead of the run's own; cross-entropy for a plain model.
-        seed: of the objective.
 
     >>> import wafl
     >>> seen, unseen = wafl.load_dataset("digits").partition(num_clients=60, iid=True).hold_out(0.5)

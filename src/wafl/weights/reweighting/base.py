@@ -38,12 +38,7 @@ class Reweighted(ClientWeights):
 
     @abstractmethod
     def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
-        """The weights of the clients that reported.
-
-        Args:
-            center: the positive weights of these clients before their losses count, summing to 1.
-            losses: one loss for each of them, in double precision.
-        """
+        """The weights of clients with these losses; their positive weights in the center sum to 1."""
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
         return self.center.initial(num_examples)
