@@ -18,11 +18,7 @@ CHUNK = 4096
 
 @dataclass(frozen=True)
 class Examples:
-    """The examples of all clients, one after another: client ``i`` has rows ``offsets[i]:offsets[i+1]``.
-
-    ``raw`` is how they are stored (images as bytes, memory-mapped arrays on disk); ``rows`` prepares the rows that are
-    asked for, ``x`` all of them.
-    """
+    """The examples of all clients, one after another, as stored: client ``i`` has rows ``offsets[i]:offsets[i+1]``."""
 
     raw: Stored
     y: Tensor

@@ -14,10 +14,8 @@ from torch import Tensor
 
 CHUNK = 2**22
 """How many bytes :meth:`Mapped.split` reads at a time."""
-
 RESIDENT = 2**26
 """How many bytes are read before the system is told that they need not stay in this process."""
-
 AROUND = 2**16
 """What a system maps into a process around a byte that is read."""
 

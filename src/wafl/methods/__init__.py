@@ -12,7 +12,6 @@ __all__ = ["FAMILIES", "METHODS", "Method", "not_a_method"]
 
 FAMILIES: tuple[ModuleType, ...] = (averaging, ball, attacked, penalties, learned, reweighted, servers)
 """The files of the named methods."""
-
 METHODS: dict[str, Preset[...]] = {
     preset.__name__: preset
     for preset in sorted(

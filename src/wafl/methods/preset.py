@@ -1,8 +1,4 @@
-"""What a named method is: a dataclass of options, which decides some parts of a method and leaves the others open.
-
-It inherits the options of its parts, so each option is written once, where it is used. The experiment file, the command
-line and the schema are made from the same fields (:func:`wafl.base.options.options_of`).
-"""
+"""What a named method is: options, inherited from its parts, that decide some parts of a method and leave others."""
 
 import re
 from collections.abc import Callable, Mapping

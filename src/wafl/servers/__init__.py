@@ -16,7 +16,6 @@ __all__ = [
 
 OPTIMIZERS = {"sgd": SGD, "momentum": Momentum, "adam": Adam, "yogi": Yogi}
 """Optimizers of the server that an experiment file can name; as a server, each is given the clients' mean."""
-
 AGGREGATES = {
     "clipped": Clipped, "median": Median, "trimmed_mean": TrimmedMean, "krum": Krum, "multi_krum": MultiKrum,
     "geometric_median": GeometricMedian, "masked": Masked,

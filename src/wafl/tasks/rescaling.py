@@ -1,8 +1,4 @@
-"""Layers that rescale their weights: networks of them are plain networks of the rescaled weights.
-
-An ascent asks for many gradients at the same parameters. So a task rescales them once, asks the plain network, and
-takes gradients in the parameters back through the rescaling at the end.
-"""
+"""Layers that rescale their weights: a task rescales them once for many gradients, and takes slopes back at the end."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

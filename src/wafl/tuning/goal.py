@@ -25,11 +25,7 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Training examples in two parts; the clients' own test examples are in neither.
-
-    Trials train on the clients ``train``, which have no test examples; the test examples of ``judges`` are what was
-    held out, which ``words`` says. ``num_clients`` is the number of clients in all.
-    """
+    """Training examples in two parts: trials train on ``train``; the test examples of ``judges`` were held out."""
 
     train: Federation
     judges: Federation

@@ -34,10 +34,7 @@ Evenness = Annotated[float, NotNegative, "The price of client weights that diffe
 
 @frozen
 class Learned(ClientWeights):
-    """A base for rules that learn: ``lambda <- projection(lambda + step_size loss)``, starting from equal weights.
-
-    By default the cohort is drawn uniformly, and the losses come with the updates. Override what differs.
-    """
+    """A base for rules that learn: ``lambda <- projection(lambda + step_size loss)``, from equal weights."""
 
     step_size: Climb = 0.1
     climbs = True

@@ -1,8 +1,4 @@
-"""The projection onto the probability simplex, in a few looks at each of a million values.
-
-By Michelot, "A finite algorithm for finding the projection of a point onto the canonical simplex of R^n" (Journal of
-Optimization Theory and Applications, 1986), which needs no sorting.
-"""
+"""The projection onto the probability simplex, by Michelot's finite algorithm (JOTA, 1986), which needs no sorting."""
 
 from collections.abc import Callable
 

@@ -29,10 +29,8 @@ Array = Tensor | NDArray[Any]
 
 Part = tuple[Stored, Tensor]
 """Examples and their labels."""
-
 EXACT = 2**24
 """The largest integer up to which float32, which models are given integers in, has all of them."""
-
 FEW, MANY = 256, 4096
 """How many clients are read at a time: many if they are small."""
 

@@ -1,8 +1,6 @@
-"""Folders of ``.npy`` files: examples that stay on disk.
+"""Folders of ``.npy`` files, whose examples stay on disk: see :meth:`wafl.Federation.from_folder`.
 
-A folder has all clients in one array, one after another: ``x.npy``, ``y.npy`` and ``offsets.npy``, and perhaps
-``about.json`` with the names of clients, classes and inputs. Or it has one folder per client, by its name, with
-``x.npy`` and ``y.npy``, and perhaps ``x_test.npy`` and ``y_test.npy``.
+``about.json`` may have the names of clients, classes and inputs of a folder that holds all clients in one array.
 """
 
 import errno

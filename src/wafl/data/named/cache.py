@@ -1,8 +1,4 @@
-"""One folder, one file per data set: ``<folder>/<name>.npz`` with ``x_train, y_train, x_test, y_test``.
-
-A data set without such a file is read from torchvision's layout in the same folder, or downloaded, checked and written
-there once.
-"""
+"""One folder, one file ``<name>.npz`` per data set; without it, torchvision's layout is read, or a download is kept."""
 
 import difflib
 import errno
@@ -28,10 +24,7 @@ GROUP_KEYS = ("u_train", "u_test")
 
 @dataclass(frozen=True, eq=False)
 class RawDataset:
-    """Images as bytes, ``(N, H, W)`` or ``(N, H, W, C)``, and labels, checked against what the data set should be.
-
-    ``group_train`` and ``group_test`` say who each example is from, if that is known (FEMNIST: the writer).
-    """
+    """Checked images as bytes, ``(N, H, W)`` or ``(N, H, W, C)``, labels, and who each is from, if that is known."""
 
     name: str
     x_train: NDArray[np.uint8]

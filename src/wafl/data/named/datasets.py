@@ -43,11 +43,7 @@ def pack(
     names: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Federation:
-    """A federation with one client per share: a share lists the rows of ``x`` and ``y`` that its client has.
-
-    With ``num_train``, the rows from there on are for testing; otherwise each client holds out ``test_fraction`` of its
-    own rows.
-    """
+    """A federation of shares, each the rows of one client; tests are the rows from ``num_train`` on, or held out."""
     Range(0.0, 1.0, ": 0.25 holds a quarter out", high_open=True).check("test_fraction", test_fraction)
     if num_train is not None:
         parts = [(rows[rows < num_train], rows[rows >= num_train]) for rows in shares]

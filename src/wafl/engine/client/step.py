@@ -18,11 +18,7 @@ from wafl.tasks.problem import Problem
 
 @dataclass(frozen=True)
 class Carry:
-    """What lanes take from one step to the next; ``loss`` and ``cost`` are those of the first step.
-
-    If the objective ``averages_cost``, ``cost`` is the mean over the steps so far. ``decay`` and ``velocity`` are None
-    if there is no weight decay or no momentum in any lane.
-    """
+    """What lanes take from step to step; ``loss`` and ``cost`` are of the first one, or ``cost`` is the mean so far."""
 
     params: Tensor
     loss: Tensor

@@ -26,7 +26,6 @@ from wafl.tasks.task import Task
 PLAIN = sgd()
 OBJECTIVE, LOCAL, STATISTICS = "objective", "local", "statistics"
 """What a client may keep something for between rounds: two parts of a method, and BatchNorm's statistics."""
-
 REPORT_BATCH = 256
 """How many examples a client looks at together when it reports its loss."""
 

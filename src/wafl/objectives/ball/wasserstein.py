@@ -47,13 +47,10 @@ radius. With power 1 examples do not move at all if gamma is high.
 
 BATCH_REACH = 1.25
 """How far one batch may move, in radii. The ball is that of all clients together, so some batches move farther."""
-
 FIRST_BALL = 0.1
 """The part of the radius that training by radius starts with."""
-
 LONGEST_WARM_UP = 30
 """How many rounds the ball takes at most to grow to the radius that was asked for."""
-
 AUTO = "auto"
 """The radius is chosen by :func:`wafl.fit`, on clients that are left out."""
 

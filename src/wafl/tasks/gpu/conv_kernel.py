@@ -5,9 +5,6 @@ What the filters give is never written: the way back needs only which pixel of e
 has its own. Products are of bfloat16 and their sums of float32; what comes out is rounded as by layers one by one.
 """
 
-# Triton comes with PyTorch for CUDA, and with no other: it is not here where types are checked.
-# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownParameterType=false
-# pyright: reportMissingParameterType=false, reportUntypedFunctionDecorator=false, reportUnknownArgumentType=false, reportIndexIssue=false
 # ruff: noqa: N803
 
 import torch

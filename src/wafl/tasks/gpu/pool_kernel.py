@@ -5,10 +5,6 @@ Images have their channels first or last. They are seen as ``[rows, width, inner
 if these are last, and otherwise 1.
 """
 
-# Triton comes with PyTorch for CUDA, and with no other: it is not here where types are checked.
-# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownParameterType=false
-# pyright: reportMissingParameterType=false, reportUntypedFunctionDecorator=false, reportUnknownArgumentType=false, reportIndexIssue=false
-
 import torch
 import triton
 import triton.language as tl

@@ -1,8 +1,4 @@
-"""A chain of plain layers and its derivatives, for all lanes at once.
-
-The derivatives are autograd's own and have its bits. Autograd itself takes as long to keep its records as a small
-network takes to compute.
-"""
+"""A chain of plain layers and its derivatives, for all lanes at once: autograd's bits, without keeping its records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

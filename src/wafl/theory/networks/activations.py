@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-BISECTIONS = 12
-
 
 @dataclass(frozen=True)
 class Strip:
@@ -90,7 +88,7 @@ class SShaped(Activation):
         """
         center = center.abs()
         left, right = -center, torch.zeros_like(center)
-        for _ in range(BISECTIONS):
+        for _ in range(12):
             middle = (left + right) / 2.0
             above = self.slope(middle) >= _secant(self, center, middle)
             left, right = torch.where(above, left, middle), torch.where(above, middle, right)

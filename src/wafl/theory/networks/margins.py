@@ -74,10 +74,7 @@ class Margins:
         return upper, cost
 
     def steepest(self, norm: float, features: int, classes: int = 0) -> Tensor:
-        """How much the lead of class j over y changes at most per unit of distance in a norm: ``K [C (y), C (j)]``.
-
-        ``||g||_*`` is at most ``sqrt(d) ||g||_2`` for the l_inf ball, else ``||g||_2``.
-        """
+        """How much the lead of class j over y (``[y, j]``) changes at most with distance; sqrt(d) times more in l_inf."""
         slopes = self.slopes if self.slopes.ndim else self.slopes * (1.0 - torch.eye(classes).to(self.slopes))
         return slopes * (math.sqrt(features) if dual(norm) == 1 else 1.0)
 

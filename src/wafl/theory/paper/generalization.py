@@ -1,9 +1,4 @@
-"""The paper's generalization bounds, one function per statement.
-
-Each takes the numbers that its statement names and returns a ``Bound`` that keeps every term.
-Where the paper's statement needs a correction, or a sharper one is proven, that one is computed and the paper's is
-reported next to it. The proofs are in docs/theory.md.
-"""
+"""The paper's generalization bounds, one function per statement; if one is corrected, the paper's value is kept too."""
 
 from __future__ import annotations
 

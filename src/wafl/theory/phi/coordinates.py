@@ -7,10 +7,8 @@ search stays below.
 import torch
 from torch import Tensor
 
+from wafl.theory.phi.class_pull import CHUNK
 from wafl.theory.phi.lines import along_lines
-
-CHUNK = 1 << 22
-"""How many numbers are worked on at a time."""
 
 
 def along_coordinates(

@@ -19,10 +19,8 @@ import torch
 from torch import Tensor
 
 from wafl.tasks.losses import SquaredError
+from wafl.theory.phi.class_pull import CHUNK
 from wafl.theory.phi.corners import corners
-
-CHUNK = 1 << 22
-"""How many numbers are worked on at a time."""
 
 
 class Regression:

@@ -12,11 +12,7 @@ Result = TypeVar("Result")
 
 
 def map_in_threads(work: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
-    """``[work(piece) for piece in pieces]``, and the same bits.
-
-    >>> map_in_threads(lambda number: number + 1, [1, 2, 3])
-    [2, 3, 4]
-    """
+    """``[work(piece) for piece in pieces]``, and the same bits."""
     threads = min(torch.get_num_threads(), len(pieces))
     if threads <= 1:
         return [work(piece) for piece in pieces]

@@ -214,7 +214,13 @@ def next_client(
             most = largest_surrogate(theirs.task, theirs.params, domain, chosen.L_z, gamma, norm)
     sample, trained = (moments.ask(each, setting, most, seed) for each in (theirs, ours))
     if proven and setting and metric == "loss":
-        _hold(theirs, unseen.names, sample, float(offset), gamma, reach, chosen, seed)
+        # Examples that all move by the radius must not reach more than what is proven of a client.
+        moved, room = theirs.answers(Moved(norm), [{"distance": reach}], seed), room_of(theirs, chosen)
+        numbers = zip(unseen.names, sample.means, moved.value[0].tolist(), moved.cost[0].tolist(), strict=True)
+        for name, mean, value, cost in numbers:
+            promised = float(offset) + mean
+            reached = float(offset) + min(value - gamma * cost, sample.most)
+            hold(f"{name}, at gamma {gamma:.4g}", promised, reached, partial(room, reach, promised))
     return NextClient(unseen.names, sample, float(offset), trained, reach, norm, seen.unit, confidence, proven, metric)
 
 
@@ -236,21 +242,3 @@ def _loss_moments(chosen: Certificates, reach: float) -> tuple[Moments, dict[str
     offset = (chosen.L_z * reach if reach > 0 else 0.0) if by_slope else gamma * reach**2
     setting = {} if by_slope else chosen.setting(row)
     return Moments(None if by_slope else report_for(setting, chosen.norm)), setting, offset, gamma
-
-
-def _hold(
-    theirs: Mixture,
-    names: tuple[str, ...],
-    sample: Sample,
-    offset: float,
-    gamma: float,
-    reach: float,
-    chosen: Certificates,
-    seed: int,
-) -> None:
-    """Raise if examples that all move by the radius reach more than what is proven of a client."""
-    moved, room = theirs.answers(Moved(chosen.norm), [{"distance": reach}], seed), room_of(theirs, chosen)
-    numbers = zip(names, sample.means, moved.value[0].tolist(), moved.cost[0].tolist(), strict=True)
-    for name, mean, loss, cost in numbers:
-        reached = offset + min(loss - gamma * cost, sample.most)
-        hold(f"{name}, at gamma {gamma:.4g}", offset + mean, reached, partial(room, reach, offset + mean))

@@ -168,11 +168,7 @@ class _Model:
         return self._highest if found is None else found
 
     def _nearest(self, best: Array, level: float) -> Array | None:
-        """The point nearest to ``best`` where every cut is at least ``level``, or None if there is none.
-
-        Least distance programming by nonnegative least squares (Lawson and Hanson, "Solving least squares problems",
-        chapter 23).
-        """
+        """The point nearest to ``best`` with all cuts at least at ``level``, or None: Lawson and Hanson, chapter 23."""
         from scipy.optimize import nnls
 
         slopes, unit = self._b - self._shares, self.scale or 1.0
