@@ -74,7 +74,7 @@ class Margins:
         return upper, cost
 
     def steepest(self, norm: float, features: int, classes: int = 0) -> Tensor:
-        """How much the lead of class j over y (``[y, j]``) changes at most with distance; sqrt(d) times more in l_inf."""
+        """How much the lead of class j over y (``[y, j]``) changes at most with distance; sqrt(d) as much in l_inf."""
         slopes = self.slopes if self.slopes.ndim else self.slopes * (1.0 - torch.eye(classes).to(self.slopes))
         return slopes * (math.sqrt(features) if dual(norm) == 1 else 1.0)
 
