@@ -82,10 +82,7 @@ class Examples:
         return replace(self, raw=pick(self.raw, rows), y=self.y[rows], offsets=offsets)
 
     def digest(self) -> str:
-        """The digest of every example as it is stored, of every label, and of whose they are, read a few at a time.
-
-        Statistics that were taken from the examples follow from them, up to rounding: they do not count.
-        """
+        """The digest of all examples as stored, labels and owners; statistics follow from them, and do not count."""
         prepare = self.prepare
         numbers = [] if prepare.name in STATISTICS else [prepare.shift, prepare.scale]
         about = [str(self.raw.dtype), list(self.shape), str(self.y.dtype), list(self.y.shape), prepare.name]

@@ -1,8 +1,7 @@
 """A model and its loss as pure functions of a flat parameter vector, batched over lanes.
 
-Shapes: ``params [L, P]``, ``x [L, B, ...]`` (a tensor or :class:`wafl.tasks.inputs.Inputs`), ``y [L, B]`` (or
-targets ``[L, B, k]``), outputs ``[L, B, C]``, losses ``[L, B]``. A lane is one client's copy of the
-parameters in one run.
+Shapes: ``params [L, P]``, ``x [L, B, ...]`` (a tensor or :class:`wafl.tasks.inputs.Inputs`), ``y [L, B]`` (or targets
+``[L, B, k]``), outputs ``[L, B, C]``, losses ``[L, B]``. A lane is one client's copy of the parameters in one run.
 """
 
 import copy

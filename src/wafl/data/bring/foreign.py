@@ -1,8 +1,4 @@
-"""Data sets of other libraries: torch's ``Dataset`` and ``DataLoader``, Hugging Face's ``datasets`` and flwr-datasets.
-
-They are known by what they can do, so only torch is imported: anything with ``column_names`` and ``with_format`` is
-read by columns, anything with ``classes`` (torchvision's ``ImageFolder``) names its classes.
-"""
+"""Data sets of torch, Hugging Face and flwr-datasets, known by what they can do: of these, only torch is imported."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -135,11 +135,7 @@ class Lanes:
 
 
 def in_pieces(client: ClientTask, lanes: LaneInput, step: Step, most: int) -> list[LaneInput]:
-    """The same lanes in pieces of at most ``most``.
-
-    A captured network gets pieces of about the same size, with a stream for each lane: more lanes at once are not
-    faster, and take longer to record.
-    """
+    """The same lanes in pieces of at most ``most``; a captured network gets even ones, with a stream for each lane."""
     if step.reuses and client.task.in_streams:
         pieces = -(-len(lanes.params) // MOST_STREAMS)
         most = min(most, -(-len(lanes.params) // pieces))

@@ -1,8 +1,7 @@
 """WAFL's objective: ``phi_gamma(z) = sup over z' of loss(z') - gamma d^p(z', z)``.
 
-Nguyen et al., "On the Generalization of Wasserstein Robust Federated Learning" (2022), section 3.3;
-after Sinha et al., "Certifying some distributional robustness with principled adversarial training"
-(ICLR 2018).
+Section 3.3 of the paper, after Sinha et al., "Certifying some distributional robustness with principled adversarial
+training" (ICLR 2018).
 """
 
 import math

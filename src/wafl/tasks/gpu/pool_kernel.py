@@ -19,7 +19,7 @@ def forward(x: Tensor, bias: Tensor) -> Tensor:
     last = not x.is_contiguous()
     size = (*x.shape[:2], x.shape[2] // 2, x.shape[3] // 2)
     out = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=_format(last))
-    _forward[_grid(out)](x, bias, out, out.numel(), *_sides(x, last), BLOCK)
+    _forward[(triton.cdiv(out.numel(), BLOCK),)](x, bias, out, out.numel(), *_sides(x, last), BLOCK)
     return out
 
 
@@ -27,16 +27,12 @@ def backward(x: Tensor, bias: Tensor, slope: Tensor) -> Tensor:
     """The gradient in ``x + bias``, from that in what was pooled: all of it goes to the first of the largest."""
     last = not x.is_contiguous()
     slope, found = slope.contiguous(memory_format=_format(last)), torch.empty_like(x)
-    _backward[_grid(slope)](x, bias, slope, found, slope.numel(), *_sides(x, last), BLOCK)
+    _backward[(triton.cdiv(slope.numel(), BLOCK),)](x, bias, slope, found, slope.numel(), *_sides(x, last), BLOCK)
     return found
 
 
 def _format(last: bool) -> torch.memory_format:
     return torch.channels_last if last else torch.contiguous_format
-
-
-def _grid(out: Tensor) -> tuple[int]:
-    return (triton.cdiv(out.numel(), BLOCK),)
 
 
 def _sides(x: Tensor, last: bool) -> tuple[int, int, int, int]:

@@ -244,9 +244,7 @@ def _concave_share(vertices: Tensor, sizes: Tensor, weights: Tensor, gamma: floa
 def branch(
     ball: Ball, a: Tensor, y: Tensor, gamma: float, lower: Tensor, upper: Tensor, tolerance: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Close the gap between ``lower`` and ``upper`` to about ``tolerance`` in the mean.
-
-    To :data:`EASY` of it within :data:`EASY_PARTS`; the longer a search takes, the wider its gap may stay.
+    """Close the gap between ``lower`` and ``upper`` to about ``tolerance`` in the mean; a long search may leave more.
 
     Returns the two sides, and the cost of the best move that was met on the way; NaN where that was no better.
     """

@@ -1,8 +1,7 @@
 """phi_gamma of a linear model, example by example, from both sides: ``sup over x' of loss(x') - gamma ||x' - x||^2``.
 
-Cross-entropy: every norm and every gamma > 0, by ``lines.py`` (l1, and along the distance alone for every
-norm), ``settled.py`` (l2), ``ellipsoids.py`` (l_inf) and ``branch_and_bound.py``. Squared
-error: closed forms (:mod:`wafl.theory.phi.squared_error`), infinite below ``L_zz / 2``.
+Cross-entropy: every norm and every gamma > 0, by ``lines.py`` (l1, and along the distance alone for every norm),
+``settled.py`` (l2), ``ellipsoids.py`` (l_inf) and ``branch_and_bound.py``. Squared error: closed forms.
 """
 
 import math

@@ -31,11 +31,9 @@ from wafl.weights import ClientWeights, uniform
 class NextClient:
     """Certified losses of clients that never trained, and what they say about all clients of their population.
 
-    With ``metric="error"`` every loss is an error rate.
-
-    Each method speaks with probability ``confidence`` over the draw of the clients and of their examples. A client's
-    certified loss is ``gamma radius^2 + E[phi_gamma]`` (or the slope's ``E[loss] + L_z radius``) under the client's own
-    distribution, which bounds its loss after any move of its data by ``radius``.
+    With ``metric="error"`` every loss is an error rate. Each method speaks with probability ``confidence`` over the
+    draw of the clients and of their examples. A client's certified loss is ``gamma radius^2 + E[phi_gamma]`` (or the
+    slope's ``E[loss] + L_z radius``) under its own distribution, which bounds its loss after any move by ``radius``.
     """
 
     names: Annotated[tuple[str, ...], "The names of the held-out clients."]

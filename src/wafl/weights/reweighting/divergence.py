@@ -20,11 +20,7 @@ from wafl.weights.reweighting.base import Reweighted
 def leaning(
     lean: Callable[[float], Tensor], divergence: Callable[[float], float], radius: float, most: float
 ) -> Tensor:
-    """``lean(t)`` for the largest t in [0, most] whose divergence from the center is at most the radius.
-
-    The weights start from the center at 0, and their divergence only grows with t. Beyond ``most``, all the weight is
-    on the largest losses.
-    """
+    """``lean(t)`` for the largest t in [0, most] whose divergence, which grows with t, is at most the radius."""
     if divergence(most) <= radius:
         return lean(most)
     low, high = 0.0, most
