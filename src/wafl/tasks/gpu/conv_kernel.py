@@ -1,8 +1,7 @@
 """A convolution with bias, ReLU and 2 x 2 max pooling, and its gradient in the images, on a GPU in one kernel each.
 
-What the filters give is never written: the way back needs only which pixel of each window was taken. The filters
-``[L, O, I, S, S]`` have their channels last in memory, as ``prepared`` lays them out; each lane
-has its own. Products are of bfloat16 and their sums of float32; what comes out is rounded as by layers one by one.
+What the filters give is never written: the way back needs only which pixel of a window was taken. Filters of each lane
+``[O, I, S, S]`` have their channels last (``prepared``). Products are of bfloat16, sums of float32, rounded as by layers.
 """
 
 # ruff: noqa: N803

@@ -1,8 +1,7 @@
 """Bias, ReLU and 2 x 2 max pooling of images on a GPU, in one kernel forward and one backward.
 
-One after another, each of them reads and writes every pixel, which takes longer than a small convolution.
-Images have their channels first or last. They are seen as ``[rows, width, inner]``: ``inner`` is the number of channels
-if these are last, and otherwise 1.
+One after another, each of them reads and writes every pixel, which takes longer than a small convolution. Images are
+seen as ``[rows, width, inner]``: ``inner`` is the number of channels if these are last, and otherwise 1.
 """
 
 import torch
