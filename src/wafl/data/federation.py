@@ -142,7 +142,7 @@ class Federation:
     ) -> Federation:
         """Pack a data frame of pandas or polars, one row per example.
 
-        Clients are in sorted order. Targets of text or integers make a classification, floating-point ones a regression.
+        Clients are in sorted order. Targets of text or integers make a classification, floats a regression.
 
         Args:
             frame: the data frame; values must not be missing.

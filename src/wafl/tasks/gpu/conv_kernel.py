@@ -1,7 +1,7 @@
 """A convolution with bias, ReLU and 2 x 2 max pooling, and its gradient in the images, on a GPU in one kernel each.
 
 What the filters give is never written: the way back needs only which pixel of a window was taken. Filters of each lane
-``[O, I, S, S]`` have their channels last (``prepared``). Products are of bfloat16, sums of float32, rounded as by layers.
+``[O, I, S, S]`` have their channels last (``prepared``); products are of bfloat16, their sums of float32, then rounded.
 """
 
 # ruff: noqa: N803
