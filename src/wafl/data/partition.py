@@ -55,7 +55,7 @@ def labels_per_client(
 
 
 def dirichlet(y: Tensor, num_clients: int, alpha: float, num_classes: int, seed: int) -> list[Tensor]:
-    """Each label is spread over the clients in Dirichlet shares; a client that drew nothing gets one of another's."""
+    """Each label is spread over the clients in Dirichlet shares; a client that drew none gets one of the largest's."""
     Count().check("num_clients", num_clients)
     Positive().check("dirichlet", alpha)
     if len(y) < num_clients:

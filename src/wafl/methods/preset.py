@@ -1,4 +1,4 @@
-"""What a named method is: options, inherited from its parts, that decide some parts of a method and leave others."""
+"""What a named method is: options, inherited from its parts, that decide some parts of a method, and leave the rest."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -76,7 +76,7 @@ class ClientWeights(Part, ABC):
         """The weights before the first round, one per client: float64, summing to 1; a size may be 0, unknown."""
 
     def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
-        """The weights after clients, the last, have joined; by default as if they had been there from the start."""
+        """The weights once the last of these clients have joined; by default as if they had always been there."""
         return self.initial(num_examples)
 
     @property

@@ -152,7 +152,7 @@ def _download(source: Source, folder: Path) -> RawDataset:
 
 @contextmanager
 def _temporary_folder(source: Source, folder: Path) -> Generator[Path, None, None]:
-    """A folder next to the final file, so that only a rename is left; it is found before a download if it fails."""
+    """A temporary folder next to the final file, so only a rename is left; a read-only one fails before a download."""
     new = not os.path.exists(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

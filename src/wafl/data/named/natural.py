@@ -23,7 +23,7 @@ DEBIAN = Path("/usr/lib/R/site-library/mlbench/data")
 
 @dataclass(frozen=True)
 class NaturalSource:
-    """What is known of a data set before it is read; without ``classes`` it is a regression, and users bring some."""
+    """What is known of a data set before it is read; no ``classes``: regression; ``brought``: users bring its file."""
 
     name: str
     description: str

@@ -50,7 +50,7 @@ class Lanes:
         self._step: Step = Captured() if captures else Eager()
 
     def run(self, queries: Sequence[Query], runs: Sequence[int] | None = None) -> list[Replies]:
-        """The replies to each run's query, all of one kind, for the same vectors; clients remember by number of run."""
+        """The replies to each run's query, all of one kind, for the same vectors; clients keep their memory by run."""
         if not queries:
             return []
         places, numbers = self._places(queries), list(runs) if runs is not None else list(range(len(queries)))

@@ -22,7 +22,7 @@ def members(sequence: nn.Module) -> list[nn.Module]:
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether the module surely computes what its kind does: no hooks, and nothing of the kind that it replaces."""
+    """Whether the module surely computes what its kind computes: it has no hooks, and replaces nothing of the kind."""
     if not isinstance(module, kind):
         return False
     everywhere = torch.nn.modules.module
