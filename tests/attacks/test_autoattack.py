@@ -189,5 +189,5 @@ def test_data_outside_the_bounds_and_regressions_are_refused(three):
 
 def test_if_the_package_is_missing_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyautoattack", None)
-    with pytest.raises(ImportError, match=r"pip install 'wafl-learn\[autoattack\]'"):
+    with pytest.raises(ValueError, match=r"pip install 'wafl-learn\[autoattack\]'"):
         AutoAttack(epsilon=0.1, bounds=UNIT)

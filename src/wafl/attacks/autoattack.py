@@ -9,7 +9,8 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -17,9 +18,12 @@ from torch import Tensor
 from wafl.attacks.base import Attack, Population
 from wafl.base.bounds import DATA, Bounds, check_bounds, in_words, is_finite
 from wafl.base.checks import check_seed
+from wafl.base.extras import require
 from wafl.base.norms import norm_name
 from wafl.base.options import Choice, Count, Range, check_options, documented
 from wafl.tasks.problem import Problem
+
+_package = partial(require, "pyautoattack", extra="autoattack", what="attack='autoattack'")
 
 
 @documented
@@ -118,16 +122,6 @@ class AutoAttack(Attack):
             length = torch.linalg.vector_norm(delta, dim=1, keepdim=True)
             delta = delta * (self.epsilon / length.clamp_min(self.epsilon))
         return (x + delta.view_as(x)).clamp(*self._box())
-
-
-def _package() -> Any:
-    try:
-        import pyautoattack  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ImportError(
-            "attack='autoattack' needs the package pyautoattack: pip install 'wafl-learn[autoattack]'"
-        ) from error
-    return pyautoattack
 
 
 @contextmanager

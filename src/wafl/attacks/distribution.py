@@ -39,10 +39,7 @@ class Split:
         return cls(x, x, x.new_zeros(x.shape[1]))
 
     def one_each(self, problem: Problem, y: Tensor) -> Tensor:
-        """One place for each example: one that is split goes part of the way, if its loss is higher there.
-
-        The squared distance is convex, so going a fraction t of the way costs at most a fraction t of the difference.
-        """
+        """One place for each example; a split one goes part of the way, at no higher cost, if its loss grows so."""
         lead = (1, -1, *(1,) * (self.near.ndim - 2))
         mixed = torch.lerp(self.near, self.far, self.moved.view(lead))
         better = (problem.loss(mixed, y) > problem.loss(self.near, y)).view(lead)

@@ -13,10 +13,7 @@ from wafl.data.unpack import read_npz
 
 
 def read_folder(folder: Path, limit: int | None = None, preprocess: str | None = None) -> Federation:
-    """The clients of a folder, one per file ``NAME.npz`` with ``x`` and ``y``, and perhaps ``x_test`` and ``y_test``.
-
-    One file may unpack to ``limit`` bytes. ``preprocess`` is what is done to images as bytes, if all are.
-    """
+    """One client per file ``NAME.npz`` of at most ``limit`` bytes, with x and y, perhaps tests; bytes are prepared."""
     files = sorted(folder.glob("*.npz"))
     if not files:
         raise ConfigError(f"data={str(folder)!r} holds no .npz file: give each client one, with x and y")

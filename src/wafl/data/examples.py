@@ -18,11 +18,7 @@ CHUNK = 4096
 
 @dataclass(frozen=True)
 class Examples:
-    """The examples of all clients, one after another: client ``i`` has rows ``offsets[i]:offsets[i+1]``.
-
-    ``raw`` is how they are stored (images as bytes, memory-mapped arrays on disk); ``rows`` prepares the rows that are
-    asked for, ``x`` all of them.
-    """
+    """The examples of all clients, one after another, as stored: client ``i`` has rows ``offsets[i]:offsets[i+1]``."""
 
     raw: Stored
     y: Tensor
@@ -86,10 +82,7 @@ class Examples:
         return replace(self, raw=pick(self.raw, rows), y=self.y[rows], offsets=offsets)
 
     def digest(self) -> str:
-        """The digest of every example as it is stored, of every label, and of whose they are, read a few at a time.
-
-        Statistics that were taken from the examples follow from them, up to rounding: they do not count.
-        """
+        """The digest of all examples as stored, labels and owners; statistics follow from them, and do not count."""
         prepare = self.prepare
         numbers = [] if prepare.name in STATISTICS else [prepare.shift, prepare.scale]
         about = [str(self.raw.dtype), list(self.shape), str(self.y.dtype), list(self.y.shape), prepare.name]

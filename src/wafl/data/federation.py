@@ -9,41 +9,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Never, TypedDict, Unpack
+from typing import Any, Never, Unpack
 
 import torch
 from torch import Tensor
 
 from wafl.base.bounds import check_box
 from wafl.base.describe import some
-from wafl.data.bring.arrays import Client, Packed, Reading, pack_arrays, pack_offsets
+from wafl.data.bring.arrays import Client, FrameOptions, Options, Packed, Reading, pack_arrays, pack_offsets
 from wafl.data.bring.arrow import write_folder
 from wafl.data.bring.foreign import Columns, read_datasets
 from wafl.data.bring.frames import read_frame
 from wafl.data.bring.intake import Intake
-from wafl.data.bring.npy_folders import Apart, read_folder
+from wafl.data.bring.npy_folders import read_folder
 from wafl.data.examples import Examples
 from wafl.data.mistakes import check_clients, refuse_more
 from wafl.data.preprocessing import Preprocessing, refitted
 from wafl.data.splits import draw_unseen
-
-
-class FrameOptions(TypedDict, total=False):
-    """Options of :meth:`Federation.from_arrays` that go with every kind of data."""
-
-    test_fraction: float | None
-    unit: str | None
-    bounds: tuple[float, float] | None
-    num_classes: int | None
-    classes: Sequence[str] | None
-    seed: int
-
-
-class Options(FrameOptions, total=False):
-    """All options of :meth:`Federation.from_arrays`."""
-
-    names: Sequence[str] | None
-    preprocess: str | None
 
 
 @dataclass(frozen=True)
@@ -141,7 +123,7 @@ class Federation:
         return cls(
             packed.train,
             packed.test,
-            _check_names(reading.names, packed.train.num_clients),
+            reading.client_names(packed.train.num_clients),
             prepare.unit if reading.unit is None else reading.unit,
             check_box(reading.bounds) if reading.bounds is not None else prepare.bounds,
             packed.num_classes,
@@ -160,8 +142,7 @@ class Federation:
     ) -> Federation:
         """Pack a data frame of pandas or polars, one row per example.
 
-        Clients are in sorted order. A target of text or integers makes a classification
-        task, floating-point targets a regression.
+        Clients are in sorted order. Targets of text or integers make a classification, floats a regression.
 
         Args:
             frame: the data frame; values must not be missing.
@@ -185,11 +166,8 @@ class Federation:
 
         The folder holds all clients in one array, one after another, as ``x.npy``, ``y.npy`` and ``offsets.npy`` (see
         :meth:`from_offsets`), which suits any number of clients. Or it holds one folder per client, by the client's
-        name, with ``x.npy`` and ``y.npy``, and perhaps ``x_test.npy`` and ``y_test.npy``.
-
-        Args:
-            folder: the folder.
-            options: as in :meth:`from_arrays`.
+        name, with ``x.npy`` and ``y.npy``, and perhaps ``x_test.npy`` and ``y_test.npy``. Options are as in
+        :meth:`from_arrays`.
 
         >>> import numpy as np, tempfile, wafl
         >>> folder = tempfile.mkdtemp()
@@ -199,9 +177,9 @@ class Federation:
         Federation(2 clients, 18 training and 6 test examples of shape (4,), 2 classes)
         """
         found = read_folder(Path(folder))
-        if isinstance(found, Apart):
-            by_name: Options = {"names": list(found.clients), **options}
-            return cls.from_arrays(found.clients.values(), **by_name)
+        if isinstance(found, dict):
+            by_name: Options = {"names": list(found), **options}
+            return cls.from_arrays(found.values(), **by_name)
         about = found.about
         named: Options = {"names": about.names, "classes": about.classes, **options}
         packed = cls.from_offsets(found.x, found.y, found.offsets, **named)
@@ -227,11 +205,8 @@ class Federation:
             source: a Parquet or Arrow file, a folder of them, or a table of pyarrow, such as ``dataset.data.table`` of
                 a Hugging Face data set.
             folder: where to write; it must not exist.
-            client: the column that says whose the row is; its values become the clients' names.
-            target: the column to predict, of text or numbers.
+            client: as in :meth:`from_frame`, like what is not listed here.
             features: the columns of numbers, or of lists of numbers, to predict from; by default all others.
-            options: ``test_fraction``, ``unit``, ``bounds``, ``num_classes``, ``classes`` and ``seed``, as in
-                :meth:`from_arrays`.
 
         >>> import pyarrow, tempfile, wafl
         >>> table = pyarrow.table({"who": list("abab"), "age": [1.0, 2, 3, 4], "sick": ["no", "yes", "yes", "no"]})
@@ -305,19 +280,11 @@ class Federation:
         return seen.prepared_by(prepare), unseen.prepared_by(prepare)
 
     def of_clients(self, chosen: Sequence[int]) -> Federation:
-        """These clients alone, prepared as they were among the others.
-
-        Args:
-            chosen: the clients by number.
-        """
+        """These clients alone, by number, prepared as they were among the others."""
         return replace(self._part(chosen, []), recipe=None)
 
     def set_apart(self, held: Sequence[int]) -> tuple[Federation, Federation]:
-        """Split the clients into the others, which train, and these, which never do; see :meth:`hold_out`.
-
-        Args:
-            held: the clients that never train, by number.
-        """
+        """The other clients, which train, and those ``held``, by number, which never do; see :meth:`hold_out`."""
         kept = [client for client in range(self.num_clients) if client not in set(held)]
         if not kept or not held or not all(0 <= client < self.num_clients for client in held):
             raise ValueError(f"held={list(held)} must be some of the {self.num_clients} clients, and not all of them")
@@ -422,14 +389,3 @@ class Federation:
         examples = f"{len(self.train.y):,} training and {len(self.test.y):,} test examples"
         task = "for a regression" if self.num_classes is None else f"in {self.num_classes} classes"
         return f"{clients} with {examples} of shape {' x '.join(map(str, self.input_shape))} {task}"
-
-
-def _check_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
-    if names is None:
-        return tuple([f"client {i}" for i in range(count)])
-    if isinstance(names, str):
-        raise ValueError(f"names={names!r} is one text: give a list with one name per client")
-    given = tuple(str(name) for name in names)
-    if len(given) != count or len(set(given)) != count:
-        raise ValueError(f"{len(given)} client names for {count} clients: give each client one name of its own")
-    return given

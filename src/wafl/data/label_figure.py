@@ -13,10 +13,7 @@ def labels_by_client(
     clients: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
 ) -> Any:
-    """One dot per client and label, whose area is the number of examples; ``counts [clients, labels]``.
-
-    Up to 40 clients are shown by name, if they have names; so are the classes.
-    """
+    """One dot per client and label, its area from ``counts [clients, labels]``; up to 40 clients are shown by name."""
     from matplotlib.figure import Figure
 
     client, label = counts.nonzero(as_tuple=True)

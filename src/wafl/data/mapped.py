@@ -14,20 +14,15 @@ from torch import Tensor
 
 CHUNK = 2**22
 """How many bytes :meth:`Mapped.split` reads at a time."""
-
 RESIDENT = 2**26
 """How many bytes are read before the system is told that they need not stay in this process."""
-
 AROUND = 2**16
 """What a system maps into a process around a byte that is read."""
 
 
 @dataclass(frozen=True, eq=False)
 class Mapped:
-    """Stands in for one tensor of all examples: row ``i`` is row ``rows[i]`` of the arrays laid end to end.
-
-    Nothing is read when it is made; every tensor it gives holds just the rows that were asked for.
-    """
+    """Stands in for one tensor: row ``i`` is row ``rows[i]`` of the arrays laid end to end, read when asked for."""
 
     arrays: tuple[NDArray[Any], ...]
     rows: NDArray[np.int64]

@@ -55,11 +55,7 @@ def labels_per_client(
 
 
 def dirichlet(y: Tensor, num_clients: int, alpha: float, num_classes: int, seed: int) -> list[Tensor]:
-    """Each label is spread over the clients in shares drawn from a symmetric Dirichlet distribution.
-
-    With a small alpha clients know few labels. Every client ends up with at least one example: a client that drew none
-    is given one of the largest client's.
-    """
+    """Each label is spread over the clients in Dirichlet shares; a client that drew none gets one of the largest's."""
     Count().check("num_clients", num_clients)
     Positive().check("dirichlet", alpha)
     if len(y) < num_clients:

@@ -1,6 +1,6 @@
 """What is done to raw examples before a model sees them; every epsilon and radius is in the resulting unit."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -15,10 +15,7 @@ NAMES = ("unit", "symmetric", *STATISTICS)
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """A map of raw examples, ``(raw - shift) / scale``, by one number or one per pixel.
-
-    ``unit`` says what the results mean, and ``bounds`` is the box that they lie in, if one is known.
-    """
+    """A map of raw examples, ``(raw - shift) / scale``, the ``unit`` of the results, and their box, if it is known."""
 
     name: str = "none"
     unit: str = "input units"
@@ -55,14 +52,12 @@ class Preprocessing:
         )
 
 
-def make_preprocessing(
-    name: str, max_value: float | None, statistics: Callable[[bool], tuple[Tensor, Tensor]]
-) -> Preprocessing:
+def make_preprocessing(name: str, max_value: float | None, train: Stored, test: Stored) -> Preprocessing:
     """The preprocessing of this name, for raw values in ``[0, max_value]``.
 
-    Measurements have no ``max_value``, and features in place of pixels. ``statistics(pooled)`` gives each pixel's mean
-    and deviation: ``zscore`` uses those of the training examples, ``zscore_pooled`` those of all examples, like the
-    code released with the paper. A pixel that never varies is only centered.
+    Measurements have no ``max_value``, and features in place of pixels. ``zscore`` uses each pixel's mean and deviation
+    over the training examples, ``zscore_pooled`` those over all examples, like the code released with the paper. A
+    pixel that never varies is only centered.
     """
     if name == "unit" and max_value is not None:
         return Preprocessing(name, "pixels in [0, 1]", (0.0, 1.0), None, torch.tensor(max_value))
@@ -71,7 +66,7 @@ def make_preprocessing(
         return Preprocessing(name, "pixels in [-1, 1]", (-1.0, 1.0), half, half)
     if name in STATISTICS:
         pooled = name == "zscore_pooled"
-        mean, deviation = statistics(pooled)
+        mean, deviation = pixel_statistics([train, test] if pooled else [train])
         of = "all examples" if pooled else "the training examples"
         scale = torch.where(deviation > 0, deviation, 1.0)
         what = "feature" if max_value is None else "pixel"
@@ -83,8 +78,7 @@ def refitted(prepare: Preprocessing, train: Stored, test: Stored) -> Preprocessi
     """The same preprocessing with the statistics of these raw examples, if it has statistics."""
     if prepare.name not in STATISTICS:
         return prepare
-    again = make_preprocessing(prepare.name, 1.0, lambda pooled: pixel_statistics([train, test] if pooled else [train]))
-    return replace(again, unit=prepare.unit)
+    return replace(make_preprocessing(prepare.name, 1.0, train, test), unit=prepare.unit)
 
 
 def pixel_statistics(packs: Sequence[Stored], chunk: int = 4096) -> tuple[Tensor, Tensor]:

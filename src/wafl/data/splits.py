@@ -28,9 +28,7 @@ def draw_unseen(total: int, share: float, seed: int) -> tuple[list[int], list[in
     return sorted(set(range(total)) - set(unseen)), unseen
 
 
-def held_out_rows(
-    first: int, sizes: Tensor, test_fraction: float, seed: int, purpose: Purpose = Purpose.SPLIT
-) -> tuple[Tensor, Tensor]:
+def held_out_rows(first: int, sizes: Tensor, test_fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     """A mask of the rows that consecutive clients hold out, as :func:`split_rows` does, and how many each does."""
     num_test = _num_test(sizes, test_fraction)
     held = torch.zeros(int(sizes.sum()), dtype=torch.bool)
@@ -41,7 +39,7 @@ def held_out_rows(
         while count > 1 and count * int(sizes[begin : begin + count].max()) > MOST_DRAWN:
             count //= 2
         some = slice(begin, begin + count)
-        order = _orders(first + begin, sizes[some], seed, purpose)[:, : int(num_test[some].max())]
+        order = _orders(first + begin, sizes[some], seed, Purpose.SPLIT)[:, : int(num_test[some].max())]
         chosen = torch.arange(order.shape[1]) < num_test[some, None]
         held[(begins[some, None] + order)[chosen]] = True
         begin += count

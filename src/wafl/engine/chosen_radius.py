@@ -5,8 +5,6 @@ them by its training examples: test examples are never read. A client tells the 
 their mean, and one number per candidate, its accuracy.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -33,13 +31,10 @@ from wafl.results.run import Run
 
 CANDIDATES = (0.01, 0.03, 0.1, 0.3)
 """The radii that are tried, as parts of how far a client's examples lie from their mean."""
-
 BUDGET = 1.6
 """What training all candidates may cost, in runs; judging them takes most of what is left of two."""
-
 FEWEST = 4
 """With fewer clients than this, a half of them says nothing about the others."""
-
 DRAWS = 1000
 """How often clients are drawn for a standard error."""
 

@@ -1,7 +1,5 @@
 """What a run would cost at least, by its own numbers; absurd ones are refused before any work."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from wafl.base.checks import check_memory, check_steps
@@ -9,10 +7,7 @@ from wafl.engine.spec import Spec
 
 
 def check_cost(spec: Spec, num_examples: Sequence[int]) -> None:
-    """Refuse a run whose steps would take days, or whose plan of batches does not fit in memory.
-
-    ``num_examples`` is how many examples each client has; 0 if that is not known.
-    """
+    """Refuse a run whose steps would take days, or whose plan of batches does not fit in memory; size 0 is unknown."""
     schedule, work = spec.schedule, spec.schedule.local_work
     largest = max(num_examples, default=0)
     local = max(work.num_steps([max(largest, 1)]))

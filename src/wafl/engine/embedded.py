@@ -1,10 +1,8 @@
 """Clients whose examples are at hand: the work of all of them is done here, as lanes of one batch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 
@@ -41,11 +39,7 @@ from wafl.tasks.task import Task
 
 @dataclass(frozen=True)
 class Embedded:
-    """Clients whose examples are at hand, and the device on which their work is done.
-
-    ``faults`` lets clients fail on purpose, ``tolerance`` says how many may fail, ``unseen`` are clients that never
-    train, for :meth:`evaluate_parts`, and ``caps`` say how much a client may count for.
-    """
+    """Clients whose examples are at hand, and the device on which their work is done; ``unseen`` ones never train."""
 
     federation: Federation
     device: torch.device
@@ -88,7 +82,9 @@ class Embedded:
                 raise ValueError(f"the examples lie in [{low:g}, {high:g}], outside bounds={box}: widen them")
         for objective in objectives:
             objective.check_model(problem)
-            objective.brief(problem, x, y, ObjectiveState())
+            # One step shows as well as a thousand whether it fits a model.
+            brief = objective.changed(steps=1) if objective.steps > 1 and is_dataclass(objective) else objective
+            brief(problem, x, y, ObjectiveState())
 
     def shape_of_clients(self) -> Shape:
         return self._shape

@@ -1,7 +1,5 @@
 """A frozen backbone in front of the ball: its features are computed once, and clients train on them."""
 
-from __future__ import annotations
-
 from dataclasses import is_dataclass, replace
 
 import torch

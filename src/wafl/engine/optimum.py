@@ -1,10 +1,4 @@
-"""Whether a trained model is near its optimum: a few steps of all clients together from there, which are not kept.
-
-Clients that take many steps of their own pull apart, and small cohorts are noise: training may then stand still far
-from the optimum, where a comparison of methods says little about them.
-"""
-
-from __future__ import annotations
+"""Whether a trained model is near its optimum: a few steps of all clients together from there, which are not kept."""
 
 from collections.abc import Iterator
 from dataclasses import replace

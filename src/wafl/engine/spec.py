@@ -1,10 +1,8 @@
 """One run to train: its settings, its name, and which other runs it may share a batch with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from wafl.base.bounds import Box
 from wafl.base.describe import describe
@@ -36,7 +34,7 @@ class Spec:
         objective = self.method.objective
         return objective is not None and objective.undecided
 
-    def with_radius(self, radius: float) -> Spec:
+    def with_radius(self, radius: float) -> Self:
         """The same run with this radius."""
         return replace(self, method=self.method.with_options(radius=radius))
 
@@ -47,7 +45,7 @@ class Spec:
         server = None if rate is None else self.method.server.at_rate(rate)
         return self.method if server is None else replace(self.method, server=server)
 
-    def within(self, declared: Box | None) -> Spec:
+    def within(self, declared: Box | None) -> Self:
         """The same run on data that declare this box."""
         return replace(self, method=self.method.within(declared))
 
@@ -56,7 +54,7 @@ class Spec:
         """Whether the ball is to have the shape of how clients differ, which is yet to be found."""
         return self.method.objective is not None and self.method.objective.asks_shape
 
-    def shaped(self, shape: Shape) -> Spec:
+    def shaped(self, shape: Shape) -> Self:
         """The same run with a ball of this shape."""
         return replace(self, method=self.method.with_options(shape=shape))
 

@@ -1,7 +1,5 @@
 """Questions to all clients that change nothing: each replies with two numbers per setting, and no example leaves it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,10 +18,7 @@ from wafl.tasks.task import Task
 
 @dataclass(frozen=True)
 class SurveyReplies:
-    """Means over each client's examples, ``[settings, clients]``, of an objective's value and of its transport cost.
-
-    ``sizes`` is how many examples each client has; a client elsewhere need not say.
-    """
+    """Means over each client's examples, ``[settings, clients]``, of value and transport cost, and sizes, if told."""
 
     value: Tensor
     cost: Tensor

@@ -1,10 +1,4 @@
-"""The loop that joins algorithms and engines: it trains all runs of a sweep, round by round.
-
-Runs of one shape train together, as lanes of one batch (:meth:`Trainer._train_lanes`); runs of different shapes train
-one group after another.
-"""
-
-from __future__ import annotations
+"""The loop that joins algorithms and engines: it trains all runs of a sweep, those of one shape as lanes together."""
 
 import copy
 import json

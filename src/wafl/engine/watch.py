@@ -1,7 +1,5 @@
 """What is checked while training: that numbers are finite, gamma against its limits, and in the end the ball."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import fmean
@@ -36,27 +34,20 @@ def lowest_gamma(objective: Objective | None, task: Task, params: Tensor) -> flo
 
 TOO_FAR = (ConcavityWarning, DivergenceWarning, LabelCostWarning, RadiusWarning)
 """The warnings that are not given for trials, which go too far on purpose."""
-
 MOST_AMPLIFIED = 10.0
 """How many times larger moving targets alone may make the loss."""
-
 LEAST_MOVE = 1e-9
 """An achieved radius below this is rounding."""
-
 MOST_GROWN = 2.0**24
 """A loss this many times as large as the first is absurd: next to it, the first one is lost in rounding (float32)."""
-
 MOST_RISEN, SMOOTHED = 10.0, 3
 """A loss this many times that of the first round, in the mean of that many rounds, is said to diverge."""
-
 FENCE = "keep examples within bounds=(low, high)"
 
 LEARNED, LOST = 0.9, 0.98
 """A model has learned if its loss is below this part of that of guessing, and has lost it again above that part."""
-
 SETTLING = 10
 """After how many rounds a radius should have been found."""
-
 MOST_STRAYED = 100.0
 """A learned gamma this many times above those of its first rounds is suspicious."""
 

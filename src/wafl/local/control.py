@@ -1,9 +1,7 @@
 """Local steps corrected for how far a client's gradients are from those of all clients: SCAFFOLD and Scaff-PD.
 
-SCAFFOLD: Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning" (ICML 2020), with
-option II for the clients' control variates. Scaff-PD: Yu, Karimireddy, Ma and Jordan, "Scaff-PD: Communication
-efficient fair and robust federated learning" (2307.13381, 2023): before a round trains, clients send their gradient
-with their loss, and nothing is kept between rounds.
+SCAFFOLD has the paper's option II for the clients' control variates. In Scaff-PD, clients send their gradient with
+their loss before a round trains, and nothing is kept between rounds.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,4 @@
-"""Local steps along the gradient: plain, as in the paper's Algorithm 1, or held near the server's model, as in FedProx.
-
-FedProx: Li et al., "Federated optimization in heterogeneous networks" (MLSys 2020).
-"""
+"""Local steps along the gradient: plain, as in Algorithm 1, or held near the server's model, as in FedProx."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

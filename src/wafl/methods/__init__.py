@@ -1,7 +1,4 @@
-"""Methods: :class:`Method`, which any parts make, and the named ones, one file per family.
-
-A named method is added in its family's file alone: each preset there is found, with its citation and its equation.
-"""
+"""Methods: :class:`Method`, which any parts make, and named ones; a new one is added in its family's file alone."""
 
 from types import ModuleType
 from typing import Any
@@ -15,7 +12,6 @@ __all__ = ["FAMILIES", "METHODS", "Method", "not_a_method"]
 
 FAMILIES: tuple[ModuleType, ...] = (averaging, ball, attacked, penalties, learned, reweighted, servers)
 """The files of the named methods."""
-
 METHODS: dict[str, Preset[...]] = {
     preset.__name__: preset
     for preset in sorted(

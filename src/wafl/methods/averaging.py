@@ -1,46 +1,35 @@
 """Federated averaging, the baseline, and methods whose clients take other local steps."""
 
-from typing import Any, ClassVar
-
 from wafl.local import ControlVariates, Prox
-from wafl.methods.preset import About, Served, Stepped, Weighted, preset
+from wafl.methods.preset import Served, Stepped, Weighted, preset
 
 
-@preset
+@preset(
+    'McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017',
+    r"\min_\theta \sum_i \lambda_i f_i(\theta), \qquad \theta \leftarrow \frac{\sum_{i \in S} \lambda_i "
+    r"\theta_i}{\sum_{i \in S} \lambda_i}",
+    "As the baseline, and if test data look like the training data of all clients together.",
+    place=1,
+)
 class FedAvg(Weighted, Served, Stepped):
     """Federated averaging: the loss itself, at examples as they are, and clients weighted by their examples."""
 
-    about: ClassVar = About(
-        'McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017',
-        r"\min_\theta \sum_i \lambda_i f_i(\theta), \qquad \theta \leftarrow \frac{\sum_{i \in S} \lambda_i "
-        r"\theta_i}{\sum_{i \in S} \lambda_i}",
-        "As the baseline, and if test data look like the training data of all clients together.",
-        place=1,
-    )
 
-
-@preset
+@preset(
+    'Li et al., "Federated optimization in heterogeneous networks", MLSys 2020',
+    r"\min_{\theta_i} f_i(\theta_i) + \frac{\mu}{2} \|\theta_i - \theta\|^2",
+    "If clients take many local steps and drift apart.",
+    place=22,
+)
 class FedProx(Prox, Weighted, Served):
     """FedAvg whose clients pay ``mu / 2 ||params - start||^2`` for leaving the server's model."""
 
-    about: ClassVar = About(
-        'Li et al., "Federated optimization in heterogeneous networks", MLSys 2020',
-        r"\min_{\theta_i} f_i(\theta_i) + \frac{\mu}{2} \|\theta_i - \theta\|^2",
-        "If clients take many local steps and drift apart.",
-        place=22,
-    )
 
-
-@preset
-class SCAFFOLD(Weighted, Served):
+@preset(
+    'Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning", ICML 2020',
+    r"\theta_i \leftarrow \theta_i - \eta \, (\nabla f_i(\theta_i) - c_i + c)",
+    "If clients whose data differ take many local steps, and can keep a vector between rounds.",
+    place=23,
+)
+class SCAFFOLD(ControlVariates, Weighted, Served):
     """FedAvg with control variates: clients whose data differ no longer drift apart between rounds."""
-
-    about: ClassVar = About(
-        'Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning", ICML 2020',
-        r"\theta_i \leftarrow \theta_i - \eta \, (\nabla f_i(\theta_i) - c_i + c)",
-        "If clients whose data differ take many local steps, and can keep a vector between rounds.",
-        place=23,
-    )
-
-    def parts(self) -> dict[str, Any]:
-        return {"local": ControlVariates()}

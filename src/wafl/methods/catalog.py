@@ -1,7 +1,4 @@
-"""What each named method is, in words: made from the list of methods, for ``docs/methods.md`` and the command.
-
-The command reads it from ``config/methods.json``, which ``tools/methods_page.py`` writes.
-"""
+"""What each named method is, in words, for ``docs/methods.md`` and, by ``config/methods.json``, for the command."""
 
 import inspect
 import re

@@ -1,24 +1,22 @@
 """Methods whose client weights climb the losses, step by step, to the worst mixture of the clients."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from wafl.local import GradientControl
-from wafl.methods.preset import About, Served, Stepped, preset
+from wafl.methods.preset import Served, Stepped, preset
 from wafl.weights import PrimalDual, agnostic, group_dro, snapshot
 from wafl.weights.learned import Climb, Evenness, Extrapolation
 
 
-@preset
+@preset(
+    'Mohri, Sivek and Suresh, "Agnostic federated learning", ICML 2019',
+    r"\min_\theta \max_{\lambda \in \Delta} \sum_i \lambda_i f_i(\theta), \qquad \lambda \leftarrow "
+    r"\mathrm{proj}_\Delta (\lambda + \eta f(\theta))",
+    "For the worst mixture of a few clients that can all answer every round.",
+    place=7,
+)
 class AFL(Served, Stepped):
     """Agnostic federated learning: the worst mixture of the clients; all of them take one step per round."""
-
-    about: ClassVar = About(
-        'Mohri, Sivek and Suresh, "Agnostic federated learning", ICML 2019',
-        r"\min_\theta \max_{\lambda \in \Delta} \sum_i \lambda_i f_i(\theta), \qquad \lambda \leftarrow "
-        r"\mathrm{proj}_\Delta (\lambda + \eta f(\theta))",
-        "For the worst mixture of a few clients that can all answer every round.",
-        place=7,
-    )
 
     weights_step: Climb = 0.1
 
@@ -26,18 +24,15 @@ class AFL(Served, Stepped):
         return {"client_weights": agnostic(self.weights_step)}
 
 
-@preset
+@preset(
+    'Deng, Kamani and Mahdavi, "Distributionally robust federated averaging", NeurIPS 2020',
+    r"\min_\theta \max_{\lambda \in \Delta} \sum_i \lambda_i f_i(\theta) - \tfrac{c}{2} \big\| \lambda - "
+    r"\tfrac{1}{m} \big\|^2",
+    "For the worst mixture of many clients: it samples, and takes local steps. With prox (c above) it is DRFA-Prox.",
+    place=8,
+)
 class DRFA(Served, Stepped):
     """Distributionally robust federated averaging: AFL with local steps and sampling."""
-
-    about: ClassVar = About(
-        'Deng, Kamani and Mahdavi, "Distributionally robust federated averaging", NeurIPS 2020',
-        r"\min_\theta \max_{\lambda \in \Delta} \sum_i \lambda_i f_i(\theta) - \tfrac{c}{2} \big\| \lambda - "
-        r"\tfrac{1}{m} \big\|^2",
-        "For the worst mixture of many clients: it samples, and takes local steps. With prox (c above) it is "
-        "DRFA-Prox.",
-        place=8,
-    )
 
     weights_step: Climb = 0.01
     prox: Evenness = 0.0
@@ -46,20 +41,18 @@ class DRFA(Served, Stepped):
         return {"client_weights": snapshot(self.weights_step, self.prox)}
 
 
-@preset
+@preset(
+    'Yu et al., "Scaff-PD: Communication efficient fair and robust federated learning", 2307.13381, 2023',
+    r"\lambda \leftarrow \arg\max_{\lambda \in \Delta} \, \langle s, \lambda \rangle - \tfrac{c}{2} "
+    r"\big\| \lambda - \tfrac{1}{m} \big\|^2 - \tfrac{1}{2 \sigma} \|\lambda - \lambda^t\|^2, \quad "
+    r"s = 2 f(\theta^t) - f(\theta^{t - 1}), \quad "
+    r"\theta_i \leftarrow \theta_i - \eta \Big( \nabla f_i(\theta_i) - \nabla f_i(\theta^t) "
+    r"+ \sum_j \lambda_j \nabla f_j(\theta^t) \Big)",
+    "For the worst mixture of clients that can all answer every round, in far fewer rounds than DRFA.",
+    place=13,
+)
 class ScaffPD(Served):
     """DRFA's problem by an accelerated primal-dual method, with control variates for the local steps."""
-
-    about: ClassVar = About(
-        'Yu et al., "Scaff-PD: Communication efficient fair and robust federated learning", 2307.13381, 2023',
-        r"\lambda \leftarrow \arg\max_{\lambda \in \Delta} \, \langle s, \lambda \rangle - \tfrac{c}{2} "
-        r"\big\| \lambda - \tfrac{1}{m} \big\|^2 - \tfrac{1}{2 \sigma} \|\lambda - \lambda^t\|^2, \quad "
-        r"s = 2 f(\theta^t) - f(\theta^{t - 1}), \quad "
-        r"\theta_i \leftarrow \theta_i - \eta \Big( \nabla f_i(\theta_i) - \nabla f_i(\theta^t) "
-        r"+ \sum_j \lambda_j \nabla f_j(\theta^t) \Big)",
-        "For the worst mixture of clients that can all answer every round, in far fewer rounds than DRFA.",
-        place=13,
-    )
 
     weights_step: Climb = PrimalDual.step_size
     prox: Evenness = PrimalDual.prox
@@ -70,16 +63,14 @@ class ScaffPD(Served):
         return {"client_weights": weights, "local": GradientControl()}
 
 
-@preset
+@preset(
+    'Sagawa et al., "Distributionally robust neural networks for group shifts", ICLR 2020, with clients as groups',
+    r"\lambda_i \leftarrow \lambda_i \, e^{\eta f_i(\theta)}, \text{ scaled to sum to 1}",
+    "As AFL, with local steps and sampling; weights never vanish.",
+    place=17,
+)
 class GroupDRO(Served, Stepped):
     """The worst mixture of the clients, by multiplicative steps (see :class:`wafl.weights.Group`)."""
-
-    about: ClassVar = About(
-        'Sagawa et al., "Distributionally robust neural networks for group shifts", ICLR 2020, with clients as groups',
-        r"\lambda_i \leftarrow \lambda_i \, e^{\eta f_i(\theta)}, \text{ scaled to sum to 1}",
-        "As AFL, with local steps and sampling; weights never vanish.",
-        place=17,
-    )
 
     weights_step: Climb = 0.01
 

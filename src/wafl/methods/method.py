@@ -57,11 +57,7 @@ class Method:
         return list(dict.fromkeys([*self._owners(), *PARTS]))
 
     def with_options(self, **changes: Any) -> Method:
-        """The same method with other parts, or other options of its parts.
-
-        Args:
-            changes: the new values, by the names that :meth:`options` lists; options apply to the new parts.
-        """
+        """The same method with other parts, or options of its (new) parts, by the names that :meth:`options` lists."""
         method = replace(self, **{name: value for name, value in changes.items() if name in PARTS})
         owners = method._owners()
         grouped: dict[str, dict[str, Any]] = {}
@@ -90,11 +86,7 @@ class Method:
         return found
 
     def within(self, declared: Box | None) -> Method:
-        """The same method on data that declare this box, which is where its objective stays by default.
-
-        Args:
-            declared: the bounds of the data, if they have any.
-        """
+        """The same method on data that declare this box, if any, which is where its objective stays by default."""
         return replace(self, objective=None if self.objective is None else self.objective.within(declared))
 
     def _part(self, slot: str) -> Any:

@@ -1,64 +1,54 @@
 """Methods that descend something else than the loss: with a price added, or corrected for a client's labels."""
 
-from typing import ClassVar
-
-from wafl.methods.preset import About, Served, Stepped, Weighted, preset
+from wafl.methods.preset import Served, Stepped, Weighted, preset
 from wafl.objectives import Calibrated, Invariant, SimpleRepresentation, Trades
 
 
-@preset
+@preset(
+    'Zhang et al., "Theoretically principled trade-off between robustness and accuracy", ICML 2019',
+    r"\min_\theta \sum_i \lambda_i \, \mathbb{E}_{P_i} \Big[ \ell(\theta, (x, y)) + \beta \max_{\|\delta\| \le "
+    r"\epsilon} \mathrm{KL} \big( p_\theta(x) \,\|\, p_\theta(x + \delta) \big) \Big]",
+    "Against an attack of a known epsilon, if accuracy without an attack matters too.",
+    place=14,
+)
 class TRADES(Trades, Weighted, Served, Stepped):
     """FedAvg with a price for outputs that change in a ball (see :class:`wafl.objectives.Trades`)."""
 
-    about: ClassVar = About(
-        'Zhang et al., "Theoretically principled trade-off between robustness and accuracy", ICML 2019',
-        r"\min_\theta \sum_i \lambda_i \, \mathbb{E}_{P_i} \Big[ \ell(\theta, (x, y)) + \beta \max_{\|\delta\| \le "
-        r"\epsilon} \mathrm{KL} \big( p_\theta(x) \,\|\, p_\theta(x + \delta) \big) \Big]",
-        "Against an attack of a known epsilon, if accuracy without an attack matters too.",
-        place=14,
-    )
 
-
-@preset
+@preset(
+    'Chen et al., "CalFAT: Calibrated federated adversarial training with label skewness", NeurIPS 2022',
+    r"\min_\theta \sum_i \lambda_i \, \mathbb{E}_{P_i} \Big[ -\log \frac{\pi_{iy} \, e^{s_y(x + \delta)}}"
+    r"{\sum_c \pi_{ic} \, e^{s_c(x + \delta)}} \Big], \qquad \pi_{ic} = \frac{n_{ic}}{n_i}",
+    "If clients have different classes and adversarial training is unstable.",
+    place=15,
+)
 class CalFAT(Calibrated, Weighted, Served, Stepped):
     """Adversarial training of clients with different classes (see :class:`wafl.objectives.Calibrated`)."""
 
-    about: ClassVar = About(
-        'Chen et al., "CalFAT: Calibrated federated adversarial training with label skewness", NeurIPS 2022',
-        r"\min_\theta \sum_i \lambda_i \, \mathbb{E}_{P_i} \Big[ -\log \frac{\pi_{iy} \, e^{s_y(x + \delta)}}"
-        r"{\sum_c \pi_{ic} \, e^{s_c(x + \delta)}} \Big], \qquad \pi_{ic} = \frac{n_{ic}}{n_i}",
-        "If clients have different classes and adversarial training is unstable.",
-        place=15,
-    )
 
-
-@preset
+@preset(
+    'Arjovsky et al., "Invariant risk minimization", 2019, IRMv1 with clients as environments',
+    r"\min_\theta \sum_i \lambda_i \Big( f_i(\theta) + c \, \Big| \frac{d}{dw} f_i(w \cdot \theta) "
+    r"\Big|_{w = 1}^2 \Big)",
+    "If clients are domains, and a feature that predicts well in each of them may mislead in a new one.",
+    place=18,
+)
 class IRM(Invariant, Weighted, Served, Stepped):
     """FedAvg with a price for outputs that a client would scale (see :class:`wafl.objectives.Invariant`)."""
 
-    about: ClassVar = About(
-        'Arjovsky et al., "Invariant risk minimization", 2019, IRMv1 with clients as environments',
-        r"\min_\theta \sum_i \lambda_i \Big( f_i(\theta) + c \, \Big| \frac{d}{dw} f_i(w \cdot \theta) "
-        r"\Big|_{w = 1}^2 \Big)",
-        "If clients are domains, and a feature that predicts well in each of them may mislead in a new one.",
-        place=18,
-    )
 
-
-@preset
+@preset(
+    'Nguyen, Torr and Lim, "FedSR: A simple and effective domain generalization method for federated learning", '
+    "NeurIPS 2022, with one spread for all representations",
+    r"\min_\theta \sum_i \lambda_i \min_{r_i} \mathbb{E}_{P_i} \, \mathbb{E}_{z \sim N(h_\theta(x), \sigma^2 I)} "
+    r"\Big[ \ell(\theta, (z, y)) + a \|z\|^2 + b \log \frac{p_\theta(z | x)}{r_i(z | y)} \Big], \qquad "
+    r"r_i(z | y) = N(m_{iy}, s_{iy}^2)",
+    "If clients are domains, a new domain is to come, and the model has a layer worth calling a representation "
+    "(`space`).",
+    place=20,
+)
 class FedSR(SimpleRepresentation, Weighted, Served, Stepped):
     """FedAvg with a price for representations that are long or tell more than the class.
 
     See :class:`wafl.objectives.SimpleRepresentation`.
     """
-
-    about: ClassVar = About(
-        'Nguyen, Torr and Lim, "FedSR: A simple and effective domain generalization method for federated learning", '
-        "NeurIPS 2022, with one spread for all representations",
-        r"\min_\theta \sum_i \lambda_i \min_{r_i} \mathbb{E}_{P_i} \, \mathbb{E}_{z \sim N(h_\theta(x), \sigma^2 I)} "
-        r"\Big[ \ell(\theta, (z, y)) + a \|z\|^2 + b \log \frac{p_\theta(z | x)}{r_i(z | y)} \Big], \qquad "
-        r"r_i(z | y) = N(m_{iy}, s_{iy}^2)",
-        "If clients are domains, a new domain is to come, and the model has a layer worth calling a representation "
-        "(`space`).",
-        place=20,
-    )

@@ -1,12 +1,8 @@
-"""What a named method is: a dataclass of options, which decides some parts of a method and leaves the others open.
-
-It inherits the options of its parts, so each option is written once, where it is used. The experiment file, the command
-line and the schema are made from the same fields (:func:`wafl.base.options.options_of`).
-"""
+"""What a named method is: options, inherited from its parts, that decide some parts of a method, and leave the rest."""
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, ParamSpec, dataclass_transform
 
 from wafl.base.options import Part, check_options, frozen, part, plain_signature, unknown_option, with_arguments
@@ -28,9 +24,7 @@ class About:
     place: Annotated[
         int, "Its place in every list of methods, and that of its color in figures; a new method takes the next one."
     ]
-    lacks: Annotated[Mapping[str, str], "Options that one may look for in vain, and why."] = field(
-        default_factory=dict[str, str]
-    )
+    lacks: Annotated[Mapping[str, str], "Options that one may look for in vain, and why."]
 
     @property
     def short(self) -> str:
@@ -80,13 +74,11 @@ class Stepped(Extending, kw_only=True):
 
 
 class Preset(Generic[P]):
-    """A named method: called with its options, it gives a :class:`Method`.
+    """A named method: called with its options, it gives a :class:`Method`; signature and help are made from them."""
 
-    Its signature and the ``Args`` of its docstring are made from the fields of the options.
-    """
-
-    def __init__(self, options: Any) -> None:
+    def __init__(self, options: Any, about: About) -> None:
         self.options: type[Extending] = options
+        self.options.about = about
         self.__name__ = self.__qualname__ = options.__name__
         self.__doc__ = with_arguments(options.__doc__, options)
         self.__signature__ = plain_signature(options).replace(return_annotation=Method)
@@ -106,6 +98,8 @@ class Preset(Generic[P]):
         return f"wafl.{self.__name__}{self.__signature__}"
 
 
-def preset(options: Callable[P, Extending]) -> Preset[P]:
-    """The preset of a dataclass of options, as a decorator that keeps their types."""
-    return Preset(options)
+def preset(
+    paper: str, equation: str, use: str, place: int, lacks: Mapping[str, str] | None = None
+) -> Callable[[Callable[P, Extending]], Preset[P]]:
+    """A decorator: the preset of a dataclass of options, about which the list of methods says this (:class:`About`)."""
+    return lambda options: Preset(options, About(paper, equation, use, place, lacks or {}))

@@ -68,11 +68,7 @@ class CNN(nn.Sequential):
 
 
 def mlr(clients: Described) -> MLR:
-    """A linear model for these clients' inputs and classes (or regression targets).
-
-    Args:
-        clients: the federation to size the model for.
-    """
+    """A linear model, sized for these clients' inputs and classes (or regression targets)."""
     _check_described(clients)
     return MLR(clients.input_shape, clients.num_outputs)
 
@@ -122,27 +118,11 @@ def _check_described(clients: Any) -> None:
 
 
 def spec(model: nn.Module) -> dict[str, Any] | None:
-    """What is needed to rebuild the model.
-
-    Args:
-        model: any module.
-
-    Returns:
-        Plain values for :func:`build`, or None for a user's own model.
-    """
+    """Plain values from which :func:`build` rebuilds the model; None for a user's own model."""
     return model.spec if isinstance(model, MLR | CNN | Lipschitz) else None
 
 
 def build(about: dict[str, Any]) -> nn.Module:
-    """The model that a :func:`spec` describes, with parameters yet to be filled in.
-
-    Args:
-        about: what :func:`spec` returned.
-    """
-    shape, outputs = tuple(about["input_shape"]), about["num_outputs"]
-    if about["name"] == "mlr":
-        return MLR(shape, outputs)
-    if about["name"] == "lipschitz":
-        return Lipschitz(shape, outputs, about["width"], about["depth"])
-    first, second = about["channels"]
-    return CNN(shape, outputs, (first, second))
+    """The model that a :func:`spec` describes, with parameters yet to be filled in."""
+    sizes = {name: tuple(value) if isinstance(value, list) else value for name, value in about.items()}
+    return {"mlr": MLR, "cnn": CNN, "lipschitz": Lipschitz}[sizes.pop("name")](**sizes)

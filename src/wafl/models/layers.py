@@ -22,12 +22,7 @@ TINY = 1e-12
 
 
 class LipschitzLinear(nn.Linear, Rescaled):
-    """``x -> W' x + b``, where ``W'`` is W rescaled to a norm of at most 1.
-
-    Args:
-        in_features: the number of inputs.
-        out_features: the number of outputs.
-        bias: whether there is a b.
+    """``x -> W' x + b``, where ``W'`` is W rescaled to a norm of at most 1; arguments as of :class:`torch.nn.Linear`.
 
     >>> layer = LipschitzLinear(3, 5)
     >>> bool(torch.linalg.matrix_norm(layer.rescale(layer.weight), ord=2) <= 1.000001)
@@ -82,13 +77,7 @@ class LipschitzConv2d(nn.Conv2d, Rescaled):
 
 
 class NormalizedLinear(nn.Linear, Rescaled):
-    """``x -> W' x + b``, where the rows of ``W'`` are those of W with norm 1: a last layer.
-
-    Args:
-        in_features: the number of inputs.
-        out_features: the number of outputs.
-        bias: whether there is a b.
-    """
+    """``x -> W' x + b`` as a last layer, whose rows are scaled to norm 1; arguments as of :class:`torch.nn.Linear`."""
 
     plain = nn.Linear
 

@@ -7,9 +7,6 @@ from torch import nn
 from wafl.base.checks import check_memory
 from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear
 
-FINEST = 8
-"""Images with sides of at least this many pixels are folded into more channels."""
-
 
 class Lipschitz(nn.Sequential):
     """Almost-orthogonal layers with MaxMin, and a last layer with normalized rows.
@@ -41,7 +38,7 @@ def _for_images(shape: tuple[int, ...], width: int, depth: int) -> tuple[list[nn
     channels, height, across = shape
     layers: list[nn.Module] = []
     wide = width
-    while not layers or (height % 2 == across % 2 == 0 and min(height, across) >= FINEST):
+    while not layers or (height % 2 == across % 2 == 0 and min(height, across) >= 8):
         side = 3
         if height % 2 == across % 2 == 0:
             # Folded pixels are neighbors of each other already, so that later filters need none around them.

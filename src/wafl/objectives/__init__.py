@@ -1,7 +1,4 @@
-"""Objectives: what a client descends. Most move each example first; some add to the loss.
-
-One file per objective, in ``ball/``, ``attacked/`` or ``penalties/``; the base class is in ``base.py``.
-"""
+"""Objectives: what a client descends, one file each in ``ball/``, ``attacked/`` or ``penalties/``."""
 
 from wafl.objectives.attacked.affine import Affine, affine
 from wafl.objectives.attacked.projected import BoundedAscent, ProjectedAscent, fgsm, pgm

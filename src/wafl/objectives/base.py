@@ -3,9 +3,9 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import field, is_dataclass, replace
+from dataclasses import field, replace
 from functools import cached_property, reduce
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ class Term:
         slopes = share.view(*share.shape, *(1,) * (self.slopes.ndim - 2)) * self.slopes
         if self.layer is None:
             return problem.push(self.inputs, slopes)
-        return problem.push_at(self.layer, self.inputs, slopes)
+        return problem.task.features_gradient(problem.params, dense(self.inputs), self.layer, slopes, problem.masks)
 
 
 @frozen
@@ -127,11 +127,6 @@ class Objective(Part, Mover, ABC):
     def initial_memory(self, problem: Problem, x: Tensor) -> Tensor | None:
         """What a client holds before it first takes part, for a model and a blank example ``[1, 1, ...]``."""
         return None
-
-    @property
-    def brief(self) -> Self:
-        """The same objective with one step, which shows as well as a thousand whether it fits a model."""
-        return self.changed(steps=1) if self.steps > 1 and is_dataclass(self) else self
 
     def check_model(self, problem: Problem) -> None:
         """Refuse a model that these options do not fit."""
@@ -218,10 +213,7 @@ def lane_key(state: ObjectiveState | None, like: Tensor) -> Key:
 
 
 def example_draws(draw: Callable[[Key, Purpose, int], Tensor], key: Key, batch: int, count: int) -> Tensor:
-    """``count`` numbers for each of ``batch`` examples ``[L or 1, B, count]``, from one key per lane or per example.
-
-    With one key per lane, draws go example by example, so padding at the end of a batch changes none of them.
-    """
+    """``count`` numbers for each of ``batch`` examples ``[L or 1, B, count]``, one by one, so padding changes none."""
     if key.seed.ndim == 2:
         return draw(key, Purpose.START, count)
     return draw(key, Purpose.START, batch * count).view(-1, batch, count)

@@ -57,10 +57,7 @@ class LossQuery:
 
 
 class ClientWeights(Part, ABC):
-    """A rule that gives each client a weight: derive from it, write :meth:`initial`, and override what differs.
-
-    A rule that learns also overrides :meth:`learn`.
-    """
+    """A rule that gives each client a weight: write :meth:`initial`, :meth:`learn` if it learns, and what differs."""
 
     slot = "client_weights"
     asks_everyone: ClassVar[bool] = False
@@ -76,22 +73,10 @@ class ClientWeights(Part, ABC):
 
     @abstractmethod
     def initial(self, num_examples: Sequence[int]) -> Tensor:
-        """The weights before the first round.
-
-        Args:
-            num_examples: the number of examples of each client; 0 if the server does not know it.
-
-        Returns:
-            One weight per client, in double precision, summing to 1.
-        """
+        """The weights before the first round, one per client: float64, summing to 1; a size may be 0, unknown."""
 
     def enlarged(self, weights: Tensor, num_examples: Sequence[int]) -> Tensor:
-        """The weights after clients have joined; by default as if these had been there from the start.
-
-        Args:
-            weights: the weights so far.
-            num_examples: the number of examples of every client; those of the new clients come last.
-        """
+        """The weights once the last of these clients have joined; by default as if they had always been there."""
         return self.initial(num_examples)
 
     @property
@@ -160,10 +145,7 @@ class ClientWeights(Part, ABC):
 
 
 def uniform_cohort(round: Round, purpose: Purpose = Purpose.COHORT) -> tuple[int, ...]:
-    """As many clients as the schedule asks for, drawn uniformly without replacement, in ascending order.
-
-    They are the first of one random order, so a smaller cohort lies in a larger one.
-    """
+    """The clients of a round, drawn uniformly without replacement, ascending; a smaller cohort lies in a larger one."""
     if round.cohort == round.num_clients:
         return tuple(range(round.num_clients))
     return _drawn(round.seed, purpose, round.num_clients, round.cohort, round.number)

@@ -1,7 +1,5 @@
 """Work on a wide matrix a few columns at a time, so that temporary copies stay small."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import reduce
 

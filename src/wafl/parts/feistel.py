@@ -6,8 +6,6 @@ its column by a random amount that depends on the column alone, the next turn al
 all of them together are a permutation of the grid. A place that leaves ``0 .. total-1`` walks on until it is back.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,10 +1,4 @@
-"""How long updates are, and shortening those that are far longer than most: norm clipping to the median length.
-
-Sun, Kairouz, Suresh and McMahan, "Can you really backdoor federated learning?" (2019) clip to a given length; the
-median of the round's own lengths needs no tuning.
-"""
-
-from __future__ import annotations
+"""How long updates are, and shortening those that are far longer than most (``servers/clipped.py`` names the paper)."""
 
 import math
 from collections.abc import Sequence

@@ -82,10 +82,7 @@ class LocalStep(Part):
         return {}
 
     def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """What to descend along instead of the gradient ``[L, P]``, and the new carry.
-
-        There is no need to look out for lanes that have finished: the caller keeps their parameters and carry.
-        """
+        """What to descend along instead of the gradient ``[L, P]``, and the new carry; finished lanes keep theirs."""
         return gradient, state.carry
 
     def end(self, state: LocalState, steps: Tensor) -> Outcome:

@@ -1,10 +1,8 @@
 """What server and clients send each other, and what the server remembers: plain data with named vectors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
 from torch import Tensor
@@ -60,7 +58,7 @@ class Query:
         "The node of each client, by number; empty if every client is by itself. It stays on the server.",
     ] = ()
 
-    def only(self, places: Sequence[int]) -> Query:
+    def only(self, places: Sequence[int]) -> Self:
         """The same query to the clients in these places alone."""
         clients, nodes = (tuple(each[place] for place in places) for each in (self.clients, self.nodes or self.clients))
         return replace(self, clients=clients, weights=self.weights[list(places)], nodes=nodes if self.nodes else ())
@@ -73,10 +71,7 @@ class Query:
 
 @frozen
 class Replies:
-    """What clients send back: one row per client.
-
-    The means are over a client's first batch if it trains, and over all its examples if it reports its loss.
-    """
+    """What clients send back, one row each; means are over a first batch in training, otherwise over all examples."""
 
     clients: Annotated[tuple[int, ...], "The clients that replied, in the order of the rows."]
     loss: Annotated[Tensor, "The mean of what each client minimizes, at the parameters it was sent."]

@@ -1,7 +1,4 @@
-"""Servers and their optimizers: what becomes of the clients' models, one file per idea.
-
-A new one is a class here and a line in the lists below.
-"""
+"""Servers and their optimizers: what becomes of the clients' models, one file per idea; lists are below."""
 
 from wafl.parts.server import Optimizer, Server
 from wafl.servers.averaging import Aggregating, Averaging, averaging
@@ -19,7 +16,6 @@ __all__ = [
 
 OPTIMIZERS = {"sgd": SGD, "momentum": Momentum, "adam": Adam, "yogi": Yogi}
 """Optimizers of the server that an experiment file can name; as a server, each is given the clients' mean."""
-
 AGGREGATES = {
     "clipped": Clipped, "median": Median, "trimmed_mean": TrimmedMean, "krum": Krum, "multi_krum": MultiKrum,
     "geometric_median": GeometricMedian, "masked": Masked,

@@ -1,8 +1,4 @@
-"""The weighted mean of the clients' models, and what it shares with servers that aggregate them in another way.
-
-McMahan et al., "Communication-efficient learning of deep networks from decentralized data" (AISTATS 2017), and the
-paper's Algorithm 1: the weights are lambda.
-"""
+"""The weighted mean of the clients' models, and what it shares with servers that aggregate them in another way."""
 
 from __future__ import annotations
 

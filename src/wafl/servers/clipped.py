@@ -1,8 +1,4 @@
-"""The mean of the clients' models after updates much longer than the median have been shortened.
-
-Sun, Kairouz, Suresh and McMahan, "Can you really backdoor federated learning?" (2019), with the round's median
-length in place of a length that must be tuned.
-"""
+"""Long updates are cut to the median length, after Sun et al., "Can you really backdoor federated learning?" (2019)."""
 
 from typing import Annotated
 

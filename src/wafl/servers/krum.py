@@ -1,8 +1,4 @@
-"""Krum and multi-Krum: the client models that lie closest to most others.
-
-Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine learning with adversaries: Byzantine tolerant gradient descent"
-(NeurIPS 2017).
-"""
+"""Krum and multi-Krum: Blanchard et al., "Machine learning with adversaries" (NeurIPS 2017)."""
 
 from typing import Annotated
 

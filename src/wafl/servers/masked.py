@@ -1,7 +1,4 @@
-"""FedGMA's server: parameters on whose direction the clients disagree move less.
-
-Tenison et al., "Gradient masked averaging for federated learning" (TMLR 2023).
-"""
+"""FedGMA's server: parameters on whose direction the clients disagree move less."""
 
 from typing import Annotated
 

@@ -1,9 +1,7 @@
 """Medians of the clients' models, which hold as long as liars have less than half of the weight.
 
-Coordinate by coordinate, and the trimmed mean: Yin, Chen, Ramchandran and Bartlett, "Byzantine-robust distributed
-learning: towards optimal statistical rates" (ICML 2018), algorithm 1, options I and II. The geometric median, by
-Weiszfeld's iteration: Pillutla, Kakade and Harchaoui, "Robust aggregation for federated learning" (IEEE Transactions on
-Signal Processing, 2022), algorithm 2, the smoothed Weiszfeld algorithm.
+By coordinates, and the trimmed mean: Yin et al., "Byzantine-robust distributed learning" (ICML 2018), algorithm 1. The
+geometric median: Pillutla et al., "Robust aggregation for federated learning" (IEEE TSP, 2022), algorithm 2.
 """
 
 from typing import Annotated

@@ -1,8 +1,4 @@
-"""The server's step from its model to the clients' mean: plain, with momentum, or adapted to each parameter.
-
-FedAvgM: Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for federated visual
-classification" (2019). FedAdam and FedYogi: Reddi et al., "Adaptive federated optimization" (ICLR 2021), algorithm 2.
-"""
+"""The server's step from its model to the clients' mean: plain, with momentum, or adapted to each parameter."""
 
 from typing import Annotated
 

@@ -105,10 +105,7 @@ def check_images(x: Tensor, name: str) -> None:
 
 
 def each_row(rows: Tensor, like: Tensor, seed: int, kind: Draw, make: Callable[[Tensor, Key], Tensor]) -> list[Tensor]:
-    """What ``make(places, keys)`` gives for all ``rows``, some at a time; a row is as wide as one of ``like``.
-
-    A row's key is made from its number, so that what is drawn for it depends on no other row.
-    """
+    """What ``make(places, keys)`` gives for all ``rows``, some at a time; a row's key is made from its number alone."""
     places = torch.arange(len(rows), device=like.device)
 
     def key(part: Tensor) -> Key:

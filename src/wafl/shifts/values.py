@@ -17,14 +17,12 @@ RANGE = 'The darkest and the brightest value, both finite; ``"data"``: what the 
 
 @frozen
 class Affine(Shift):
-    """FedRobust's model of a shift: one map ``x -> A x + b`` for all examples.
+    """FedRobust's model of a shift (Reisizadeh et al., NeurIPS 2020): one map ``x -> A x + b`` for all examples.
 
     ``A = I + severity (contrast (I - 1 1^T / D) + linear G)`` and ``b = severity brightness 1``. The first term
     changes an example's differences from its own mean; G has independent normal entries of variance ``1 / D``,
     drawn from the seed, so that ``||G x||`` is about ``||x||``; ``brightness`` is in the units of the data.
     ``||A - I||`` and ``||b||`` are thus proportional to the severity.
-
-    Reisizadeh et al., "Robust federated learning: the case of affine distribution shifts" (NeurIPS 2020).
 
     >>> affine(severity=1.0, linear=0.0).apply([[0.0, 1.0]])
     tensor([[0.4500, 0.9500]])

@@ -7,10 +7,7 @@ from wafl.base.random import Key, Purpose, uniform
 
 
 def augmented(x: Tensor, key: Key, shift: int, flip: float) -> Tensor:
-    """Images ``[G, B, channels, height, width]``, each moved by up to ``shift`` pixels down and right, or up and left.
-
-    Zeros come in from the sides. With probability ``flip`` an image is mirrored first. There is one key per group.
-    """
+    """Images ``[G, B, C, H, W]``, mirrored with probability ``flip``, then moved by up to ``shift``; zeros come in."""
     if x.ndim != 5:
         raise ValueError(
             f"shift={shift} and flip={flip} are for images (channels, height, width), not for examples of shape "

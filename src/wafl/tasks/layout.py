@@ -22,10 +22,7 @@ class Layout:
 
     @classmethod
     def of(cls, model: nn.Module) -> Self:
-        """What a training of the model as it is now would learn.
-
-        This is the one place where modes decide: a BatchNorm layer in training mode learns its statistics.
-        """
+        """What a training of the model as it is now would learn; BatchNorm layers in training mode learn statistics."""
         statistics = names_of(layers_in_training(model))
         return cls(
             {name: value.shape for name, value in trainable(model).items()},

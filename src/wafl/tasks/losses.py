@@ -13,8 +13,6 @@ from wafl.base.near import did_you_mean
 from wafl.base.norms import dual, power_norm
 from wafl.base.options import NotNegative, Positive, frozen
 
-ABSOLUTE = "loss=lambda outputs, y: (outputs.squeeze(-1) - y).abs()"
-
 
 @runtime_checkable
 class OutputLoss(Protocol):
@@ -62,10 +60,7 @@ class OutputLoss(Protocol):
         return torch.func.grad(lambda s: self.value(s, y).sum())(outputs)
 
     def slopes(self, weight: Tensor, norm: float = 2) -> Tensor | None:
-        """For each label, the least Lipschitz constant of ``loss(W x + b)`` over all x: ``[L, C]`` of ``W [L, C, D]``.
-
-        None if there is none, or none is known.
-        """
+        """How steep ``loss(W x + b)`` is at most in x, for each label ``[L, C]``; None if unbounded or unknown."""
         return None
 
     def curvature(self, weight: Tensor, norm: float = 2) -> Tensor | None:
@@ -260,7 +255,8 @@ def output_loss(loss: str | OutputLoss | Callable[[Tensor, Tensor], Tensor]) -> 
             return MarginLoss(*map(float, numbers.groups()))
         if loss not in named:
             known = f": use one of {', '.join(named)}, or a function of (outputs, y)"
-            hint = f": pass {ABSOLUTE}" if loss.lower() in ("mae", "l1") else did_you_mean(loss, named) or known
+            absolute = ": pass loss=lambda outputs, y: (outputs.squeeze(-1) - y).abs()"
+            hint = absolute if loss.lower() in ("mae", "l1") else did_you_mean(loss, named) or known
             raise ValueError(f"unknown loss {loss!r}{hint}")
         return named[loss]
     if isinstance(loss, OutputLoss):

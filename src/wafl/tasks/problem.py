@@ -1,7 +1,5 @@
 """What an objective may ask of the models: their losses, gradients and structure, one model per lane."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 
@@ -15,10 +13,7 @@ from wafl.tasks.task import Masks, Moved, Task
 
 @dataclass(frozen=True)
 class Problem:
-    """What an objective may ask of the models, one per lane.
-
-    In training, ``masks`` are those of the step: the objective meets the network that is about to learn.
-    """
+    """What an objective may ask of the models, one per lane; in training, ``masks`` are those of the step."""
 
     task: Task
     params: Tensor
@@ -59,11 +54,7 @@ class Problem:
         task = self._reader.with_loss(Product())
         return task.gradient(self.params, x, slopes, torch.ones_like(slopes[..., 0]), self.masks)
 
-    def push_at(self, layer: str, x: Moved, slopes: Tensor) -> Tensor:
-        """The gradient in the parameters ``[L, P]`` of ``sum_b <slopes_b, the layer's output at b>``."""
-        return self.task.features_gradient(self.params, dense(x), layer, slopes, self.masks)
-
-    def behind(self, layer: str, x: Tensor | Inputs) -> LayerProblem:
+    def behind(self, layer: str, x: Tensor | Inputs) -> "LayerProblem":
         """The problem of an objective that moves the output of a layer at these examples."""
         at_rest = self.task.features(self.params, x, layer, self.masks)
         return LayerProblem(self.task, self.params, self.masks, x=dense(x), layer=layer, at_rest=at_rest)

@@ -14,11 +14,7 @@ DETOUR = not torch.backends.mkl.is_available()
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """``a b^T`` of each lane, ``[L, M, N]``, for ``a [L, M, K]`` and ``b [L, N, K]``.
-
-    >>> product(torch.tensor([[[1.0, 2.0]]]), torch.tensor([[[3.0, 4.0], [5.0, 6.0]]]))
-    tensor([[[11., 17.]]])
-    """
+    """``a b^T`` of each lane, ``[L, M, N]``, for ``a [L, M, K]`` and ``b [L, N, K]``."""
     if not DETOUR or a.device.type != "cpu" or a.dtype != torch.float32:
         return torch.bmm(a, b.mT)
     if precision.is_reduced() or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):

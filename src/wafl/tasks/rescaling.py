@@ -1,15 +1,9 @@
-"""Layers that rescale their weights: networks of them are plain networks of the rescaled weights.
-
-An ascent asks for many gradients at the same parameters. So a task rescales them once, asks the plain network, and
-takes gradients in the parameters back through the rescaling at the end.
-"""
-
-from __future__ import annotations
+"""Layers that rescale their weights: a task rescales them once for many gradients, and takes slopes back at the end."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -27,13 +21,32 @@ class Rescaled(nn.Module, ABC):
 
 
 @dataclass(frozen=True)
+class Ready:
+    """Parameters of the plain network, and for those that were rescaled where they come from."""
+
+    values: Sequence[Tensor]
+    links: Mapping[int, tuple[Tensor, Tensor]]
+
+    def pull_back(self, slopes: Sequence[Tensor]) -> None:
+        """Turn slopes ``[L, *shape]`` at the plain network's parameters into those at the model's own, in place."""
+        for place, (leaf, found) in self.links.items():
+            slope = slopes[place]
+            if len(leaf) == len(slope):
+                back = torch.autograd.grad(found, leaf, slope.to(found.dtype), retain_graph=True)[0]
+            else:
+                each = slope[:, None].to(found.dtype)
+                back = torch.autograd.grad(found, leaf, each, retain_graph=True, is_grads_batched=True)[0][:, 0]
+            slope.copy_(back)
+
+
+@dataclass(frozen=True)
 class Rescaling:
     """Where the weights of such layers are among a model's parameters, which are listed in order."""
 
     layers: Mapping[int, Rescaled]
 
     @classmethod
-    def of(cls, module: nn.Module, names: Sequence[str]) -> Rescaling | None:
+    def of(cls, module: nn.Module, names: Sequence[str]) -> Self | None:
         """None if there is no such layer, or if one shares its weights with another layer."""
         uses = [id(value) for _, value in module.named_parameters(remove_duplicate=False)]
         layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, Rescaled)}
@@ -54,25 +67,6 @@ class Rescaling:
             links[place] = leaf, found
             whole[place] = found.detach().expand_as(own)
         return Ready(whole, links)
-
-
-@dataclass(frozen=True)
-class Ready:
-    """Parameters of the plain network, and for those that were rescaled where they come from."""
-
-    values: Sequence[Tensor]
-    links: Mapping[int, tuple[Tensor, Tensor]]
-
-    def pull_back(self, slopes: Sequence[Tensor]) -> None:
-        """Turn slopes ``[L, *shape]`` at the plain network's parameters into those at the model's own, in place."""
-        for place, (leaf, found) in self.links.items():
-            slope = slopes[place]
-            if len(leaf) == len(slope):
-                back = torch.autograd.grad(found, leaf, slope.to(found.dtype), retain_graph=True)[0]
-            else:
-                each = slope[:, None].to(found.dtype)
-                back = torch.autograd.grad(found, leaf, each, retain_graph=True, is_grads_batched=True)[0][:, 0]
-            slope.copy_(back)
 
 
 def make_plain(module: nn.Module) -> nn.Module:

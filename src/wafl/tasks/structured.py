@@ -1,8 +1,4 @@
-"""Models whose structure is known: one linear layer, or a chain of plain layers.
-
-:func:`make_task` looks for it. What it finds only makes the same numbers faster to compute, and lets objectives and
-theorems ask for weights and curvature.
-"""
+"""Models whose structure is known, one linear layer or a chain of layers: the same numbers, and weights to ask for."""
 
 import copy
 from collections.abc import Sequence
@@ -29,10 +25,7 @@ def make_task(
     device: torch.device | str = "cpu",
     layout: Layout | None = None,
 ) -> Task:
-    """The task of a model, which uses its structure if that is known: one linear layer, or a chain of them.
-
-    ``layout=None`` means what a training of the model as it is now would learn (:meth:`Layout.of`).
-    """
+    """The task of a model, which uses its structure if that is known; the layout is by default :meth:`Layout.of` it."""
     if layout is None:
         _refuse_batch_statistics(model)
         layout = Layout.of(model)
@@ -251,13 +244,11 @@ def _chain(module: nn.Module) -> list[nn.Module] | None:
         return [module] if is_plain(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1) else None
     if isinstance(module, nn.Linear | nn.Conv2d):
         trainable = all(value.requires_grad for value in module.parameters())
-        plain = is_plain(module, nn.Linear) if isinstance(module, nn.Linear) else _is_plain_convolution(module)
+        if isinstance(module, nn.Linear):
+            return [module] if trainable and is_plain(module, nn.Linear) else None
+        plain = is_plain(module, nn.Conv2d) and module.padding_mode == "zeros" and not isinstance(module.padding, str)
         return [module] if trainable and plain else None
     if isinstance(module, nn.MaxPool2d):
         return [module] if is_plain(module, nn.MaxPool2d) and not module.return_indices else None
     in_place = getattr(module, "inplace", False)
     return [module] if not in_place and any(is_plain(module, kind) for kind in ELEMENTWISE) else None
-
-
-def _is_plain_convolution(layer: nn.Conv2d) -> bool:
-    return is_plain(layer, nn.Conv2d) and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)

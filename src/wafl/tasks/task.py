@@ -1,11 +1,8 @@
 """A model and its loss as pure functions of a flat parameter vector, batched over lanes.
 
-Shapes: ``params [L, P]``, ``x [L, B, ...]`` (a tensor or :class:`wafl.tasks.inputs.Inputs`), ``y [L, B]`` (or
-targets ``[L, B, k]``), outputs ``[L, B, C]``, losses ``[L, B]``. A lane is one client's copy of the
-parameters in one run.
+Shapes: ``params [L, P]``, ``x [L, B, ...]`` (a tensor or :class:`wafl.tasks.inputs.Inputs`), ``y [L, B]`` (or targets
+``[L, B, k]``), outputs ``[L, B, C]``, losses ``[L, B]``. A lane is one client's copy of the parameters in one run.
 """
-
-from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
@@ -176,15 +173,12 @@ class Task:
         return {True: with_pooling(self.module), False: with_pooling(self._at_rest)}
 
     @cached_property
-    def _plain(self) -> Task:
+    def _plain(self) -> "Task":
         """The same model, which reads its weights rescaled."""
         return Task(make_plain(sharing_tensors(self.module)), self.loss, self.layout)
 
     def reading(self, params: Tensor) -> Self:
-        """This task for many calls with these parameters.
-
-        Weights that layers rescale are rescaled only once, and lanes side by side cast and lay out theirs only once.
-        """
+        """This task for many calls with these parameters, which are rescaled, cast and laid out only once."""
         in_streams = self.in_streams and are_side_by_side()
         if self._rescaling is None and not in_streams:
             return self

@@ -1,15 +1,13 @@
 """What is promised about a run at one radius: to whom, with which probability, and how loosely."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
 from wafl.base.errors import PreconditionError
+from wafl.base.options import frozen
 from wafl.data.federation import Federation
 from wafl.results.run import Run
 from wafl.theory.certificates.certificate import Certificates
@@ -21,21 +19,14 @@ Made = tuple[float, str]
 """A value, and how loose it is."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Promised:
-    """The expected loss, or error rate, of ``whom`` is at most ``value``.
+    """The expected loss, or error rate, of ``whom`` is at most ``value``."""
 
-    Args:
-        whom: whom it is about.
-        probability: over the draw of examples and clients; 1 if nothing is drawn.
-        value: the promise; None if there is none.
-        why: how far the truth may be below, or why there is no promise.
-    """
-
-    whom: str
-    probability: float
-    value: float | None
-    why: str
+    whom: Annotated[str, "Whom it is about."]
+    probability: Annotated[float, "Over the draw of examples and clients; 1 if nothing is drawn."]
+    value: Annotated[float | None, "The promise; None if there is none."]
+    why: Annotated[str, "How far the truth may be below, or why there is no promise."]
 
 
 def promised(
@@ -43,13 +34,8 @@ def promised(
 ) -> list[Promised]:
     """What is promised at the radius of one certificate, from the examples at hand to clients that nobody has seen.
 
-    Args:
-        run: the trained model.
-        seen: the clients that trained.
-        unseen: clients that did not, if any.
-        found: certificates of the training examples of ``seen``.
-        place: which of them.
-        delta: how often each promise with a probability may fail.
+    ``found`` are certificates of the training examples of the clients ``seen``, ``place`` is which of them, and
+    ``delta`` is how often each promise with a probability may fail.
     """
     row = found[place]
     options: dict[str, Any] = {"norm": found.norm, "metric": found.metric, "confidence": 1.0 - delta}

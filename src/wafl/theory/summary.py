@@ -37,7 +37,6 @@ T = TypeVar("T")
 
 POINTS = 100
 """How many points of each client the distance to the barycenter is measured with."""
-
 UNKNOWN = "c1 and c2 of Fournier and Guillin are not given, and there are no universal values"
 
 SETTINGS: dict[str, Any] = {
@@ -100,37 +99,29 @@ def summarize(
         target_examples: with how many points of the target it was measured; as many of each client count.
     """
     check_types(run.settings, SETTINGS, "settings")
-    here, ball, why, price, within = _setting(run, clients, gamma, radius, params_radius, data_bounds, label_cost)
+    norm, own_cost, bounded = _geometry(run)
+    cost = own_cost if label_cost is None else label_cost
+    known = partial(constants, run, clients, data_bounds=data_bounds, norm=norm, label_cost=cost)
+    own = gamma if gamma is not None else run.settings["scalars"].get("gamma")
+    here, ball, why, price, within = _setting(known, bounded, own, radius, params_radius)
     best = None if ball is None else certify(run, clients, radii=[within], norm=here.norm, achieved=False)[0].gamma
     weights, sizes = run.client_weights.tolist(), clients.train.num_examples.tolist()
     clean = Mixture.of(run, clients).means(None, [{}]).value[0]
     surrogate = clean + here.L_z**2 / (4.0 * price)
     gap = surrogate - (0.0 if ball is None else _least(run, clients, price, ball))
+    options: dict[str, float] = {"gamma": price, "delta": delta, "optimization_gap": gap}
     statements: dict[str, Callable[[], Bound]] = {
         "excess risk, width g": lambda: excess_risk_sandwich(
             _given(ball, why), gamma=price, radius=within, surrogate_excess=gap, gamma_star=best
         ),
         "excess risk in the ball": lambda: robust_generalization(
-            _given(ball, why),
-            weights,
-            sizes,
-            gamma=price,
-            radius=within,
-            delta=delta,
-            optimization_gap=gap,
-            gamma_star=best,
+            _given(ball, why), weights, sizes, radius=within, gamma_star=best, **options
         ),
         "covering radius rho_n": lambda: covering_radius(
             _given(ball, why), weights, sizes, concentration=_given(concentration, UNKNOWN), delta=delta
         ),
         "excess risk on the true mixture": lambda: generalization_to_truth(
-            _given(ball, why),
-            weights,
-            sizes,
-            gamma=price,
-            concentration=concentration,
-            delta=delta,
-            optimization_gap=gap,
+            _given(ball, why), weights, sizes, concentration=concentration, **options
         ),
         "W_2 of mixture and target": lambda: distance_to_target(
             weights,
@@ -158,30 +149,20 @@ def summarize(
 
 
 def _setting(
-    run: Run,
-    clients: Federation,
-    gamma: float | None,
-    radius: float | None,
-    params_radius: float | None,
-    data_bounds: tuple[float, float] | None,
-    label_cost: float | None,
+    known: Callable[..., Constants], bounded: bool, gamma: float | None, radius: float | None, size: float | None
 ) -> tuple[Constants, Constants | None, str, float, float]:
-    """The constants here and over the ball (or why there are none), gamma, and the radius."""
-    norm, own_cost, bounded = _geometry(run)
-    cost = own_cost if label_cost is None else label_cost
-    known = partial(constants, run, clients, data_bounds=data_bounds, norm=norm, label_cost=cost)
+    """The constants here and over the ball of that size (or why there are none), gamma, and the radius."""
     here, ball, why = known(), None, ""
-    size = max(here.params_norm, 1e-12) if params_radius is None else params_radius
+    size = max(here.params_norm, 1e-12) if size is None else size
     try:
         ball = known(params_radius=size)
     except PreconditionError as error:
         why = str(error)
-    own_gamma = gamma if gamma is not None else run.settings["scalars"].get("gamma")
-    price: float = own_gamma if own_gamma is not None else _least_gamma(ball or here, radius)
+    price = gamma if gamma is not None else _least_gamma(ball or here, radius)
     if not bounded and ball is not None:  # the objective may leave the box, so the domain is larger
         here = known(reach=_finite(here.reach_of(price)))
         ball = known(params_radius=size, reach=_finite(ball.reach_of(price)))
-    if own_gamma is None:
+    if gamma is None:
         price = max(price, _least_gamma(ball or here, radius))  # a larger gamma reaches less far, so this still holds
     return here, ball, why, price, radius if radius is not None else max((ball or here).L_z / price, 1e-12)
 
@@ -234,10 +215,7 @@ def _least(run: Run, clients: Federation, gamma: float, ball: Constants) -> floa
 def _convergence(
     run: Run, clients: Federation, ball: Constants, sizes: list[int], gamma: float, *, measured: bool = False
 ) -> Bound:
-    """The theorem with what is proven about a run: gradients of norm at most L_theta, and a start in the ball.
-
-    With ``measured``, sigma and Omega are those at some parameters of the ball: an estimate.
-    """
+    """The theorem with what is proven about a run; with ``measured``, with estimates of sigma and Omega in the ball."""
     schedule = run.settings["schedule"]
     cohort = schedule["cohort"]
     require(

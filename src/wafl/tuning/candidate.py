@@ -12,9 +12,6 @@ from wafl.parts.schedule import Schedule, make_schedule
 Setting = dict[str, Any]
 """The values of what is searched, by the names of options of the method and the schedule."""
 
-FIXED = {"rounds", "seed"}
-"""What a trial may not vary: trials of a method train equally long, from the same draws."""
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -38,7 +35,7 @@ class Candidate:
         schedule = {
             name: (option, self.schedule.get(name, option.default))
             for name, option in options_of(Schedule).items()
-            if name not in FIXED
+            if name not in ("rounds", "seed")  # trials of a method train equally long, from the same draws
         }
         own = {name: (Option(name, Any, None, "", None, True), value) for name, value in self.arguments.items()}
         found = {**(self.method.declared() if self.make is None else own), **schedule}

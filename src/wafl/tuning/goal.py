@@ -25,11 +25,7 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Training examples in two parts; the clients' own test examples are in neither.
-
-    Trials train on the clients ``train``, which have no test examples; the test examples of ``judges`` are what was
-    held out, which ``words`` says. ``num_clients`` is the number of clients in all.
-    """
+    """Training examples in two parts: trials train on ``train``; the test examples of ``judges`` were held out."""
 
     train: Federation
     judges: Federation
@@ -84,11 +80,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Goal:
-    """What trials are judged by: the mean of a metric over several shares of attacked clients; share 0 is clean data.
-
-    Without a metric it is the accuracy for classes, and the loss for a regression; without an attack, all data are
-    clean.
-    """
+    """What trials are judged by: the mean of a metric over shares of attacked clients, of which 0 is clean data."""
 
     held_out: HeldOut
     metric: Metric | None = None

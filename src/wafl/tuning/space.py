@@ -97,10 +97,7 @@ Space = dict[str, Dimension]
 
 
 def make_space(candidate: Candidate, given: Given, features: int) -> Space:
-    """What is searched of a method: what is listed for it, what the user gave, or else what its options declare.
-
-    ``features`` is how many numbers an example has, which says what a radius is worth in another norm.
-    """
+    """What is searched of a method on that many features: what is listed, what was given, or what options declare."""
     space: Space = {}
     options = candidate.options()
     for name, (option, value) in options.items():
@@ -188,10 +185,7 @@ def _end(limits: Any) -> float | None:
 def draw_settings(
     space: Space, own: Setting, trials: int, seed: int, check: Callable[[Setting], object]
 ) -> list[Setting]:
-    """At most ``trials`` different settings, the own one first; fewer if the space has no more.
-
-    A setting is passed over if ``check`` raises a ValueError, because its values do not fit together.
-    """
+    """At most ``trials`` different settings, the own one first; those that ``check`` refuses are passed over."""
     check(own)
     found = [own]
     for point in itertools.islice(_points(space, trials, seed), 64 * trials):  # then the space counts as exhausted
@@ -209,10 +203,7 @@ def draw_settings(
 
 
 def _points(space: Space, trials: int, seed: int) -> Iterator[tuple[float, ...]]:
-    """Points of the unit cube: Sobol's sequence, shifted modulo 1.
-
-    If the space is a grid with no more than ``trials`` points, they are the middles of its cells.
-    """
+    """Points of the unit cube: the middles of a grid of at most ``trials`` cells, or Sobol's sequence, shifted."""
     counts = [len(dimension.values) for dimension in space.values() if isinstance(dimension, Values)]
     if len(counts) == len(space) and math.prod(counts) <= trials:
         yield from itertools.product(*([(place + 0.5) / count for place in range(count)] for count in counts))

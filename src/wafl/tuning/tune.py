@@ -158,10 +158,7 @@ class Search:
     def run(
         self, callbacks: Callbacks = (), known: Mapping[str, list[Trial]] | None = None, keep: OnMethod | None = None
     ) -> Tuning:
-        """Train and judge all trials, except those of methods that are ``known`` already; returns what was found.
-
-        ``keep`` is called with the trials of a method as soon as all of them are done.
-        """
+        """Train and judge all trials but those of ``known`` methods; ``keep`` is given a method's when all are done."""
         done = dict(known or {})
         pending = [candidate for candidate in self.candidates if candidate.name not in done]
         if pending:

@@ -69,11 +69,7 @@ uniform = maker(Uniform)
 
 
 def fixed(values: Sequence[float] | Tensor) -> Fixed:
-    """Your own weights, scaled to sum to 1.
-
-    Args:
-        values: one number per client, at least 0.
-    """
+    """Your own weights, one number per client, at least 0; they are scaled to sum to 1."""
     if isinstance(values, Mapping | str):
         raise ValueError(f"values={values!r} must be a list of numbers, one per client, in the order of the clients")
     return Fixed(tuple(float(value) for value in values))

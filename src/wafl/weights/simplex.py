@@ -1,8 +1,4 @@
-"""The projection onto the probability simplex, in a few looks at each of a million values.
-
-By Michelot, "A finite algorithm for finding the projection of a point onto the canonical simplex of R^n" (Journal of
-Optimization Theory and Applications, 1986), which needs no sorting.
-"""
+"""The projection onto the probability simplex, by Michelot's finite algorithm (JOTA, 1986), which needs no sorting."""
 
 from collections.abc import Callable
 
@@ -14,10 +10,7 @@ ROW = 256
 
 
 def project_to_simplex(values: Tensor) -> Tensor:
-    """The nearest point of the probability simplex.
-
-    Args:
-        values: any vector.
+    """The nearest point of the probability simplex to any vector.
 
     >>> project_to_simplex(torch.tensor([0.9, 0.5]))
     tensor([0.7000, 0.3000])
@@ -52,10 +45,7 @@ def project_in_place(values: Tensor) -> Tensor:
 
 
 class _Rows:
-    """A table of the values, to find the few large ones of a million by the largest of each row.
-
-    Those that do not fill a row, the rest, go with whatever rows are picked.
-    """
+    """A table of the values, to find the few large ones by the largest of each row; ``rest`` does not fill a row."""
 
     def __init__(self, values: Tensor) -> None:
         self._values, whole = values, len(values) // ROW * ROW

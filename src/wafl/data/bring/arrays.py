@@ -1,12 +1,10 @@
 """Your own arrays, one pair per client, checked and packed."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import numpy as np
 import torch
@@ -21,7 +19,7 @@ from wafl.data.examples import Examples
 from wafl.data.labels import Labels
 from wafl.data.mapped import Mapped, Stored, pick
 from wafl.data.mistakes import check_client, check_order, refuse_raw_images
-from wafl.data.preprocessing import make_preprocessing, pixel_statistics
+from wafl.data.preprocessing import make_preprocessing
 from wafl.data.splits import held_out_rows, split_rows
 
 Client = tuple[Any, Any] | tuple[Any, Any, Any, Any]
@@ -31,12 +29,28 @@ Array = Tensor | NDArray[Any]
 
 Part = tuple[Stored, Tensor]
 """Examples and their labels."""
-
 EXACT = 2**24
 """The largest integer up to which float32, which models are given integers in, has all of them."""
-
 FEW, MANY = 256, 4096
 """How many clients are read at a time: many if they are small."""
+
+
+class FrameOptions(TypedDict, total=False):
+    """Options of :meth:`wafl.Federation.from_arrays` that go with every kind of data."""
+
+    test_fraction: float | None
+    unit: str | None
+    bounds: tuple[float, float] | None
+    num_classes: int | None
+    classes: Sequence[str] | None
+    seed: int
+
+
+class Options(FrameOptions, total=False):
+    """All options of :meth:`wafl.Federation.from_arrays`."""
+
+    names: Sequence[str] | None
+    preprocess: str | None
 
 
 @dataclass(frozen=True)
@@ -74,7 +88,18 @@ class Reading:
         """The part of each client's examples that is held out, if clients bring no test examples of their own."""
         return 0.25 if self.test_fraction is None else self.test_fraction
 
-    def agreement(self) -> _Agreement:
+    def client_names(self, count: int) -> tuple[str, ...]:
+        """One name for each of that many clients."""
+        if self.names is None:
+            return tuple([f"client {i}" for i in range(count)])
+        if isinstance(self.names, str):
+            raise ValueError(f"names={self.names!r} is one text: give a list with one name per client")
+        given = tuple(str(name) for name in self.names)
+        if len(given) != count or len(set(given)) != count:
+            raise ValueError(f"{len(given)} client names for {count} clients: give each client one name of its own")
+        return given
+
+    def agreement(self) -> "_Agreement":
         """A reader of clients, one after another, which holds all of them to these options."""
         return _Agreement(Labels(self.num_classes, self.classes), check_box(self.bounds), self.preprocess)
 
@@ -143,14 +168,12 @@ def _check_offsets(offsets: Any, count: int) -> Tensor:
     return ends
 
 
-def _finished(agreement: _Agreement, train: Examples, test: Examples) -> Packed:
+def _finished(agreement: "_Agreement", train: Examples, test: Examples) -> Packed:
     """All clients' examples with the final labels, prepared."""
     labels, count, names = agreement.labels.finish(train.y, test.y)
     train, test = replace(train, y=labels[0]), replace(test, y=labels[1])
     if agreement.preprocess is not None:
-        prepare = make_preprocessing(
-            agreement.preprocess, 255, lambda pooled: pixel_statistics([train.raw, test.raw] if pooled else [train.raw])
-        )
+        prepare = make_preprocessing(agreement.preprocess, 255, train.raw, test.raw)
         train, test = replace(train, prepare=prepare), replace(test, prepare=prepare)
     return Packed(train, test, count, names)
 
@@ -166,12 +189,9 @@ def _blocks(arrays: Iterable[Client]) -> Iterator[tuple[int, list[Client]]]:
 
 
 def _together(
-    agreement: _Agreement, first: int, block: list[Client], packer: Packer
+    agreement: "_Agreement", first: int, block: list[Client], packer: Packer
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The examples and labels of many clients as if they were of one, and how many each has: that is read much faster.
-
-    None if they differ in more than their numbers, or if something is wrong, which is then said of one of them.
-    """
+    """The examples of many clients as if they were of one, which is much faster; None if they differ or are wrong."""
     if set(map(type, block)) != {tuple} or set(map(len, block)) != {2}:
         return None
     columns = [[pair[part] for pair in block] for part in (0, 1)]

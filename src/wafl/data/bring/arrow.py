@@ -1,7 +1,5 @@
 """Parquet and Arrow files, of any size: their rows are put client by client into a folder of ``.npy`` files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,10 +15,7 @@ from wafl.base.files import whole_folder, write_whole
 def write_folder(
     source: Any, folder: Path, client: str, target: str, features: Sequence[str] | None, rows: int = 65_536
 ) -> None:
-    """Write the rows of Parquet or Arrow files, or of a table of pyarrow, client by client into a new folder.
-
-    The rows are read twice, some at a time: first to count the examples of each client, then to put each in its place.
-    """
+    """Write the rows of Arrow files or a table, client by client, into a new folder; they are read twice, in pieces."""
     if folder.exists():
         raise ValueError(
             f"{folder} exists: read what was written there with Federation.from_folder, or give another folder"
@@ -52,7 +47,7 @@ def read_inputs(table: Any, columns: Sequence[str] | None) -> NDArray[Any]:
     return np.concatenate(batches) if batches else np.empty((0, len(columns or names)), np.float32)
 
 
-def _write(folder: Path, batches: Iterator[list[NDArray[Any]]], features: Sequence[str], counted: _Counted) -> None:
+def _write(folder: Path, batches: Iterator[list[NDArray[Any]]], features: Sequence[str], counted: "_Counted") -> None:
     offsets = np.cumsum([0, *counted.sizes])
     next_row, y = offsets[:-1].copy(), np.empty(offsets[-1], counted.label_type)
     x: NDArray[Any] | None = None

@@ -1,8 +1,4 @@
-"""Data sets of other libraries: torch's ``Dataset`` and ``DataLoader``, Hugging Face's ``datasets`` and flwr-datasets.
-
-They are known by what they can do, so only torch is imported: anything with ``column_names`` and ``with_format`` is
-read by columns, anything with ``classes`` (torchvision's ``ImageFolder``) names its classes.
-"""
+"""Data sets of torch, Hugging Face and flwr-datasets, known by what they can do: of these, only torch is imported."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -65,10 +61,7 @@ def are_images(value: Any) -> bool:
 def read_datasets(
     datasets: Any, columns: Columns, classes: Sequence[str] | None
 ) -> tuple[tuple[str, ...] | None, Sequence[str] | None, Iterator[tuple[Any, ...]]]:
-    """The names of the inputs and of the classes, if they have any, and each client's arrays.
-
-    Clients that name their classes differently are matched by these names, not by their numbers.
-    """
+    """The names of inputs and classes, if any, and each client's arrays; classes are matched by name."""
     if is_dataset(datasets) or isinstance(datasets, str | Mapping) or not isinstance(datasets, Iterable):
         hint = ", [it.load_partition(i) for i in range(n)]" if hasattr(datasets, "load_partition") else ""
         raise ValueError(f"datasets is a {type(datasets).__name__}: pass a list with one data set per client{hint}")

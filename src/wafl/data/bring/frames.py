@@ -1,7 +1,4 @@
-"""Data frames, of pandas or polars: one row per example, with a column that says whose it is.
-
-Only what both have in common is used (``frame.columns``, ``frame[name].to_numpy()``), so neither is imported.
-"""
+"""Data frames, of pandas or polars, neither of which is imported: one row per example, one column says whose it is."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any

@@ -29,10 +29,7 @@ class Intake:
     shape: tuple[int, ...] | None = None
 
     def read(self, x: Any, like: Tensor) -> Tensor:
-        """Examples of any kind that a federation takes, in the type and on the device of ``like``.
-
-        Bytes are prepared like those of the training, if they were; other numbers are taken as they are.
-        """
+        """Examples of any kind that a federation takes, like ``like``; bytes are prepared as the training's were."""
         if is_dataset(x) or are_images(x):
             x, _ = read_dataset(x, Columns(self.columns), labeled=False)
         elif is_table(x):

@@ -1,8 +1,6 @@
-"""Folders of ``.npy`` files: examples that stay on disk.
+"""Folders of ``.npy`` files, whose examples stay on disk: see :meth:`wafl.Federation.from_folder`.
 
-A folder has all clients in one array, one after another: ``x.npy``, ``y.npy`` and ``offsets.npy``, and perhaps
-``about.json`` with the names of clients, classes and inputs. Or it has one folder per client, by its name, with
-``x.npy`` and ``y.npy``, and perhaps ``x_test.npy`` and ``y_test.npy``.
+``about.json`` may have the names of clients, classes and inputs of a folder that holds all clients in one array.
 """
 
 import errno
@@ -38,15 +36,8 @@ class Together:
     about: About
 
 
-@dataclass(frozen=True)
-class Apart:
-    """The arrays of each client, by its name."""
-
-    clients: dict[str, Any]
-
-
-def read_folder(folder: Path) -> Together | Apart:
-    """What a folder holds; examples are mapped, not read."""
+def read_folder(folder: Path) -> Together | dict[str, Any]:
+    """What a folder holds: all clients in one array, or those of each by its name; examples are mapped, not read."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder: it must hold {', '.join(TOGETHER)}, or one folder per client")
     if any((folder / name).exists() for name in TOGETHER):
@@ -55,7 +46,7 @@ def read_folder(folder: Path) -> Together | Apart:
     parts = sorted(part for part in folder.iterdir() if part.is_dir())
     if not parts:
         raise ValueError(f"{folder} holds neither {', '.join(TOGETHER)} nor one folder per client with x.npy and y.npy")
-    return Apart({part.name: _client(part) for part in parts})
+    return {part.name: _client(part) for part in parts}
 
 
 def _client(folder: Path) -> tuple[NDArray[Any], ...]:

@@ -19,10 +19,7 @@ Array = NDArray[Any]
 
 
 class Packer:
-    """Appends examples to one array, however many come, and never holds them twice.
-
-    Memory-mapped examples stay where they are, if those of the first client are.
-    """
+    """Appends examples to one array and never holds them twice; mapped ones stay on disk, if the first are."""
 
     def __init__(self) -> None:
         self._x, self._y = _Rows(), _Rows()
@@ -30,10 +27,7 @@ class Packer:
         self._sizes: list[Array] = []
 
     def joined(self, xs: Sequence[Array], ys: Sequence[Array]) -> tuple[Array, Array]:
-        """The examples and the labels of several clients as one array each, valid until something is added.
-
-        Both arrays lie where they would be added, so that adding them as they are copies nothing.
-        """
+        """Several clients' examples and labels, each as one array; if it is added next, nothing is copied."""
         return self._x.joined(xs), self._y.joined(ys)
 
     def add(self, x: Stored, y: Tensor, sizes: Tensor) -> None:

@@ -1,8 +1,4 @@
-"""One folder, one file per data set: ``<folder>/<name>.npz`` with ``x_train, y_train, x_test, y_test``.
-
-A data set without such a file is read from torchvision's layout in the same folder, or downloaded, checked and written
-there once.
-"""
+"""One folder, one file ``<name>.npz`` per data set; without it, torchvision's layout is read, or a download is kept."""
 
 import difflib
 import errno
@@ -28,10 +24,7 @@ GROUP_KEYS = ("u_train", "u_test")
 
 @dataclass(frozen=True, eq=False)
 class RawDataset:
-    """Images as bytes, ``(N, H, W)`` or ``(N, H, W, C)``, and labels, checked against what the data set should be.
-
-    ``group_train`` and ``group_test`` say who each example is from, if that is known (FEMNIST: the writer).
-    """
+    """Checked images as bytes, ``(N, H, W)`` or ``(N, H, W, C)``, labels, and who each is from, if that is known."""
 
     name: str
     x_train: NDArray[np.uint8]
@@ -99,10 +92,7 @@ class Location:
 
 
 def load_raw(name: str, data_dir: str | Path | None = None) -> RawDataset:
-    """Load a data set by name from ``data_dir``, or the folder in ``WAFL_DATA``, or the user's cache.
-
-    If it is not there, it is downloaded and kept there for the next time.
-    """
+    """A data set by name from ``data_dir``, ``WAFL_DATA`` or the user's cache, to which it is downloaded if need be."""
     source, folder = source_of(name), data_folder(data_dir)
     found = locate(name, folder)
     return _download(source, folder) if found is None else found.read()
@@ -162,10 +152,7 @@ def _download(source: Source, folder: Path) -> RawDataset:
 
 @contextmanager
 def _temporary_folder(source: Source, folder: Path) -> Generator[Path, None, None]:
-    """A temporary folder next to the final file, so that only a rename is left to do at the end.
-
-    Checks that the folder can be written to before the download rather than after it.
-    """
+    """A temporary folder next to the final file, so only a rename is left; a read-only one fails before a download."""
     new = not os.path.exists(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -26,10 +26,7 @@ def contact_sheet(
     title: str,
     examples_per_class: int = 10,
 ) -> Path:
-    """Write a PNG with ``examples_per_class`` images of each class, taken evenly from the whole data set.
-
-    Evenly, because neighboring examples are often from one writer or one street: the first ten would show too little.
-    """
+    """Write a PNG with some images of each class, taken evenly: neighbors are often from one writer or one street."""
     from matplotlib.figure import Figure
 
     strips = [_strip(images, labels, label, examples_per_class) for label in range(len(classes))]

@@ -18,7 +18,7 @@ from wafl.data import partition as ways
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
-from wafl.data.preprocessing import make_preprocessing, pixel_statistics
+from wafl.data.preprocessing import make_preprocessing
 from wafl.data.splits import split_rows
 
 
@@ -27,7 +27,6 @@ class Skew(Protocol):
 
     def apply(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
         """The moved ``x [N, ...]``, with values in [0, 1]; random draws are keyed by the numbers in ``rows``."""
-        ...
 
 
 def pack(
@@ -44,11 +43,7 @@ def pack(
     names: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Federation:
-    """A federation with one client per share: a share lists the rows of ``x`` and ``y`` that its client has.
-
-    With ``num_train``, the rows from there on are for testing; otherwise each client holds out ``test_fraction`` of its
-    own rows.
-    """
+    """A federation of shares, each the rows of one client; tests are the rows from ``num_train`` on, or held out."""
     Range(0.0, 1.0, ": 0.25 holds a quarter out", high_open=True).check("test_fraction", test_fraction)
     if num_train is not None:
         parts = [(rows[rows < num_train], rows[rows >= num_train]) for rows in shares]
@@ -62,9 +57,7 @@ def pack(
     train, test = (_pick(x, y, [part[which] for part in parts]) for which in (0, 1))
     if skew and max_value is not None:
         train, test = _skew(train, skew, max_value, seed, 0), _skew(test, skew, max_value, seed, len(train.y))
-    prepare = make_preprocessing(
-        preprocess, max_value, lambda pooled: pixel_statistics([train.raw, test.raw] if pooled else [train.raw])
-    )
+    prepare = make_preprocessing(preprocess, max_value, train.raw, test.raw)
     train, test = (Examples(pack.raw, pack.y, pack.offsets, prepare) for pack in (train, test))
     left_out = len(y) - len(train.y) - len(test.y)
     names = tuple(names) if names is not None else tuple(f"client {i}" for i in range(len(shares)))

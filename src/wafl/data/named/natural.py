@@ -23,11 +23,7 @@ DEBIAN = Path("/usr/lib/R/site-library/mlbench/data")
 
 @dataclass(frozen=True)
 class NaturalSource:
-    """What is known about a data set before it is read.
-
-    ``clients`` says what a client is, in the plural. No ``classes`` means a regression. ``file`` is a path inside the
-    package, or the name of a file that users bring. ``license`` is that of the package that the data come in.
-    """
+    """What is known of a data set before it is read; no ``classes``: regression; ``brought``: users bring its file."""
 
     name: str
     description: str

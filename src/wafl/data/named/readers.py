@@ -279,7 +279,6 @@ READERS: dict[str, Reader] = {
     "cifar10": read_cifar10_archive,
 }
 """What reads downloaded files."""
-
 LAYOUTS: dict[str, tuple[Layout, ...]] = {
     "mnist": (_idx("MNIST/raw"), _idx("mnist")),
     "fashion-mnist": (_idx("FashionMNIST/raw"), _idx("fashion-mnist")),

@@ -28,10 +28,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Source:
-    """What is known about a data set before it is downloaded.
-
-    No ``files`` means that users bring their own. ``group`` is what its examples are grouped by, if anything.
-    """
+    """What is known before a download; without ``files`` users bring them; ``group``: what examples are grouped by."""
 
     name: str
     description: str

@@ -27,10 +27,7 @@ def room_for(count: int) -> int:
 
 @dataclass(frozen=True)
 class Batches:
-    """``index [L, S, B]`` into each lane's own examples; ``real`` is False in slots that hold no example.
-
-    ``steps`` are the local steps of each lane.
-    """
+    """``index [L, S, B]`` into each lane's own examples, ``real`` where there is one, and ``steps`` of each lane."""
 
     index: Tensor
     real: Tensor
@@ -51,10 +48,7 @@ class Batches:
 
 
 def draw_batches(work: LocalWork, key: Key, sizes: Tensor, room: int) -> Batches:
-    """Epoch after epoch, the lane's examples in a new random order, cut into batches; the last one may be short.
-
-    Every batch has room for ``room`` examples.
-    """
+    """Epoch after epoch, each lane's examples in a new random order, cut into batches with room for ``room``."""
     counts: list[int] = sizes.tolist()
     steps = work.num_steps(counts)
     shape = (len(counts), max(steps), room)

@@ -1,7 +1,4 @@
-"""One local step of every lane: lines 4 to 7 of the paper's Algorithm 1, as a pure function.
-
-Nothing in it asks a tensor for its value, so that a GPU never waits for the CPU, and a step can be captured.
-"""
+"""One local step of every lane, lines 4 to 7 of Algorithm 1; it asks no tensor's value, so it can be captured."""
 
 import itertools
 import math
@@ -21,11 +18,7 @@ from wafl.tasks.problem import Problem
 
 @dataclass(frozen=True)
 class Carry:
-    """What lanes take from one step to the next; ``loss`` and ``cost`` are those of the first step.
-
-    If the objective ``averages_cost``, ``cost`` is the mean over the steps so far. ``decay`` and ``velocity`` are None
-    if there is no weight decay or no momentum in any lane.
-    """
+    """What lanes take from step to step; ``loss`` and ``cost`` are of the first one, or ``cost`` is the mean so far."""
 
     params: Tensor
     loss: Tensor
@@ -42,10 +35,7 @@ class Carry:
 
 @dataclass(frozen=True)
 class Batch:
-    """What lanes see in a step: ``rows [G, B]`` of the examples, the ``share [L, B]`` of each, the number of the step.
-
-    ``live [L]`` says which lanes take the step, if not all do.
-    """
+    """What lanes see in a step: ``rows [G, B]`` of examples, their ``share [L, B]``, and which lanes are ``live``."""
 
     rows: Tensor
     share: Tensor
@@ -61,7 +51,6 @@ class Step(Protocol):
 
     def room(self, working: int) -> int:
         """How many lanes to compute if this many take the step."""
-        ...
 
     def __call__(self, client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, /) -> Carry: ...
 
@@ -96,10 +85,7 @@ def begin(client: ClientTask, lanes: LaneInput) -> Carry:
 
 
 def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, over: bool = False) -> Carry:
-    """The carry after one step: ``theta <- theta - rate g``, where g is the gradient of the batch's moved examples.
-
-    With ``over``, the parameters may be written over those before.
-    """
+    """The carry after one step down the gradient of the batch's moved examples; ``over`` may write over parameters."""
     key, share = replace(lanes.key, step=batch.step), batch.share
     x, y = client.fetch(batch.rows, lanes)
     x = client.varied(x, lanes, key)

@@ -1,11 +1,10 @@
 """What clients know, and what they are sent: the two sides of their work."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -27,9 +26,41 @@ from wafl.tasks.task import Task
 PLAIN = sgd()
 OBJECTIVE, LOCAL, STATISTICS = "objective", "local", "statistics"
 """What a client may keep something for between rounds: two parts of a method, and BatchNorm's statistics."""
-
 REPORT_BATCH = 256
 """How many examples a client looks at together when it reports its loss."""
+
+
+@dataclass(frozen=True)
+class LaneInput:
+    """What each lane is sent: ``params [L, P]``, its client, its scalars ``[L]`` and its key.
+
+    ``memory`` is what the client keeps, by the part of the method that keeps it. ``vectors [L, P]`` and
+    ``iterates [L]`` are those of the query. Every ``sharing`` consecutive lanes have the same client and key, and so
+    the same batches. Lanes with more examples come first.
+    """
+
+    params: Tensor
+    clients: Tensor
+    scalars: Mapping[str, Tensor]
+    key: Key
+    memory: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    vectors: Vectors = field(default_factory=dict[str, Tensor])
+    iterates: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    sharing: int = 1
+
+    @cached_property
+    def columns(self) -> dict[str, Tensor]:
+        """The scalars as ``[L, 1]``, which multiply the rows of parameters."""
+        return {name: value[:, None] for name, value in self.scalars.items()}
+
+    def split(self, chunk: int) -> list[Self]:
+        """The same lanes in pieces of at most ``chunk``, without separating lanes that share their batches."""
+        size = max(chunk // self.sharing, 1) * self.sharing
+        return [self.take(slice(place, place + size)) for place in range(0, len(self.clients), size)]
+
+    def take(self, rows: Tensor | slice) -> Self:
+        """These lanes alone."""
+        return mapped(lambda value: value[rows], self)
 
 
 @dataclass(frozen=True)
@@ -111,47 +142,11 @@ class ClientTask:
         return replace(x, base=augmented(x.base, own, self.work.shift, self.work.flip))
 
     def fetch(self, rows: Tensor, lanes: LaneInput) -> tuple[Inputs, Tensor]:
-        """The examples in these rows ``[G, B]``, one row of rows per group of lanes that share them.
-
-        Floating-point values get the type of the parameters.
-        """
+        """The examples in these rows ``[G, B]``, a row per group of lanes; floats get the type of the parameters."""
         dtype = lanes.params.dtype
         x = self.examples.rows(rows, dtype)
         y = each_lane(self.examples.y[rows], lanes)
         return Inputs(x, len(lanes.params)), y.to(dtype) if y.is_floating_point() else y
-
-
-@dataclass(frozen=True)
-class LaneInput:
-    """What each lane is sent: ``params [L, P]``, its client, its scalars ``[L]`` and its key.
-
-    ``memory`` is what the client keeps, by the part of the method that keeps it. ``vectors [L, P]`` and
-    ``iterates [L]`` are those of the query. Every ``sharing`` consecutive lanes have the same client and key, and so
-    the same batches. Lanes with more examples come first.
-    """
-
-    params: Tensor
-    clients: Tensor
-    scalars: Mapping[str, Tensor]
-    key: Key
-    memory: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-    vectors: Vectors = field(default_factory=dict[str, Tensor])
-    iterates: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-    sharing: int = 1
-
-    @cached_property
-    def columns(self) -> dict[str, Tensor]:
-        """The scalars as ``[L, 1]``, which multiply the rows of parameters."""
-        return {name: value[:, None] for name, value in self.scalars.items()}
-
-    def split(self, chunk: int) -> list[LaneInput]:
-        """The same lanes in pieces of at most ``chunk``, without separating lanes that share their batches."""
-        size = max(chunk // self.sharing, 1) * self.sharing
-        return [self.take(slice(place, place + size)) for place in range(0, len(self.clients), size)]
-
-    def take(self, rows: Tensor | slice) -> LaneInput:
-        """These lanes alone."""
-        return mapped(lambda value: value[rows], self)
 
 
 def each_lane(values: Tensor, lanes: LaneInput) -> Tensor:

@@ -1,4 +1,1 @@
-"""Clients that fail: on purpose, to test a training, and rounds that survive it.
-
-Which replies count is decided in ``wafl.rounds.admission``.
-"""
+"""Clients that fail on purpose, and rounds that survive it; ``wafl.rounds.admission`` decides which replies count."""

@@ -1,7 +1,5 @@
 """Rounds in which clients may fail: the usable replies make the round, and one with too few of them is repeated."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -25,11 +23,9 @@ class Source(Protocol):
 
     def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
         """What arrives for each query in one attempt, counted from 0."""
-        ...
 
     def undo(self, runs: Sequence[int]) -> None:
         """Forget the last attempt of these runs, which failed."""
-        ...
 
 
 class Tolerant:

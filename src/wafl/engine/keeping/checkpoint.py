@@ -8,19 +8,17 @@ memory-<n>.journal      what clients keep, appended as it changes; written anew 
 So a checkpoint costs the same after 100,000 rounds as after one, whatever the number of clients that did not take part.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -46,14 +44,10 @@ KEPT = 2
 
 
 @dataclass
-class _Unsaved:
+class _Unsaved(Progress):
     """A progress that later rounds do not change; of its histories only what the journal does not hold yet."""
 
-    runs: dict[int, RunProgress]
-    records: list[tuple[int, Record]]
-    memory: dict[Place, ClientState]
-    chunk_sizes: dict[int, int]
-    chosen: dict[int, ChosenRadius]
+    records: list[tuple[int, Record]] = field(default_factory=list[tuple[int, Record]])
 
 
 class Checkpoint(Callback):
@@ -122,10 +116,7 @@ class Checkpoint(Callback):
         return None
 
     def extend(self, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
-        """Let the same training with more rounds go on from here too; returns whether there is anything to go on from.
-
-        ``before`` is the fingerprint of the training that wrote this, ``after`` that of the one that may go on.
-        """
+        """Let the same training with more rounds (``after``) go on from here too; returns whether there is anything."""
         if self.read(before) is None:
             return False
         for folder in self._written():
@@ -160,9 +151,8 @@ class Checkpoint(Callback):
             records += [(place, record) for record in run.history[known:]]
             self._lengths[place] = len(run.history)
             runs[place] = RunProgress(run.state, History((), run.history.diverged), run.stopped)
-        self._unsaved = _Unsaved(
-            runs, records, dict(progress.memory), dict(progress.chunk_sizes), dict(progress.chosen)
-        )
+        kept = dict(progress.memory), dict(progress.chunk_sizes), dict(progress.chosen)
+        self._unsaved = _Unsaved(runs, *kept, records)
         self._rounds += 1
 
     def write(self) -> None:
@@ -191,11 +181,8 @@ class Checkpoint(Callback):
             shutil.rmtree(folder)
         self._memory.forget(good[-KEPT:])
 
-    def __enter__(self) -> Checkpoint:
-        """Take the folder, so that nobody else writes here; the lock ends with the process, however it ends.
-
-        Until then, SIGTERM and SIGHUP save what there is and end the process, and a second Ctrl-C waits for the first.
-        """
+    def __enter__(self) -> Self:
+        """Take the folder until the process ends, so that nobody else writes here; signals save what there is first."""
         from filelock import FileLock, Timeout
 
         self.folder.mkdir(parents=True, exist_ok=True)

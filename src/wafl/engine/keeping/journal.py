@@ -1,7 +1,5 @@
 """A file that only grows: entries are appended, each with its length and checksum."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
@@ -17,12 +15,6 @@ class Journal:
 
     What a crash left after them is cut off by the next :meth:`append`. An entry is a line with its length and its
     checksum, and then its content.
-
-    >>> import tempfile
-    >>> journal = Journal(Path(tempfile.mkdtemp()) / "rounds")
-    >>> journal.append([b"one", b"two"])
-    >>> list(Journal(journal.path, journal.size).read())
-    [b'one', b'two']
     """
 
     def __init__(self, path: Path, size: int = 0) -> None:

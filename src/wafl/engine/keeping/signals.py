@@ -1,13 +1,11 @@
 """Signals that ask a process to end: SIGTERM and SIGHUP end it as Ctrl-C does, none in the middle of saving."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Windows has no SIGHUP."""
@@ -41,7 +39,7 @@ class Signals:
         self._waiting: list[int] = []
         self._busy = False
 
-    def __enter__(self) -> Signals:
+    def __enter__(self) -> Self:
         self._before = _replaced(self._on_signal)
         return self
 

@@ -1,8 +1,4 @@
-"""Local steps on a GPU, recorded once per shape as a CUDA graph and replayed.
-
-A step launches hundreds of small kernels, and to launch them one by one takes the CPU longer than the GPU needs to
-compute them. A graph launches all of them at once.
-"""
+"""Local steps on a GPU, recorded once per shape as a CUDA graph, which launches their hundreds of kernels at once."""
 
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -43,10 +39,7 @@ class _Recording:
 
 
 class Captured:
-    """A :class:`~wafl.engine.client.step.Step` that records each shape when it first comes, and replays it.
-
-    If that fails, all steps are computed as usual.
-    """
+    """A :class:`~wafl.engine.client.step.Step` that is recorded once per shape and replayed, if it can be."""
 
     reuses = True
 

@@ -50,10 +50,7 @@ class Lanes:
         self._step: Step = Captured() if captures else Eager()
 
     def run(self, queries: Sequence[Query], runs: Sequence[int] | None = None) -> list[Replies]:
-        """The replies to each run's query; all queries are of one kind and ask for the same vectors.
-
-        ``runs`` are the numbers of the runs, which matter once some have ended: clients keep their memory by run.
-        """
+        """The replies to each run's query, all of one kind, for the same vectors; clients keep their memory by run."""
         if not queries:
             return []
         places, numbers = self._places(queries), list(runs) if runs is not None else list(range(len(queries)))
@@ -76,10 +73,7 @@ class Lanes:
         return [_replies(query, run, places, output) for run, query in enumerate(queries)]
 
     def _places(self, queries: Sequence[Query]) -> list[Place]:
-        """Run and client of each lane, the largest clients first.
-
-        Lanes with the same client and seed, and so the same batches, are neighbors.
-        """
+        """Run and client of each lane, the largest clients first; lanes with the same batches are neighbors."""
         places = [(run, client) for run, query in enumerate(queries) for client in query.clients]
         return sorted(places, key=lambda place: (-self._size(place[1]), queries[place[0]].seed, place[1], place[0]))
 
@@ -141,11 +135,7 @@ class Lanes:
 
 
 def in_pieces(client: ClientTask, lanes: LaneInput, step: Step, most: int) -> list[LaneInput]:
-    """The same lanes in pieces of at most ``most``.
-
-    A captured network gets pieces of about the same size, with a stream for each lane: more lanes at once are not
-    faster, and take longer to record.
-    """
+    """The same lanes in pieces of at most ``most``; a captured network gets even ones, with a stream for each lane."""
     if step.reuses and client.task.in_streams:
         pieces = -(-len(lanes.params) // MOST_STREAMS)
         most = min(most, -(-len(lanes.params) // pieces))
@@ -153,10 +143,7 @@ def in_pieces(client: ClientTask, lanes: LaneInput, step: Step, most: int) -> li
 
 
 def _alike(sizes: Sequence[int], room: Callable[[int], int]) -> list[slice]:
-    """The lanes that are computed together, as slices: their batches have the same room.
-
-    It is kept for as many steps as the first lane takes, so the others must not be far smaller.
-    """
+    """The lanes that are computed together, as slices: batches with the same room, and none of far fewer examples."""
     pieces, begin = list[slice](), 0
     for place, size in enumerate(sizes):
         if room(size) != room(sizes[begin]) or 8 * size < sizes[begin]:

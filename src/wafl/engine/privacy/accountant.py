@@ -12,11 +12,7 @@ import torch
 
 
 def delta_of(epsilon: float, noise_multiplier: float, releases: int) -> float:
-    """The least delta for which that many releases are (epsilon, delta)-private.
-
-    >>> round(delta_of(1.0, 1.0, 1), 4)
-    0.1269
-    """
+    """The least delta for which that many releases are (epsilon, delta)-private."""
     mu = math.sqrt(releases) / noise_multiplier
     first = _log_phi(mu / 2 - epsilon / mu)
     second = epsilon + _log_phi(-mu / 2 - epsilon / mu)
@@ -24,11 +20,7 @@ def delta_of(epsilon: float, noise_multiplier: float, releases: int) -> float:
 
 
 def epsilon_of(delta: float, noise_multiplier: float, releases: int) -> float:
-    """The least epsilon for which that many releases are (epsilon, delta)-private; 0 if nothing is released.
-
-    >>> round(epsilon_of(1e-5, 4.0, 20), 3)
-    4.983
-    """
+    """The least epsilon for which that many releases are (epsilon, delta)-private; 0 if nothing is released."""
     if releases == 0 or delta_of(0.0, noise_multiplier, releases) <= delta:
         return 0.0
     return _least(lambda epsilon: delta_of(epsilon, noise_multiplier, releases) <= delta)

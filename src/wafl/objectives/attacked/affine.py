@@ -1,7 +1,4 @@
-"""FedRobust's objective: each client's inputs pass through an affine map that ascends along with the model.
-
-Reisizadeh et al., "Robust federated learning: the case of affine distribution shifts" (NeurIPS 2020).
-"""
+"""FedRobust's objective: each client's inputs pass through an affine map that ascends along with the model."""
 
 import math
 from dataclasses import replace
@@ -54,15 +51,9 @@ class Affine(Objective):
         weighted = weight[..., None] * gradient.flatten(2)
         ascent = torch.cat([torch.bmm(weighted.mT, flat).flatten(1), weighted.sum(1)], dim=1)
         kept = memory + step_size * (ascent - 2.0 * penalty * memory)
-        cost = (moved - flat).square().sum(-1)
-        return Move(
-            x_adv,
-            y,
-            loss - penalty * memory.square().sum(-1, keepdim=True),
-            cost,
-            torch.ones_like(loss, dtype=torch.bool),
-            state=replace(state, memory=kept),
-        )
+        cost, converged = (moved - flat).square().sum(-1), torch.ones_like(loss, dtype=torch.bool)
+        value = loss - penalty * memory.square().sum(-1, keepdim=True)
+        return Move(x_adv, y, value, cost, converged, state=replace(state, memory=kept))
 
 
 affine = maker(Affine)

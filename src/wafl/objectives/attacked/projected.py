@@ -1,8 +1,4 @@
-"""Objectives inside a ball of radius epsilon around each example: PGM and FGSM.
-
-Madry et al., "Towards deep learning models resistant to adversarial attacks" (ICLR 2018);
-Goodfellow et al., "Explaining and harnessing adversarial examples" (ICLR 2015).
-"""
+"""Objectives inside a ball of radius epsilon around each example: PGM and FGSM."""
 
 import math
 from dataclasses import replace

@@ -18,7 +18,6 @@ from wafl.objectives.capture import everywhere
 
 TURN = 4
 """How many full steps are taken between two extrapolations: the first of them settle all but the slowest direction."""
-
 LARGEST_RATIO = 0.98
 """The slowest convergence that is extrapolated in full."""
 
@@ -44,11 +43,7 @@ def accelerate(
     steps: int,
     tolerance: float,
 ) -> tuple[SpotT, Tensor]:
-    """The spot after at most so many full steps, and which examples have settled to within ``tolerance`` of a move.
-
-    ``evaluate`` finds all about a point, ``aim_at`` only the point that it aims at; ``squared`` is the squared length
-    of a difference of points.
-    """
+    """The spot after at most so many full steps, and which examples have settled to within ``tolerance`` of a move."""
     at = start
     while True:
         settled = squared(at.aim - at.point) <= tolerance**2 * at.squared

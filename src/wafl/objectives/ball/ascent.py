@@ -1,7 +1,7 @@
 """The inner maximization: a damped fixed-point iteration for every ground norm.
 
-Linearized at the current point, the inner problem ``max <g, d> - gamma ||d||^p`` has a closed-form
-solution for each norm (``linear_maximizer``). The solver moves part of the way there,
+Linearized at the current point, ``max <g, d> - gamma ||d||^p`` has a closed form for each norm
+(``linear_maximizer``). The solver moves part of the way there,
 
     d <- d + a (linear_maximizer(g(d)) - d),
 

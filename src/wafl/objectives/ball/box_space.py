@@ -67,11 +67,7 @@ def accelerate(
     steps: int,
     tolerance: float,
 ) -> tuple[Tensor, Tensor]:
-    """Iterate ``[L, C, B]`` with full steps, and extrapolate every second one: the last point, and whether it settled.
-
-    Near the fixed point each step is about ``ratio`` times the one before, so all that are still to come add up to
-    ``ratio / (1 - ratio)`` times the last one.
-    """
+    """Iterate ``[L, C, B]`` with full steps, every second one extrapolated: the last point, and whether it settled."""
     enough = settling(tolerance, start)
     point, last = start, torch.full_like(start, torch.inf)
     settled = torch.zeros_like(start[:, 0], dtype=torch.bool)

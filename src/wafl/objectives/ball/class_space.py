@@ -115,16 +115,10 @@ class ClassSpace:
         return point
 
     def _backtrack(self, start: Tensor, steps: int, tolerance: float) -> tuple[Reached, Tensor]:
-        ascent = backtrack(
-            lambda point: (self.evaluate(point).value, point),
-            self.aim_at,
-            self.length,
-            start,
-            self.origin,
-            steps,
-            tolerance,
-            1,
-        )
+        def valued(point: Tensor) -> tuple[Tensor, Tensor]:
+            return self.evaluate(point).value, point
+
+        ascent = backtrack(valued, self.aim_at, self.length, start, self.origin, steps, tolerance, 1)
         return self.evaluate(ascent.point), ascent.converged
 
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:

@@ -70,13 +70,10 @@ def shape_of_means(found: ClassMeans, shrinkage: float = 0.1) -> Shape:
 
 
 def client_shape(x: Tensor, y: Tensor, owner: Tensor, shrinkage: float = 0.1) -> Shape:
-    """The shape of how clients differ, from their examples (see :func:`shape_of_means`).
+    """The shape of how clients differ, from their examples ``x [N, ...]`` (see :func:`shape_of_means`).
 
-    Args:
-        x: examples ``[N, ...]``.
-        y: their labels ``[N]``; targets of a regression count as one class.
-        owner: whose each example is, ``[N]``.
-        shrinkage: the part that is round.
+    ``y [N]`` are the labels; targets of a regression count as one class. ``owner [N]`` says whose each example is, and
+    ``shrinkage`` is the part that is round.
     """
     return shape_of_means(class_means(x, y, owner), shrinkage)
 

@@ -93,10 +93,7 @@ def num_classes(problem: Problem, x: Inputs) -> int:
 
 
 class LinearSpace(InputSpace):
-    """The inputs of a linear model with a loss convex in its outputs, where the full step never descends.
-
-    The loss must have bounded slopes, so that no step overflows.
-    """
+    """The inputs of a linear model with a convex loss of bounded slopes, where the full step never descends."""
 
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
         assert self.problem.linear is not None

@@ -1,14 +1,4 @@
-"""The fixed-point iteration ``p <- softmax(base + gram p)`` on a GPU, all its steps in one kernel.
-
-A step has so little to compute that a GPU spends its time between kernels. Here a block of examples stays in registers
-from the first step to the last.
-"""
-
-# Triton comes with PyTorch for CUDA, and with no other: it is not here where types are checked.
-# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownParameterType=false
-# pyright: reportMissingParameterType=false, reportUntypedFunctionDecorator=false, reportUnknownArgumentType=false, reportIndexIssue=false
-
-from __future__ import annotations
+"""The iteration ``p <- softmax(base + gram p)`` on a GPU in one kernel: examples stay in registers between steps."""
 
 import torch
 import triton

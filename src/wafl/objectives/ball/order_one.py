@@ -40,9 +40,6 @@ def next_excess(excess: float, pace: float, slope: float, cost: float, radius: f
     The logarithm of the excess changes by the pace times as much as labels cost more than the radius, relatively. The
     pace is halved whenever the excess turns, and grows by a fifth otherwise; it has the sign of the last change.
     ``slope`` is the L of the new model, 0 if it is unknown.
-
-    >>> next_excess(1.0, -1.0, 2.0, cost=0.3, radius=0.3)
-    (1.0, -1.0)
     """
     least = LEAST_EXCESS * (slope or 1.0)
     above = min(1.0, max(-1.0, cost / radius - 1.0))
@@ -107,10 +104,7 @@ def _labels_that_pay(
 
 
 def _steeper(problem: Problem, x: Inputs, factor: Tensor, norm: float) -> tuple[Term, Term]:
-    """``factor [L, B]`` times the gradient of L, as ``s_j - s_k`` at v less the same at 0: biases cancel.
-
-    Classes j and k are the farthest apart, and v is the unit move along which they part the fastest.
-    """
+    """``factor [L, B]`` times the gradient of L: ``s_j - s_k`` of the farthest classes at the steepest v, less at 0."""
     assert problem.linear is not None
     weight, lanes = problem.linear[0], torch.arange(x.lanes, device=factor.device)
     classes = weight.shape[1]

@@ -1,14 +1,11 @@
-"""The gamma at which a batch moves a given distance: what keeps training by radius from tearing a model apart.
-
-A gamma that is learned from round to round lags behind the model. So a batch that would move much farther than the
-radius gets a gamma of its own.
-"""
+"""The gamma at which a batch moves a given distance; a learned one lags behind the model, and could tear it apart."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from wafl.base.bounds import Box
 from wafl.base.norms import dual, power_norm
 from wafl.objectives.ball.ascent import Room, linear_maximizer
 from wafl.tasks.inputs import Inputs
@@ -19,13 +16,7 @@ STEPS = 4
 
 
 def gamma_of_reach(
-    problem: Problem,
-    x: Inputs,
-    y: Tensor,
-    weight: Tensor | None,
-    reach: Tensor,
-    norm: float,
-    bounds: tuple[float, float] | None,
+    problem: Problem, x: Inputs, y: Tensor, weight: Tensor | None, reach: Tensor, norm: float, bounds: Box | None
 ) -> Tensor:
     """About the gamma ``[L]`` at which ``sqrt(mean ||d||^2) = reach [L]`` for the squared cost, over a batch's moves d.
 
@@ -64,7 +55,7 @@ def _by_inputs(
     rms: Callable[[Tensor], Tensor],
     reach: Tensor,
     norm: float,
-    bounds: tuple[float, float] | None,
+    bounds: Box | None,
 ) -> Tensor:
     """For any model; ``kept`` is the part of gamma that is left when bounds cut moves short."""
     flat = x.flatten(2)

@@ -54,10 +54,7 @@ class Resilient(Wasserstein):
 
 
 def best_explained(losses: Tensor, share: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-    """``min over w of sum_b w_b loss_b + temperature KL(w, share)``, and by what factor w changes each share.
-
-    Losses and shares are ``[L, B]``, temperatures ``[L, 1]``; the minimum is ``[L, 1]``.
-    """
+    """``min over w of sum_b w_b loss_b + temperature KL(w, share)``, ``[L, 1]``, and w's factor of each share."""
     share = share / share.sum(1, keepdim=True).clamp_min(torch.finfo(share.dtype).tiny)
     exponents = -losses / temperature
     total = torch.where(share > 0, share.log() + exponents, -torch.inf).logsumexp(1, keepdim=True)

@@ -1,8 +1,4 @@
-"""The Sinkhorn ball: optimal transport with entropy, whose worst case is spread out instead of a single point.
-
-Wang, Gao and Xie, "Sinkhorn distributionally robust optimization" (2109.11926, Operations Research 2025), with the
-squared l2 cost and the Gaussian that it makes of each example.
-"""
+"""The Sinkhorn ball: transport with entropy and the squared l2 cost, whose worst case is spread out, not one point."""
 
 import math
 from dataclasses import replace

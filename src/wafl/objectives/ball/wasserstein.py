@@ -1,8 +1,7 @@
 """WAFL's objective: ``phi_gamma(z) = sup over z' of loss(z') - gamma d^p(z', z)``.
 
-Nguyen et al., "On the Generalization of Wasserstein Robust Federated Learning" (2022), section 3.3;
-after Sinha et al., "Certifying some distributional robustness with principled adversarial training"
-(ICLR 2018).
+Section 3.3 of the paper, after Sinha et al., "Certifying some distributional robustness with principled adversarial
+training" (ICLR 2018).
 """
 
 import math
@@ -47,13 +46,10 @@ radius. With power 1 examples do not move at all if gamma is high.
 
 BATCH_REACH = 1.25
 """How far one batch may move, in radii. The ball is that of all clients together, so some batches move farther."""
-
 FIRST_BALL = 0.1
 """The part of the radius that training by radius starts with."""
-
 LONGEST_WARM_UP = 30
 """How many rounds the ball takes at most to grow to the radius that was asked for."""
-
 AUTO = "auto"
 """The radius is chosen by :func:`wafl.fit`, on clients that are left out."""
 

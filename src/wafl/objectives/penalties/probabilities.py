@@ -1,9 +1,7 @@
 """Objectives about class probabilities: outputs that hardly change in a ball, or are corrected for a client's labels.
 
-TRADES: Zhang et al., "Theoretically principled trade-off between robustness and accuracy" (ICML 2019).
-CalFAT corrects for which classes a client has: Chen et al., "CalFAT: Calibrated federated adversarial training with
-label skewness" (NeurIPS 2022). IRM with clients as environments, whose outputs must be right at the same scale for
-every client: Arjovsky et al., "Invariant risk minimization" (2019), IRMv1. It moves no example; it adds a penalty.
+TRADES; CalFAT, which corrects for which classes a client has; and IRM (IRMv1) with clients as environments, whose
+outputs must be right at the same scale for every client. IRM moves no example; it adds a penalty.
 """
 
 from dataclasses import replace
@@ -95,10 +93,7 @@ class Calibrated(ProjectedAscent):
 
 
 def _log_shares(state: ObjectiveState | None, outputs: Tensor) -> Tensor:
-    """The logarithms of the clients' shares of the classes ``[L, 1, C]``; 0 if nobody counted.
-
-    The share of a class that a client does not have counts as 1e-8.
-    """
+    """The logarithms of the clients' shares of the classes ``[L, 1, C]``, 1e-8 at least; 0 if nobody counted."""
     counts = None if state is None else state.label_counts
     if counts is None:
         return outputs.new_zeros(1)

@@ -1,9 +1,7 @@
 """FedSR: representations that are short and tell little of an example beyond its class.
 
-Nguyen, Torr and Lim, "FedSR: A simple and effective domain generalization method for federated learning" (NeurIPS
-2022). It moves no example; it adds two prices to the loss. In the paper the network gives a mean and a spread of the
-representation; here the network's own layer gives the mean, and the spread is one number for all examples, so any
-network will do.
+It moves no example; it adds two prices to the loss. In the paper the network gives a mean and a spread of the
+representation; here a layer of the network gives the mean, and the spread is one number: any network will do.
 """
 
 from dataclasses import replace
@@ -102,16 +100,8 @@ class SimpleRepresentation(Objective):
         wider = (1.0 / spread - squares / spread.pow(3)) * (classes @ raw.sigmoid())
         slope = cmi * torch.cat([shares @ -toward, shares @ wider], dim=1)
         rate = lane_scalar(state, "learning_rate", 0.0, problem.params)[:, None]
-        rest = torch.zeros_like(value)
-        return Move(
-            inputs,
-            y,
-            value,
-            rest,
-            torch.ones_like(rest, dtype=torch.bool),
-            state=replace(state, memory=memory - rate * slope.flatten(1)),
-            terms=terms,
-        )
+        rest, state = torch.zeros_like(value), replace(state, memory=memory - rate * slope.flatten(1))
+        return Move(inputs, y, value, rest, torch.ones_like(rest, dtype=torch.bool), state=state, terms=terms)
 
     def _at_rest(self, problem: Problem, x: Tensor) -> Tensor:
         return problem.outputs(x) if self.space is None else problem.behind(self.space, x).at_rest

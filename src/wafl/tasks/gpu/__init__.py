@@ -1,4 +1,1 @@
-"""How a GPU computes: precision, and kernels that replace several layers.
-
-The ``*_kernel.py`` files are Triton and are imported only where there is Triton.
-"""
+"""How a GPU computes: precision, and kernels (``*_kernel.py``, which need Triton) that replace several layers."""

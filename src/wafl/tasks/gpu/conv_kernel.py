@@ -1,16 +1,10 @@
 """A convolution with bias, ReLU and 2 x 2 max pooling, and its gradient in the images, on a GPU in one kernel each.
 
-What the filters give is never written: the way back needs only which pixel of each window was taken. The filters
-``[L, O, I, S, S]`` have their channels last in memory, as ``prepared`` lays them out; each lane
-has its own. Products are of bfloat16 and their sums of float32; what comes out is rounded as by layers one by one.
+What the filters give is never written: the way back needs only which pixel of a window was taken. Filters of each lane
+``[O, I, S, S]`` have their channels last (``prepared``); products are of bfloat16, their sums of float32, then rounded.
 """
 
-# Triton comes with PyTorch for CUDA, and with no other: it is not here where types are checked.
-# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownParameterType=false
-# pyright: reportMissingParameterType=false, reportUntypedFunctionDecorator=false, reportUnknownArgumentType=false, reportIndexIssue=false
 # ruff: noqa: N803
-
-from __future__ import annotations
 
 import torch
 import triton

@@ -1,15 +1,8 @@
 """Bias, ReLU and 2 x 2 max pooling of images on a GPU, in one kernel forward and one backward.
 
-One after another, each of them reads and writes every pixel, which takes longer than a small convolution.
-Images have their channels first or last. They are seen as ``[rows, width, inner]``: ``inner`` is the number of channels
-if these are last, and otherwise 1.
+One after another, each of them reads and writes every pixel, which takes longer than a small convolution. Images are
+seen as ``[rows, width, inner]``: ``inner`` is the number of channels if these are last, and otherwise 1.
 """
-
-# Triton comes with PyTorch for CUDA, and with no other: it is not here where types are checked.
-# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownParameterType=false
-# pyright: reportMissingParameterType=false, reportUntypedFunctionDecorator=false, reportUnknownArgumentType=false, reportIndexIssue=false
-
-from __future__ import annotations
 
 import torch
 import triton
@@ -22,31 +15,23 @@ BLOCK = 1024
 
 def forward(x: Tensor, bias: Tensor) -> Tensor:
     """``max_pool2d(relu(x + bias), 2)`` of images ``[N, C, H, W]`` whose sides are even."""
-    last = _channels_last(x)
+    last = not x.is_contiguous()
     size = (*x.shape[:2], x.shape[2] // 2, x.shape[3] // 2)
     out = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=_format(last))
-    _forward[_grid(out)](x, bias, out, out.numel(), *_sides(x, last), BLOCK)
+    _forward[(triton.cdiv(out.numel(), BLOCK),)](x, bias, out, out.numel(), *_sides(x, last), BLOCK)
     return out
 
 
 def backward(x: Tensor, bias: Tensor, slope: Tensor) -> Tensor:
     """The gradient in ``x + bias``, from that in what was pooled: all of it goes to the first of the largest."""
-    last = _channels_last(x)
+    last = not x.is_contiguous()
     slope, found = slope.contiguous(memory_format=_format(last)), torch.empty_like(x)
-    _backward[_grid(slope)](x, bias, slope, found, slope.numel(), *_sides(x, last), BLOCK)
+    _backward[(triton.cdiv(slope.numel(), BLOCK),)](x, bias, slope, found, slope.numel(), *_sides(x, last), BLOCK)
     return found
-
-
-def _channels_last(x: Tensor) -> bool:
-    return not x.is_contiguous()
 
 
 def _format(last: bool) -> torch.memory_format:
     return torch.channels_last if last else torch.contiguous_format
-
-
-def _grid(out: Tensor) -> tuple[int]:
-    return (triton.cdiv(out.numel(), BLOCK),)
 
 
 def _sides(x: Tensor, last: bool) -> tuple[int, int, int, int]:

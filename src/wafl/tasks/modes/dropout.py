@@ -63,10 +63,7 @@ def recorded(sites: list[Site]) -> TorchFunctionMode:
 
 
 def draw_masks(sites: Sequence[Site], key: Key, like: Tensor) -> tuple[Tensor, ...]:
-    """One mask ``[L, *shape]`` per site: 0 where it drops, otherwise ``1 / (1 - rate)``.
-
-    Draws go example by example, so padding at the end of a batch changes none of them.
-    """
+    """One mask ``[L, *shape]`` per site, 0 or ``1 / (1 - rate)``, drawn example by example: padding changes none."""
     masks: list[Tensor] = []
     for place, site in enumerate(sites):
         count = torch.Size(site.shape).numel()

@@ -82,10 +82,7 @@ class Head(nn.Module):
 
 
 class Beside(nn.Module):
-    """What a model does with the output of a layer and with its inputs, which stay where they are.
-
-    Its examples are both, flat and side by side (:meth:`join`), so that it may mask padding, or skip the layer.
-    """
+    """What a model does with a layer's output and its inputs, which stay: examples are both, flat and side by side."""
 
     def __init__(self, head: Head, features: Tensor, x: Tensor) -> None:
         super().__init__()

@@ -81,10 +81,7 @@ def check_statistics(choice: str, layers: Mapping[str, BatchNorm]) -> None:
 def followed(
     layers: Mapping[str, BatchNorm], weight: Tensor, running: dict[str, Tensor]
 ) -> Generator[None, None, None]:
-    """Within it, each call of a layer moves its ``running`` statistics, by name, towards those of its inputs.
-
-    ``weight [B]`` is the share of each example in the batch, 0 for padding.
-    """
+    """Within it, each call of a layer moves its ``running`` statistics toward those of its inputs, weighted ``[B]``."""
 
     def follow(name: str, layer: BatchNorm, args: tuple[Any, ...]) -> None:
         (x,) = args
@@ -105,10 +102,7 @@ def followed(
 
 
 def _moments(x: Tensor, weight: Tensor, momentum: float) -> tuple[tuple[Tensor, Tensor], tuple[Any, Any]]:
-    """Mean and unbiased variance ``[C]`` of ``x [B, C, ...]``, and how much of each a step takes over.
-
-    One value has no variance, and leaves that of the layer as it is.
-    """
+    """Mean and unbiased variance ``[C]`` of ``x [B, C, ...]``, and how much of each a step takes; of one value none."""
     values = x.reshape(*x.shape[:2], -1)
     mean = weight @ values.mean(2)
     spread = weight @ (values - mean[:, None]).square().mean(2)

@@ -1,8 +1,4 @@
-"""A chain of plain layers and its derivatives, for all lanes at once.
-
-The derivatives are autograd's own and have its bits. Autograd itself takes as long to keep its records as a small
-network takes to compute.
-"""
+"""A chain of plain layers and its derivatives, for all lanes at once: autograd's bits, without keeping its records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,10 +24,7 @@ class Passed:
 
 
 class Chain:
-    """Linear layers, flattening and elementwise functions, one after another.
-
-    ``values`` are the parameters of all lanes, ``[L, *shape]`` each, in the order of the layers.
-    """
+    """Linear layers, flattening and elementwise functions; ``values`` are all lanes' parameters, in order."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         self._layers = layers

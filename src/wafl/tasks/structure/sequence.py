@@ -22,11 +22,7 @@ def members(sequence: nn.Module) -> list[nn.Module]:
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether the module surely computes what its kind computes.
-
-    Not with hooks, a parametrization, or anything of the kind that a subclass or the module itself replaces, such as
-    ``forward``.
-    """
+    """Whether the module surely computes what its kind computes: it has no hooks, and replaces nothing of the kind."""
     if not isinstance(module, kind):
         return False
     everywhere = torch.nn.modules.module

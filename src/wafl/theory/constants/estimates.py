@@ -25,10 +25,7 @@ def largest_slope(task: Task, params: Tensor, x: Tensor, y: Tensor, norm: float)
 
 
 def largest_curvature(task: Task, params: Tensor, x: Tensor, y: Tensor, norm: float) -> float:
-    """The largest ``||H v||_*`` over ``||v|| <= 1``, with H the Hessian in x, by power iteration.
-
-    In every norm the next v is the one that maximizes ``<H v, v'>``, so that no step decreases it.
-    """
+    """The largest ``||H v||_*`` over ``||v|| <= 1``, H the Hessian in x, by power iteration, which never lowers it."""
 
     def step(z: Tensor, label: Tensor, v: Tensor) -> Tensor:
         slope = grad(lambda moved: _loss(task, moved, label, params))

@@ -6,14 +6,12 @@ With f the activation, c the center and every p within ``width`` of it, *secants
 is narrow where f saturates. All functions are elementwise.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-
-BISECTIONS = 12
 
 
 @dataclass(frozen=True)
@@ -25,28 +23,28 @@ class Strip:
     high: Tensor
 
 
-class Activation(Protocol):
+class Activation(ABC):
     """A function that never decreases."""
 
+    @abstractmethod
     def __call__(self, p: Tensor) -> Tensor: ...
 
     def turn(self, center: Tensor) -> Tensor:
-        """What :meth:`secants` needs to know of a center at every width."""
-        ...
+        """What :meth:`secants` needs to know of a center at every width: by default the center alone."""
+        return center
 
+    @abstractmethod
     def secants(self, center: Tensor, turn: Tensor, width: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    @abstractmethod
     def strip(self, center: Tensor, width: Tensor) -> Strip: ...
 
 
-@dataclass(frozen=True)
-class Straight:
+class Straight(Activation):
     """The identity, for layers without an activation."""
 
     def __call__(self, p: Tensor) -> Tensor:
         return p
-
-    def turn(self, center: Tensor) -> Tensor:
-        return center
 
     def secants(self, center: Tensor, turn: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
         return torch.ones_like(center), torch.ones_like(center)
@@ -55,15 +53,11 @@ class Straight:
         return Strip(torch.ones_like(center), torch.zeros_like(center), torch.zeros_like(center))
 
 
-@dataclass(frozen=True)
-class Hinge:
+class Hinge(Activation):
     """ReLU. It is convex, so secants from a point only become steeper from left to right."""
 
     def __call__(self, p: Tensor) -> Tensor:
         return p.clamp_min(0.0)
-
-    def turn(self, center: Tensor) -> Tensor:
-        return center
 
     def secants(self, center: Tensor, turn: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
         low, high = (_secant(self, center, center + side).clamp(0.0, 1.0) for side in (-width, width))
@@ -74,7 +68,7 @@ class Hinge:
 
 
 @dataclass(frozen=True)
-class SShaped:
+class SShaped(Activation):
     """``rise tanh(rate p)``, up to a constant: odd, convex below 0, concave above, and steepest there."""
 
     rise: float
@@ -94,7 +88,7 @@ class SShaped:
         """
         center = center.abs()
         left, right = -center, torch.zeros_like(center)
-        for _ in range(BISECTIONS):
+        for _ in range(12):
             middle = (left + right) / 2.0
             above = self.slope(middle) >= _secant(self, center, middle)
             left, right = torch.where(above, left, middle), torch.where(above, middle, right)

@@ -40,10 +40,7 @@ MOST_CUTS = 14
 
 @dataclass(frozen=True)
 class Margins:
-    """What is known of a network's margins: ``slopes [C (y), C (j)]`` in l2, and its layers, if all are known.
-
-    One number instead of the slopes holds for any two classes.
-    """
+    """A network's margins: ``slopes [C (y), C (j)]`` in l2, or one number for any two, and its layers, if known."""
 
     slopes: Tensor
     rows: Tensor
@@ -55,10 +52,7 @@ class Margins:
     def along(
         self, x: Tensor, outputs: Tensor, y: Tensor, norm: float, gamma: Tensor, tolerance: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """An upper bound on each example's phi_gamma, and the squared distance at which it is attained.
-
-        ``x [n, d]``, ``outputs [n, C]``; ``y``, ``gamma`` and ``tolerance [n]``.
-        """
+        """An upper bound on phi_gamma of each of ``x [n, d]``, and the squared distance at which it is attained."""
         slopes = self.steepest(norm, x.shape[1], outputs.shape[1])[y]
         offsets = outputs - outputs.gather(-1, y[:, None])
         upper, cost = torch.empty_like(gamma), torch.empty_like(gamma)
@@ -80,10 +74,7 @@ class Margins:
         return upper, cost
 
     def steepest(self, norm: float, features: int, classes: int = 0) -> Tensor:
-        """How much the lead of class j over y changes at most per unit of distance in a norm: ``K [C (y), C (j)]``.
-
-        ``||g||_*`` is at most ``sqrt(d) ||g||_2`` for the l_inf ball, else ``||g||_2``.
-        """
+        """How much the lead of class j over y (``[y, j]``) changes at most with distance; sqrt(d) as much in l_inf."""
         slopes = self.slopes if self.slopes.ndim else self.slopes * (1.0 - torch.eye(classes).to(self.slopes))
         return slopes * (math.sqrt(features) if dual(norm) == 1 else 1.0)
 
@@ -128,10 +119,7 @@ _KNOWN: WeakKeyDictionary[Task, tuple[Tensor, int, Margins | None]] = WeakKeyDic
 
 
 def margins_of(task: Task, params: Tensor, features: int) -> Margins | None:
-    """How steep the margins of a network are; None if a layer is not known, or its loss is not one of margins.
-
-    ``params [P]`` are its parameters, and ``features`` is the dimension of its inputs.
-    """
+    """How steep the margins of a network at ``params [P]`` are; None for an unknown layer or a loss without margins."""
     known = task.loss.logistic or isinstance(task.loss, MarginLoss)
     return leads_of(task, params, features) if known else None
 

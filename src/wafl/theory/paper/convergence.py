@@ -125,14 +125,10 @@ def round_progress(
 
     ``(before^2 - after^2) / (2 eta K) + eta Lambda sigma^2 / 2 + L drift / 2`` for ``eta <= 1 / L``. The paper has
     ``2 eta Lambda sigma^2 + L drift`` for the last two, and ``eta <= 1 / (3 L)``. The proof is that of the rate
-    (docs/theory.md).
+    (docs/theory.md). Arguments that are not listed here are as in :func:`convergence`.
 
     Args:
-        client_weights: lambda, one weight per client.
         smoothness: L of phi_gamma in the parameters, :meth:`Constants.smoothness`.
-        learning_rate: eta.
-        local_steps: K.
-        noise: sigma, the standard deviation of a batch's gradient.
         drift: ``sum_i lambda_i E ||theta_i - mean||^2``, the mean over the steps; :func:`client_drift` bounds it.
         before: the distance to the minimizer at the start of the round.
         after: its root mean square at the end.
@@ -153,14 +149,8 @@ def client_drift(
 
     ``eta^2 (8 K^2 Omega^2 + 4 K sigma^2)`` for ``eta <= 1 / L``: after k steps the root mean square distance of two
     clients is at most ``eta (2 Omega k + sigma sqrt(2 k))``. The paper has
-    ``eta^2 (24 K^2 + 20 K) max(sigma, Omega)^2``; its last line does not follow, but is true (docs/theory.md).
-
-    Args:
-        smoothness: L of phi_gamma in the parameters, :meth:`Constants.smoothness`.
-        learning_rate: eta.
-        local_steps: K.
-        noise: sigma, the standard deviation of a batch's gradient.
-        heterogeneity: Omega, the largest ``||grad F_i - grad F||``.
+    ``eta^2 (24 K^2 + 20 K) max(sigma, Omega)^2``; its last line does not follow, but is true (docs/theory.md). The
+    arguments are as in :func:`round_progress` and :func:`convergence`.
     """
     _check_rate(learning_rate, smoothness)
     square, steps = learning_rate**2, local_steps

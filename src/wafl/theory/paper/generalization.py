@@ -1,9 +1,4 @@
-"""The paper's generalization bounds, one function per statement.
-
-Each takes the numbers that its statement names and returns a ``Bound`` that keeps every term.
-Where the paper's statement needs a correction, or a sharper one is proven, that one is computed and the paper's is
-reported next to it. The proofs are in docs/theory.md.
-"""
+"""The paper's generalization bounds, one function per statement; if one is corrected, the paper's value is kept too."""
 
 from __future__ import annotations
 
@@ -84,10 +79,6 @@ def risk_spread(constants: Constants, *, radius: float) -> Bound:
 
     Two distributions of the ball are at most ``2 radius`` apart in W_2, and so in W_1, in which risks are
     L_z-Lipschitz (Kantorovich and Rubinstein).
-
-    Args:
-        constants: of the loss.
-        radius: of the ball.
     """
     check_positive("radius", radius)
     require_proven(L_z=constants.L_z)
@@ -102,14 +93,8 @@ def excess_risk_sandwich(
     ``g = L_z radius + L_z^2 / (4 gamma) + min(gamma radius^2, L_z radius)``, for every gamma. The paper's
     ``2 L_z radius + |gamma - gamma*| radius^2`` needs ``gamma >= L_z / radius``, and its proof uses the gamma* of one
     loss for another, so that it can fail; without gamma*, that proof gives ``2 L_z radius + gamma radius^2``, which is
-    always larger than this g.
-
-    Args:
-        constants: of the loss, over a bounded set of parameters (``params_radius``).
-        gamma: the price of transport.
-        radius: of the ball that Q lies in.
-        surrogate_excess: the surrogate's excess, the center of the sandwich.
-        gamma_star: the minimizer of the dual; if given, the paper's g is reported too.
+    always larger than this g. ``surrogate_excess`` is the center of the sandwich; other arguments are as in
+    :func:`robust_generalization`.
     """
     check_positive("gamma", gamma)
     check_positive("radius", radius)
@@ -184,18 +169,12 @@ def generalization_to_truth(
     ``24 s C(Theta) + M s sqrt(2 log(2 / delta)) + optimization_gap + L_z^2 / (4 gamma)``, as in
     :func:`robust_generalization`: the truth lies at distance 0 from itself, so that no ball has to cover it. The paper
     takes :func:`covering_radius` as the radius of a ball around the sample and half of delta for that, which costs its
-    whole g.
+    whole g. Arguments that are not listed here are as in :func:`robust_generalization`.
 
     Args:
-        constants: of the loss, over a bounded set of parameters (``params_radius``).
-        client_weights: lambda, one weight per client.
-        num_examples: n_i, one count per client.
-        gamma: the price of transport.
         concentration: how fast samples approach the distributions they come from; if given, and labels have a finite
             ``label_cost``, the paper's bound is reported too, with ``gamma radius^2`` for its unknown
             ``|gamma - gamma*| radius^2``.
-        delta: the probability that the bound fails.
-        optimization_gap: how far training stopped above the best surrogate.
     """
     check_positive("gamma", gamma)
     NotNegative.check("optimization_gap", optimization_gap)
@@ -256,14 +235,12 @@ def distance_to_target(
 
     ``sqrt(sum_i lambda_i rho-hat_i) + W_2(empirical mixture, empirical target) + sqrt(rho-hat_Q)``: the measured
     distance and what sampling adds at either end (equation 7). rho-hat bounds a squared distance, so the last term is
-    its root; the paper leaves out the root. All sizes are those of the points that were measured with.
+    its root; the paper leaves out the root. All sizes are those of the points that were measured with. Arguments that
+    are not listed here are as in :func:`covering_radius`.
 
     Args:
-        client_weights: lambda, one weight per client.
-        num_examples: n_i, one count per client.
         target_examples: how many examples the target has.
         empirical_distance: the measured W_2, such as ``wafl.weights.mixture(..., label_cost=...).radius``.
-        concentration: how fast samples approach the distributions they come from.
         label_cost: with which the distance was measured; None if it was measured between inputs alone.
         delta: the probability that the bound fails.
     """
@@ -296,15 +273,11 @@ def distance_to_client(
     ``rho*^2 = sum_i lambda_i W_2^2(P_i, Q)``, which is at least ``W_2^2(P_lambda, Q)``. It holds for every Q, so it
     cannot be given that of other weights; the barycenter has the least rho*. The paper bounds ``W_2(P_j, Q)`` by
     ``rho* / lambda_j``, has no root in the last term, and takes rho* from a program whose value is 0 at weights that
-    are not those in use.
+    are not those in use. Arguments that are not listed here are as in :func:`distance_to_target`.
 
     Args:
-        client_weights: lambda, one weight per client.
-        num_examples: n_i, one count per client: of the points that were measured with.
         client: which client, counted from 0.
         squared_distances: ``W_2^2(P_i, Q)``, one per client: ``wafl.weights.bilevel(clients, weights).distances``.
-        concentration: how fast samples approach the distributions they come from.
-        delta: the probability that the bound fails.
     """
     for value in squared_distances:
         NotNegative.check("distance", value)

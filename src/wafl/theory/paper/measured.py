@@ -138,15 +138,12 @@ def gradient_spread(
 ) -> GradientSpread:
     """How far the gradients of examples differ from their client's, and those of clients from the mixture's.
 
+    Arguments that are not listed here are as in :func:`excess_risk`.
+
     Args:
-        model: a model, or a run, which brings its own loss and client weights.
-        clients: whose training examples are used.
-        gamma: the price of transport; None for the plain loss.
         params_radius: look at ``draws`` random parameters of this norm, too; None for the model's own alone.
         draws: how many.
-        loss: the loss to use instead of the run's own; cross-entropy for a plain model.
         seed: of the draws.
-        cost: options of :class:`wafl.objectives.Wasserstein`.
     """
     mixture, objective = Mixture.of(model, clients, loss=loss), _objective(gamma, cost)
     points = [mixture.params]

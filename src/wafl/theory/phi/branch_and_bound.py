@@ -18,10 +18,9 @@ the part is at most ``f(l) + max_i g_i - <l, g>`` (the Frank-Wolfe gap). A part 
 two across its worst edge.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -69,15 +68,15 @@ class Parts:
     def __len__(self) -> int:
         return len(self.example)
 
-    def take(self, chosen: Tensor) -> Parts:
-        return Parts(*(getattr(self, name).index_select(0, chosen) for name in self.__dataclass_fields__))
+    def take(self, chosen: Tensor) -> Self:
+        return type(self)(*(getattr(self, name).index_select(0, chosen) for name in self.__dataclass_fields__))
 
-    def where(self, chosen: Tensor) -> Parts:
+    def where(self, chosen: Tensor) -> Self:
         return self.take(chosen.nonzero()[:, 0])
 
-    def and_(self, others: Parts) -> Parts:
+    def and_(self, others: Self) -> Self:
         both = ((getattr(self, name), getattr(others, name)) for name in self.__dataclass_fields__)
-        return Parts(*map(torch.cat, both))
+        return type(self)(*map(torch.cat, both))
 
 
 class Search:
@@ -194,16 +193,16 @@ class _Bound:
     ray: Tensor | None
 
     @classmethod
-    def on(cls, search: Search, parts: Parts, rows: Tensor) -> _Bound:
+    def on(cls, search: Search, parts: Parts, rows: Tensor) -> Self:
         example = parts.example[rows]
         level = parts.level[rows] + search.constant[example][:, None]
         ray = None if search.ball.norm == 2 else parts.ray[rows]
         linear, vertices = search.linear.index_select(0, example), parts.vertices.index_select(0, rows)
         return cls(search.quadratic, linear, vertices, level, ray)
 
-    def take(self, rows: Tensor) -> _Bound:
+    def take(self, rows: Tensor) -> Self:
         linear, vertices, level = (each.index_select(0, rows) for each in (self.linear, self.vertices, self.level))
-        return _Bound(self.quadratic, linear, vertices, level, None if self.ray is None else self.ray[rows])
+        return type(self)(self.quadratic, linear, vertices, level, None if self.ray is None else self.ray[rows])
 
     def at(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Its value, and its slope in the weights of the vertices."""
@@ -245,9 +244,7 @@ def _concave_share(vertices: Tensor, sizes: Tensor, weights: Tensor, gamma: floa
 def branch(
     ball: Ball, a: Tensor, y: Tensor, gamma: float, lower: Tensor, upper: Tensor, tolerance: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Close the gap between ``lower`` and ``upper`` to about ``tolerance`` in the mean.
-
-    To :data:`EASY` of it within :data:`EASY_PARTS`; the longer a search takes, the wider its gap may stay.
+    """Close the gap between ``lower`` and ``upper`` to about ``tolerance`` in the mean; a long search may leave more.
 
     Returns the two sides, and the cost of the best move that was met on the way; NaN where that was no better.
     """
@@ -290,10 +287,7 @@ def _branch(search: Search, lower: Tensor, upper: Tensor, tolerance: Tensor) -> 
 
 
 def _allowed(norm: float, tolerance: Tensor, count: Tensor) -> Tensor:
-    """How wide an example's gap may stay after so many parts.
-
-    A few examples in a hundred would take most of the time, so they may give away what the others save.
-    """
+    """How wide an example's gap may stay after so many parts: a few slow ones give away what the others save."""
     return EASY * (count / EASY_PARTS[norm]).clamp_min(1.0) * tolerance
 
 

@@ -4,8 +4,6 @@ An example with label y and outputs ``s = W x + b`` has ``loss = logsumexp_j(A_j
 ``delta`` adds ``<w_j - w_y, delta>`` to each ``A_j``. For p on the simplex ``size`` is ``||sum_j p_j (w_j - w_y)||_*``.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import torch

@@ -1,8 +1,7 @@
 """How much of the quadratic in phi_gamma of a linear model can be kept where a concave function is wanted (l2)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -17,16 +16,13 @@ NARROW = 1e-3
 
 @dataclass(frozen=True)
 class Kept:
-    """The quadratic that is kept on the whole simplex: ``(p - e_y)^T G (p - e_y) / (4 gamma)``, and what is left.
-
-    Both are positive semidefinite.
-    """
+    """The quadratic that is kept, ``(p - e_y)^T G (p - e_y) / (4 gamma)``, and the rest; both positive semidefinite."""
 
     quadratic: Tensor
     rest: Tensor
 
     @classmethod
-    def of(cls, ball: Ball, gamma: float) -> Kept:
+    def of(cls, ball: Ball, gamma: float) -> Self:
         """For l2: pull the two rows that are farthest apart a little closer, until none are farther than sqrt(8 gamma).
 
         All rows are pulled along the line through these two, so what is kept is a smaller embedding of the same rows.

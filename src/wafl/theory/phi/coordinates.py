@@ -4,15 +4,11 @@ That makes ``2 D`` searches along a line. Most are pruned by ``logsumexp_j(A_j +
 search stays below.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
+from wafl.theory.phi.class_pull import CHUNK
 from wafl.theory.phi.lines import along_lines
-
-CHUNK = 1 << 22
-"""How many numbers are worked on at a time."""
 
 
 def along_coordinates(

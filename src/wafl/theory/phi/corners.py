@@ -5,8 +5,6 @@ another as a direction turns and one column of W after the other changes its sig
 an edge that is parallel to some column, and along that column the corners look like those of a plane: D turns.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -7,8 +7,6 @@ equal where s is proportional to ``|g|``. With the notation of :mod:`wafl.theory
 count there make the ellipsoid long, so a share of the mean is added.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

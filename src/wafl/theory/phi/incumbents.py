@@ -5,8 +5,6 @@ phi_gamma: the move of length ``size(p) / (2 gamma)`` along p's own pull attains
 ``p <- softmax(A + what this move adds)`` never descends.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -53,10 +51,7 @@ def value_of(a: Tensor, p: Tensor, square: Tensor, gamma: float) -> Tensor:
 
 
 def tangent_rise(logs: Tensor, p: Tensor) -> Tensor:
-    """By how much the tangent at p rises at most, from the logarithms of the next step q.
-
-    With ``r = log q - log p`` that is ``max_j r_j - <p, r>``.
-    """
+    """By how much the tangent at p rises at most: ``max_j r_j - <p, r>``, r from log p to the next step's ``logs``."""
     rise = logs - p.clamp_min(torch.finfo(p.dtype).tiny).log()
     return (rise.amax(-1) - (p * rise).sum(-1)).clamp_min(0.0)
 

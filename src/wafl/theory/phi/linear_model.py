@@ -1,11 +1,8 @@
 """phi_gamma of a linear model, example by example, from both sides: ``sup over x' of loss(x') - gamma ||x' - x||^2``.
 
-Cross-entropy: every norm and every gamma > 0, by ``lines.py`` (l1, and along the distance alone for every
-norm), ``settled.py`` (l2), ``ellipsoids.py`` (l_inf) and ``branch_and_bound.py``. Squared
-error: closed forms (:mod:`wafl.theory.phi.squared_error`), infinite below ``L_zz / 2``.
+Cross-entropy: every norm and every gamma > 0, by ``lines.py`` (l1, and along the distance alone for every norm),
+``settled.py`` (l2), ``ellipsoids.py`` (l_inf) and ``branch_and_bound.py``. Squared error: closed forms.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -17,6 +14,7 @@ import torch
 from torch import Tensor
 
 from wafl.tasks.losses import CrossEntropy, OutputLoss
+from wafl.theory.constants.linear_models import known as is_known
 from wafl.theory.phi import squared_error as regression
 from wafl.theory.phi.branch_and_bound import EASY, branch
 from wafl.theory.phi.class_pull import Ball
@@ -35,10 +33,7 @@ COARSE = 64
 
 @dataclass(frozen=True)
 class Phi:
-    """phi_gamma of each example lies between ``lower`` and ``upper``, both ``[n]``.
-
-    A move of squared length ``cost`` attains at least ``lower``: the loss where it ends is ``lower + gamma cost``.
-    """
+    """phi_gamma is in ``lower .. upper [n]``; a move of squared length ``cost`` has the loss ``lower + gamma cost``."""
 
     lower: Tensor
     upper: Tensor
@@ -46,19 +41,7 @@ class Phi:
 
 
 class LinearPhi:
-    """Both sides of phi_gamma for outputs ``W x + b``.
-
-    Args:
-        weight: ``W [C, D]``, in float64.
-        loss: cross-entropy or a squared error; see :func:`is_known`.
-        norm: the ground norm, 1, 2 or inf.
-
-    >>> weight = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
-    >>> outputs, y = torch.tensor([[2.0, 1.0, -2.0]], dtype=torch.float64), torch.tensor([0])
-    >>> found = LinearPhi(weight, CrossEntropy(), 2).bounds(outputs, y, gamma=0.3, tolerance=1e-3)
-    >>> bool(found.lower <= found.upper <= found.lower + 1e-3)
-    True
-    """
+    """Both sides of phi_gamma for outputs ``W x + b``, ``W [C, D]`` in float64, and a loss that :func:`is_known`."""
 
     def __init__(self, weight: Tensor, loss: OutputLoss, norm: float) -> None:
         if not is_known(loss):
@@ -100,11 +83,7 @@ class LinearPhi:
     def bounds(self, outputs: Tensor, y: Tensor, gamma: float, tolerance: float | Tensor) -> Phi:
         """Both sides of phi_gamma, at most ``tolerance`` apart unless the search would become too long.
 
-        Args:
-            outputs: of the examples as they are, ``[n, C]``.
-            y: their labels ``[n]``, or targets ``[n, C]``.
-            gamma: the price of transport.
-            tolerance: how far apart the two sides may be, for all or for each example.
+        ``outputs [n, C]`` are those of the examples as they are, and ``y`` their labels ``[n]`` or targets ``[n, C]``.
         """
         if self._regression is not None:
             lower, upper, cost = self._regression.bounds(outputs, y, gamma)
@@ -166,21 +145,11 @@ class LinearPhi:
         return a.logsumexp(-1) + self._ball.size(y, a.softmax(-1)).square() / (2.0 * modulus)
 
 
-def is_known(loss: OutputLoss) -> bool:
-    """Whether :class:`LinearPhi` knows this loss."""
-    return loss.logistic or loss.quadratic is not None
-
-
 def error_bounds(weight: Tensor, outputs: Tensor, y: Tensor, gamma: float, norm: float) -> Phi:
     """phi_gamma of the 0/1 loss of a linear classifier, exactly: ``max(0, 1 - gamma distance^2)``.
 
     ``distance`` is how far an example is from its decision boundary, ``min_j (s_y - s_j)_+ / ||w_j - w_y||_*``: the
     cheapest move to where another class has at least the same output, which counts as an error.
-
-    >>> weight = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
-    >>> outputs = torch.tensor([[1.0, -1.0]], dtype=torch.float64)  # of x = (1, 0): the boundary is 1 away
-    >>> float(error_bounds(weight, outputs, torch.tensor([0]), 0.25, 2).upper)
-    0.75
     """
     square = distance_to_error(weight, outputs, y, norm).square()
     value = (1.0 - gamma * square).clamp_min(0.0)
@@ -188,10 +157,7 @@ def error_bounds(weight: Tensor, outputs: Tensor, y: Tensor, gamma: float, norm:
 
 
 def distance_to_error(weight: Tensor, outputs: Tensor, y: Tensor, norm: float, slack: float = 0.0) -> Tensor:
-    """How far each example is from where another class has at least the same output as its own; 0 for errors.
-
-    Every lead is taken to be smaller by ``slack``, which allows for what float64 has lost of the outputs.
-    """
+    """How far each example is from where another class draws level; 0 for errors. Leads are smaller by ``slack``."""
     behind = -_differences(outputs, y) - slack
     behind.scatter_(-1, y[:, None], math.inf)
     far = Ball(weight, norm).distances[y]

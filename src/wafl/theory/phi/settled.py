@@ -21,8 +21,6 @@ for every e at once. r increases, so on an interval of t its value at the end wi
 nothing to gain. For small t no bound is tighter: it is 0 where f is concave at p0.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -42,10 +40,7 @@ ROUNDED_UP = 1.0 + 1e-9
 
 
 def settled_above(ball: Ball, a: Tensor, y: Tensor, best: Incumbent, gamma: float, allowed: Tensor) -> Summit:
-    """Where the ascents end that ``best`` has begun, and how much higher the maximum may be.
-
-    Infinitely much where a search cannot come near ``allowed``.
-    """
+    """Where the ascents of ``best`` end, and how much higher the maximum may be: infinity if not near ``allowed``."""
     if not (gamma > 0.0 and ball.even):
         return Summit(best.p, best.value, best.cost, torch.full_like(allowed, torch.inf))
     found = settle(ball, a, y, best.p, gamma, allowed)
@@ -54,10 +49,7 @@ def settled_above(ball: Ball, a: Tensor, y: Tensor, best: Incumbent, gamma: floa
 
 
 def above_tangent(grams: Tensor, p: Tensor, gamma: float, enough: Tensor) -> Tensor:
-    """By how much f may lie above its tangent at each p; infinity if a search cannot come near ``enough``.
-
-    ``grams [n, C, C]`` are the products of the rows ``w_j``.
-    """
+    """By how much f of ``grams [n, C, C]`` may lie above its tangent at each p; infinity if not near ``enough``."""
     size = max(1, CACHED // (PIECES * p.shape[1] ** 2))
     parts = zip(grams.split(size), p.split(size), enough.split(size), strict=True)
     return torch.cat([_above_tangent(*part, gamma) for part in parts])

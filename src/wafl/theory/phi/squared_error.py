@@ -13,18 +13,14 @@ With the residual r, a move ``delta`` changes the objective to ``a ||r + W delta
 Below a times the largest ``||W v||^2`` with ``||v|| <= 1`` it is infinite (for l_inf with many outputs: not bounded).
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
 from torch import Tensor
 
 from wafl.tasks.losses import SquaredError
+from wafl.theory.phi.class_pull import CHUNK
 from wafl.theory.phi.corners import corners
-
-CHUNK = 1 << 22
-"""How many numbers are worked on at a time."""
 
 
 class Regression:

@@ -88,7 +88,8 @@ class Population:
             less = math.fsum(share * math.expm1((value - top) / t) for share, value in worst)
             return t * radius + top + (t * math.log1p(less) if less > -1.0 else -math.inf)
 
-        return min(self.upper_mean() if radius == 0 else math.inf, top, _least(dual, *_around(self.most)))
+        middle = math.log(max(self.most, 1e-300))
+        return min(self.upper_mean() if radius == 0 else math.inf, top, _least(dual, middle - 25.0, middle + 25.0))
 
     def upper_mean_within_chi2(self, radius: float) -> float:
         """An upper bound on the mean over any population within a chi-squared divergence of ``radius``."""
@@ -117,11 +118,6 @@ class Population:
             left = max(left - 1.0 / count, 0.0)
             worst.append((kept, value))
         return worst
-
-
-def _around(scale: float) -> tuple[float, float]:
-    middle = math.log(max(scale, 1e-300))
-    return middle - 25.0, middle + 25.0
 
 
 def _least(dual: Callable[[float], float], low: float, high: float) -> float:

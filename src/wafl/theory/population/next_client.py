@@ -31,11 +31,9 @@ from wafl.weights import ClientWeights, uniform
 class NextClient:
     """Certified losses of clients that never trained, and what they say about all clients of their population.
 
-    With ``metric="error"`` every loss is an error rate.
-
-    Each method speaks with probability ``confidence`` over the draw of the clients and of their examples. A client's
-    certified loss is ``gamma radius^2 + E[phi_gamma]`` (or the slope's ``E[loss] + L_z radius``) under the client's own
-    distribution, which bounds its loss after any move of its data by ``radius``.
+    With ``metric="error"`` every loss is an error rate. Each method speaks with probability ``confidence`` over the
+    draw of the clients and of their examples. A client's certified loss is ``gamma radius^2 + E[phi_gamma]`` (or the
+    slope's ``E[loss] + L_z radius``) under its own distribution, which bounds its loss after any move by ``radius``.
     """
 
     names: Annotated[tuple[str, ...], "The names of the held-out clients."]
@@ -161,7 +159,8 @@ def next_client(
     A population of clients that lies within ``population_radius`` (W_2 between distributions over clients, whose ground
     distance is W_2 between their data), each of whose clients' data then moves by ``radius``, has a mixture within the
     sum of both: couple the clients, then their examples, and add the lengths. So its mean loss is at most the mean
-    certified loss at the sum of the radii (Najafi, Sani and Farnia, ICML 2025, for this ball).
+    certified loss at the sum of the radii (Najafi, Sani and Farnia, ICML 2025, for this ball). Arguments that are not
+    listed here are as in :func:`wafl.certify`.
 
     Args:
         model: a model, or a run, which brings its own loss and client weights.
@@ -169,13 +168,9 @@ def next_client(
         unseen: the clients that did not.
         radius: how far each client's data may move, in the unit of the data.
         population_radius: how far the population of clients may move, in the same unit; then only the mean is about it.
-        norm: the ground norm, 1, 2 or inf.
         metric: ``"loss"``, or ``"error"``, the error rate of a linear classifier, which needs no bounds of the data.
         confidence: the probability with which each statement holds.
         client_weights: of the clients that trained, for choosing gamma; by default as in :func:`wafl.certify`.
-        curvature: a bound on L_zz that you have proven yourself.
-        loss: the loss to use instead of the run's own; cross-entropy for a plain model.
-        seed: of the objective.
 
     >>> import wafl
     >>> seen, unseen = wafl.load_dataset("digits").partition(num_clients=60, iid=True).hold_out(0.5)
@@ -217,7 +212,13 @@ def next_client(
             most = largest_surrogate(theirs.task, theirs.params, domain, chosen.L_z, gamma, norm)
     sample, trained = (moments.ask(each, setting, most, seed) for each in (theirs, ours))
     if proven and setting and metric == "loss":
-        _hold(theirs, unseen.names, sample, float(offset), gamma, reach, chosen, seed)
+        # Examples that all move by the radius must not reach more than what is proven of a client.
+        moved, room = theirs.answers(Moved(norm), [{"distance": reach}], seed), room_of(theirs, chosen)
+        numbers = zip(unseen.names, sample.means, moved.value[0].tolist(), moved.cost[0].tolist(), strict=True)
+        for name, mean, value, cost in numbers:
+            promised = float(offset) + mean
+            reached = float(offset) + min(value - gamma * cost, sample.most)
+            hold(f"{name}, at gamma {gamma:.4g}", promised, reached, partial(room, reach, promised))
     return NextClient(unseen.names, sample, float(offset), trained, reach, norm, seen.unit, confidence, proven, metric)
 
 
@@ -239,21 +240,3 @@ def _loss_moments(chosen: Certificates, reach: float) -> tuple[Moments, dict[str
     offset = (chosen.L_z * reach if reach > 0 else 0.0) if by_slope else gamma * reach**2
     setting = {} if by_slope else chosen.setting(row)
     return Moments(None if by_slope else report_for(setting, chosen.norm)), setting, offset, gamma
-
-
-def _hold(
-    theirs: Mixture,
-    names: tuple[str, ...],
-    sample: Sample,
-    offset: float,
-    gamma: float,
-    reach: float,
-    chosen: Certificates,
-    seed: int,
-) -> None:
-    """Raise if examples that all move by the radius reach more than what is proven of a client."""
-    moved, room = theirs.answers(Moved(chosen.norm), [{"distance": reach}], seed), room_of(theirs, chosen)
-    numbers = zip(names, sample.means, moved.value[0].tolist(), moved.cost[0].tolist(), strict=True)
-    for name, mean, loss, cost in numbers:
-        reached = offset + min(loss - gamma * cost, sample.most)
-        hold(f"{name}, at gamma {gamma:.4g}", offset + mean, reached, partial(room, reach, offset + mean))

@@ -1,8 +1,4 @@
-"""What the rules that weigh a cohort by its losses share: they ask for the losses first, then those that count train.
-
-A round asks twice: the cohort reports its loss at the model of the server, on all its examples; then the clients of the
-cohort that have a weight train from there. The clients outside the cohort play no part in the round.
-"""
+"""What the rules that weigh a cohort by its losses share: it reports these first, and then those that count train."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -38,12 +34,7 @@ class Reweighted(ClientWeights):
 
     @abstractmethod
     def weigh(self, center: Tensor, losses: Tensor) -> Tensor:
-        """The weights of the clients that reported.
-
-        Args:
-            center: the positive weights of these clients before their losses count, summing to 1.
-            losses: one loss for each of them, in double precision.
-        """
+        """The weights of clients with these losses; their positive weights in the center sum to 1."""
 
     def initial(self, num_examples: Sequence[int]) -> Tensor:
         return self.center.initial(num_examples)

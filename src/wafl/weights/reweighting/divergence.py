@@ -1,10 +1,9 @@
 """Weights that lean from the center to the losses, as far as a ball or a price allows: chi-squared and KL.
 
 Namkoong and Duchi, "Stochastic gradient methods for distributionally robust optimization with f-divergences" (NIPS
-2016), find the chi-squared weights of examples by sampling; here clients report their losses, and the weights are
-exact. Guo and Yang, "Communication-efficient federated group distributionally robust optimization" (NeurIPS 2024,
-FGDRO-KL), estimate losses by moving averages over mini-batches; here they are reported, on all of a client's examples.
-Weighing a cohort that is not everyone by its own losses is ours.
+2016), find the chi-squared weights of examples by sampling, and FGDRO-KL estimates losses by moving averages over
+mini-batches; here clients report their losses on all their examples, and the weights are exact. Weighing a cohort that
+is not everyone by its own losses is ours.
 """
 
 from collections.abc import Callable
@@ -21,11 +20,7 @@ from wafl.weights.reweighting.base import Reweighted
 def leaning(
     lean: Callable[[float], Tensor], divergence: Callable[[float], float], radius: float, most: float
 ) -> Tensor:
-    """``lean(t)`` for the largest t in [0, most] whose divergence from the center is at most the radius.
-
-    The weights start from the center at 0, and their divergence only grows with t. Beyond ``most``, all the weight is
-    on the largest losses.
-    """
+    """``lean(t)`` for the largest t in [0, most] whose divergence, which grows with t, is at most the radius."""
     if divergence(most) <= radius:
         return lean(most)
     low, high = 0.0, most

@@ -1,21 +1,11 @@
 """Weights that are a formula of the losses that a cohort reports: CVaR, q-FFL, TERM, V-REx and SFAT.
 
-CVaR, or the superquantile: Laguel, Pillutla, Malick and Harchaoui, "A superquantile approach to federated learning with
-heterogeneous devices" (CISS 2021); Pillutla et al., "Federated learning with superquantile aggregation for
-heterogeneous data" (2112.09429, Machine Learning 2024). As in their algorithm, the quantile is that of the cohort.
-
-q-FFL: Li, Sanjabi, Beirami and Smith, "Fair resource allocation in federated learning" (ICLR 2020), q-FedAvg, with
-their estimate ``1 / learning_rate`` of the Lipschitz constant. The paper draws clients by their share of the examples
-and counts them alike; here they are drawn uniformly and count by their share, as in FedAvg.
-
-TERM: Li, Beirami, Sanjabi and Smith, "Tilted empirical risk minimization" (ICLR 2021). As in the paper's federated
-form, the weights are normalized over the cohort.
-
-V-REx: Krueger et al., "Out-of-distribution generalization via risk extrapolation" (ICML 2021), with clients as
-environments. The paper asks every environment; taking the variance over a cohort is ours.
-
-SFAT: Zhu et al., "Combating exacerbated heterogeneity for robust models in federated learning" (ICLR 2023), the
-alpha-slack mechanism: clients with small losses count more, so that the others do not unsettle adversarial training.
+``methods/reweighted.py`` names the papers. CVaR, or the superquantile, takes the quantile of the cohort, as in their
+algorithm. q-FFL is q-FedAvg, with its estimate ``1 / learning_rate`` of the Lipschitz constant; the paper draws clients
+by their share of the examples and counts them alike, here they are drawn uniformly and count by their share. TERM's
+weights are normalized over the cohort, as in its federated form. V-REx asks every environment in the paper; taking the
+variance over a cohort is ours. SFAT is the alpha-slack mechanism: clients with small losses count more, so that the
+others do not unsettle adversarial training.
 """
 
 from typing import Annotated
@@ -88,10 +78,7 @@ class QFair(Reweighted):
 
 @frozen
 class Tilted(Reweighted):
-    """TERM: weights ``center_i exp(t loss_i)``, scaled to sum to 1.
-
-    They are those of the gradient of ``1/t log sum_i center_i exp(t loss_i)``.
-    """
+    """TERM: weights in proportion to ``center_i exp(t loss_i)``, those of ``1/t log sum_i center_i exp(t loss_i)``."""
 
     t: Annotated[
         float,

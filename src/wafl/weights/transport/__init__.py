@@ -1,7 +1,4 @@
-"""Client weights from optimal transport: how far the clients' data lie from a target, or from each other.
-
-``nearest``, ``mixture``, ``cover`` and ``barycenter`` are public, one file each; they measure by ``distances.py``.
-"""
+"""Client weights from optimal transport; ``nearest``, ``mixture``, ``cover`` and ``barycenter`` are public."""
 
 from wafl.weights.transport.barycenter import barycenter, bilevel
 from wafl.weights.transport.cover import cover

@@ -20,10 +20,7 @@ LABEL_COST = Positive(
 
 @dataclass(frozen=True)
 class Cloud:
-    """Points ``x [n, k]`` in float64 and, if asked for, their labels; drawn from ``total`` points.
-
-    ``label_cost`` is the price of a label; None for that of clouds. ``order`` is p, of the distance W_p.
-    """
+    """Points ``x [n, k]`` of ``total``, perhaps with labels at a cost (None: of clouds), for W_p of this ``order``."""
 
     x: Tensor
     y: Tensor | None
@@ -76,10 +73,7 @@ def read_target(item: Any, sampling: Sampling) -> Cloud:
 def read_sources_and_target(
     sources: Federation | Iterable[Any], target: Any, sampling: Sampling
 ) -> tuple[list[Cloud], Cloud]:
-    """One cloud per source, and the target's: an array, a pair, or a federation, whose training examples are pooled.
-
-    A target that is one of the sources is drawn like that source, so that their distance is 0.
-    """
+    """One cloud per source, and the target's (a federation is pooled); a target that is a source is drawn like it."""
     data = _read_all(sources, sampling, "source")
     aim = _read("the target", _pooled(target), Key.of(sampling.seed, round=1), sampling)
     *clouds, drawn = _draw_all([*data, aim], sampling)

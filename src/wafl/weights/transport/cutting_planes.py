@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,10 +99,7 @@ _ROUNDING = 1e-13
 
 @dataclass(frozen=True)
 class Solution:
-    """Weights, and the distance of their mixture to each target with its potential there.
-
-    The largest of these distances is at most ``gap`` above the least possible.
-    """
+    """Weights, and distances to the targets with their potentials; the largest is at most ``gap`` above the least."""
 
     weights: Tensor
     values: tuple[float, ...]
@@ -160,26 +158,26 @@ def _best_vertex(targets: Sequence[MixtureDistance]) -> Solution:
 
 def _least(cuts: Sequence[Tensor], scale: float) -> tuple[Tensor, float]:
     """``min over the simplex of max_k cut_k @ lambda``: the minimizer, and a lower bound of the minimum."""
-    from scipy.optimize import linprog
-
     slopes = torch.stack(tuple(cuts)).numpy()
     count, sources = slopes.shape
-    solved = linprog(
-        np.eye(sources + 1)[-1],
-        A_ub=np.hstack([slopes / (scale or 1.0), -np.ones((count, 1))]),
-        b_ub=np.zeros(count),
-        A_eq=1.0 - np.eye(sources + 1)[-1:],
-        b_eq=np.ones(1),
-        bounds=[(0, None)] * sources + [(None, None)],
-        method="highs",
-        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
-    )
-    if not solved.success:
-        raise RuntimeError(f"the linear program over {count} cuts failed: {solved.message}")
+    last, below = np.eye(sources + 1)[-1:], np.hstack([slopes / (scale or 1.0), -np.ones((count, 1))])
+    bounds = [(0, None)] * sources + [(None, None)]
+    solved = linear_program(last[0], below, np.zeros(count), bounds, A_eq=1.0 - last, b_eq=np.ones(1))
     # A mean of cuts is a cut, and its least vertex is a bound that does not depend on the solver's tolerance.
     shares = np.maximum(-solved.ineqlin.marginals, 0.0)
     lower = float((shares / shares.sum() @ slopes).min())
     return _without_crumbs(torch.from_numpy(solved.x[:sources]), 0.0), lower
+
+
+def linear_program(goal: Any, below: Any, most: Any, bounds: Any, **equal: Any) -> Any:
+    """The x of least ``goal @ x`` with ``below @ x <= most``, as scipy gives it; an error if it finds none."""
+    from scipy.optimize import linprog
+
+    tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+    solved = linprog(goal, below, most, bounds=bounds, method="highs", options=tight, **equal)
+    if not solved.success:
+        raise RuntimeError(f"the linear program over {len(most)} cuts failed: {solved.message}")
+    return solved
 
 
 def _without_crumbs(weights: Tensor, least: float) -> Tensor:

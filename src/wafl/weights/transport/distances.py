@@ -47,7 +47,8 @@ def distance(
         b: an array, a pair, or a federation, whose training examples are pooled.
         sample: how many points to draw from a side that has more; None takes all.
         seed: what the points are drawn from.
-        features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
+        features: a map of examples ``[n, ...] -> [n, k]``, such as a network's last hidden layer, whose results are
+            compared instead.
         label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
         label_cost: kappa, the price of a label in the ball: add ``kappa 1(y != y')``, or ``kappa ||y - y'||^2`` for
             targets of a regression; None compares inputs alone.

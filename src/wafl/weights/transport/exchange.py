@@ -16,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wafl.weights.transport.cutting_planes import linear_program
+
 MOST_POINTS = 300
 """The most points of a target: rounds grow with their number, about three for each point."""
 
@@ -42,20 +44,12 @@ class Cuttable(Protocol):
 
     def cuts(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """For the potential ``g [n]``: :func:`cut` of each source, ``[sources]`` and ``[sources, n]``."""
-        ...
 
 
 def cut(x: Tensor, target: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """``mean over x of min_k (||x - y_k||^2 - g_k)``, and the share of x with the minimum at each k.
+    """``mean over x [N, d] of min_k (||x - y_k||^2 - g_k)``, and the share of x with the minimum at each k, ``[n]``.
 
-    Args:
-        x: a source's examples ``[N, d]``.
-        target: the target's points ``[n, d]``.
-        g: one number per point of the target.
-
-    Returns:
-        The mean, and the shares ``[n]``, which sum to 1. The mean is concave in g, and minus the shares is a
-        supergradient of it.
+    ``target [n, d]`` are the y_k. The mean is concave in g, and minus the shares is a supergradient of it.
 
     >>> mean, shares = cut(torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([[0.0], [4.0]]), torch.zeros(2))
     >>> round(float(mean), 4), shares
@@ -79,10 +73,7 @@ class Here:
 
 @dataclass(frozen=True)
 class CutSolution:
-    """Weights, ``W_2^2`` of their mixture, at most ``gap`` above the least possible, and what ``rounds`` of cuts prove.
-
-    ``least_distances`` bound each source's own ``W_2^2`` to the target from below.
-    """
+    """Weights, ``W_2^2`` of their mixture, its ``gap``, and lower bounds of each source's own, from ``rounds``."""
 
     weights: Tensor
     value: float
@@ -149,20 +140,12 @@ class _Model:
 
     def bound(self, center: Array) -> None:
         """Maximize the model in a box around ``center``; where the box does not matter, this is the maximum itself."""
-        from scipy.optimize import linprog
-
         (count, points), unit = self._shares.shape, self.scale or 1.0
         ends = np.stack([center - self._box, center + self._box], 1) / unit
-        solved = linprog(
-            -np.append(self._b, 1.0),
-            A_ub=np.hstack([self._shares, np.ones((count, 1))]),
-            b_ub=self._costs / unit,
-            bounds=[*ends, (None, None)],
-            method="highs",
-            options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
+        ones = np.ones((count, 1))
+        solved = linear_program(
+            -np.append(self._b, 1.0), np.hstack([self._shares, ones]), self._costs / unit, [*ends, (None, None)]
         )
-        if not solved.success:
-            raise RuntimeError(f"the linear program over {count} cuts failed: {solved.message}")
         self.ceiling, self._highest = -solved.fun * unit, solved.x[:points] * unit
         missed = np.abs(solved.lower.marginals[:points] + solved.upper.marginals[:points]).sum()
         if missed > _ROUNDING:  # the plan does not end at the target
@@ -185,11 +168,7 @@ class _Model:
         return self._highest if found is None else found
 
     def _nearest(self, best: Array, level: float) -> Array | None:
-        """The point nearest to ``best`` where every cut is at least ``level``, or None if there is none.
-
-        Least distance programming by nonnegative least squares (Lawson and Hanson, "Solving least squares problems",
-        chapter 23).
-        """
+        """The point nearest to ``best`` with all cuts at least at ``level``, or None: Lawson and Hanson, chapter 23."""
         from scipy.optimize import nnls
 
         slopes, unit = self._b - self._shares, self.scale or 1.0

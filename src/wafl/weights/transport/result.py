@@ -14,13 +14,10 @@ class TransportWeights(Fixed):
     """Client weights, and how far the mixture ``P_lambda`` that they make lies from what it should be near.
 
     Can be passed to :func:`wafl.fit` as ``client_weights``. ``weights`` has one number per source, and they sum to 1.
-    ``value`` is the squared W_2 distance that was minimized, at most ``gap`` above its minimum; ``distances`` are
-    squared too, and the rule's docstring says what they are between. ``standard_errors`` are theirs, or nan if unknown:
-    they only account for the random draw of the points, and are 0 if all points were used. ``kind`` says how to read
-    ``value``:
-
-    - ``exact``: the squared W_2 distance between the points that were used;
-    - ``entropic``: its debiased entropic estimate.
+    ``value`` is the squared W_2 distance that was minimized, between the points that were used, or if ``kind`` is
+    ``entropic`` its debiased estimate, and at most ``gap`` above its minimum. ``distances`` are squared too; the rule's
+    docstring says between what. ``standard_errors`` are theirs, or nan if unknown: they only account for the draw of
+    the points, and are 0 if all points were used.
     """
 
     rule: str
