@@ -7,10 +7,7 @@ from typing import Any
 
 
 def describe(value: Any, call: Callable[[Callable[..., Any]], Any] | None = None) -> Any:
-    """Objects become dictionaries with their type's name, infinities become words, and functions their names.
-
-    With ``call``, a function becomes what ``call`` returns for it.
-    """
+    """Plain values: objects as tables with their type, infinities as words, functions by name or as ``call`` says."""
     if is_dataclass(value) and not isinstance(value, type):
         return {
             "type": type(value).__name__,

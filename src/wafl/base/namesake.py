@@ -1,7 +1,5 @@
 """Another project on PyPI, a chatbot called ``wafl``, installs a package of the same name as this one."""
 
-from __future__ import annotations
-
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 

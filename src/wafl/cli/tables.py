@@ -1,7 +1,5 @@
 """Tables for the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,10 +24,7 @@ MOST_CLIENTS = 20
 
 
 def comparison(results: Mapping[str, Any]) -> Group:
-    """A table with one row per method: on clean data and with ever more attacked clients, the worst client, the time.
-
-    Runs that diverged are counted in the table and explained below it.
-    """
+    """A table with one row per method: clean, with attacked clients, the worst client, seconds, and what diverged."""
     rows = results["methods"]
     tested = {label: row for label, row in rows.items() if "clean" in row}
     reasons = diverged(results)

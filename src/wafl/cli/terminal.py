@@ -1,7 +1,5 @@
 """What is printed: names and messages from files are shown, and never obeyed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The modules in the folder of an experiment, read once: what is digested is what imports run, and never a cache."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys
@@ -12,7 +10,7 @@ from importlib.abc import ExecutionLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import decode_source, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from wafl.base.errors import ConfigError
 
@@ -86,7 +84,7 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
         except ImportError as error:
             raise ConfigError(f"{file} cannot be imported: {error}") from error
 
-    def _is(self, other: CodeFolder) -> bool:
+    def _is(self, other: Self) -> bool:
         return (self.folder, self._content) == (other.folder, other._content)
 
     def _is_installed(self, name: str) -> bool:

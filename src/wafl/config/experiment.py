@@ -1,10 +1,8 @@
 """One file describes an experiment: which keys it may have, of which type and in which range."""
 
-from __future__ import annotations
-
 import math
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
@@ -272,7 +270,7 @@ class Experiment(Section):
     flower: Flower = Flower()
 
     @model_validator(mode="after")
-    def _names_differ(self) -> Experiment:
+    def _names_differ(self) -> Self:
         names = [method.label.lower() for method in self.methods]
         for name in names:
             if names.count(name) > 1:
@@ -282,7 +280,7 @@ class Experiment(Section):
         return self
 
     @model_validator(mode="after")
-    def _private_clients_are_not_tuned_on(self) -> Experiment:
+    def _private_clients_are_not_tuned_on(self) -> Self:
         if self.privacy is not None and self.tune is not None:
             raise ValueError("tune looks at clients without noise, and privacy forbids that: leave one of them out")
         return self

@@ -223,10 +223,8 @@ def embedded(experiment: config.Experiment, federation: Federation | None) -> Em
             "engine = 'flower' has its clients on nodes: `wafl flower app` makes an app that trains with them, and "
             "`flwr run APP -c 'folder=\"STUDY\"'` resumes a study"
         )
-    tolerance = None if experiment.tolerance is None else make_tolerance(experiment)
-    return Embedded(
-        federation, find_device(experiment.device), None, experiment.faults, tolerance, caps=experiment.caps
-    )
+    spared = None if experiment.tolerance is None else make_tolerance(experiment)
+    return Embedded(federation, find_device(experiment.device), None, experiment.faults, spared, caps=experiment.caps)
 
 
 def make_tolerance(experiment: config.Experiment, *, remote: bool = False) -> Tolerance:
@@ -242,9 +240,7 @@ def _check_stopping(experiment: config.Experiment) -> None:
     known = {*NUMBERS, *(EVALUATED[:2] if experiment.evaluation.every else ())}
     if stopping is not None and stopping.metric not in known:
         hint = "; it needs evaluation.every" if stopping.metric in EVALUATED[:2] else ""
-        raise ConfigError(
-            f"early_stopping.metric = {stopping.metric!r} must be one of {', '.join(sorted(known))}{hint}"
-        )
+        raise ConfigError(f"early_stopping.metric = {stopping.metric!r}: use one of {', '.join(sorted(known))}{hint}")
 
 
 def make_clients(data: config.Data) -> Federation:

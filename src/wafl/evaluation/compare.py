@@ -44,10 +44,7 @@ from wafl.tasks.problem import Problem
 
 @dataclass(frozen=True)
 class Row:
-    """One run under one attack on one share of the clients.
-
-    ``seed`` is what it was trained with, if that is known, and ``point`` what varied in its sweep, by name.
-    """
+    """One run, with its seed and what varied in its sweep (``point``), under one attack on one share of the clients."""
 
     run: str
     attacked: float
@@ -91,9 +88,7 @@ class Comparison:
             return measure_against_parameter(self._by_parameter(against), against, measure, file)
         tests = self._attacks()
         if len(tests) > 1:
-            raise ValueError(
-                f"there are {len(tests)} attacks ({'; '.join(tests)}): compare under one, or give against="
-            )
+            raise ValueError(f"there are {len(tests)} attacks ({'; '.join(tests)}): compare under one, or set against=")
         lines: dict[str, dict[float, list[float]]] = {}
         for row in self.rows:
             lines.setdefault(row.run, {}).setdefault(100.0 * row.attacked, []).append(percent_or_loss(row.score))
@@ -105,9 +100,7 @@ class Comparison:
         """By method: one line per test, each with the values of all seeds by the parameter."""
         known = sorted({key for row in self.rows for key in row.point})
         if not all(isinstance(row.point.get(name), int | float) for row in self.rows):
-            raise ValueError(
-                f"against={name!r} is no number that every run was swept over: they have {known or 'none'}"
-            )
+            raise ValueError(f"against={name!r} is no number that runs were swept over: they have {known or 'none'}")
         found: dict[str, dict[str, dict[float, list[float]]]] = {}
         several = len(self._attacks()) > 1
         for row in self.rows:
@@ -149,10 +142,7 @@ class Comparison:
         return f"Comparison({len(self.rows)} rows: {len(runs)} runs, {len(attacks)} shares of attacked clients)"
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
-        """Write a page with the table of runs, accuracy by attacked share, and client by client; returns the file.
-
-        Needs ``wafl-learn[report]``.
-        """
+        """Write a page with the table, figures and each client (needs ``wafl-learn[report]``); returns the file."""
         from wafl.report import Page, Study, write_page
 
         facts = {"unit": self.rows[0].score.unit, "runs": str(len({row.run for row in self.rows}))}
@@ -238,9 +228,8 @@ def compare(
         raise ValueError("there are no runs to compare")
     given = list(attacks) if isinstance(attacks, Sequence) and not isinstance(attacks, str) else [attacks]
     every = [check_attack(attack, clients) for attack in given]
-    test, *others = (
-        _scores([run for _, run in named], part, every, attacked, seed) for part in populations(clients, unseen)
-    )
+    tested = [run for _, run in named]
+    test, *others = (_scores(tested, part, every, attacked, seed) for part in populations(clients, unseen))
     rows: list[Row] = []
     for place, score in sorted(test.items()):
         if others:

@@ -1,7 +1,5 @@
 """What Plotly draws, as plain dictionaries; how it looks on a light or dark page is up to the page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape

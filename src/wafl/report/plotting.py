@@ -1,7 +1,5 @@
 """Figures: arrays in, a matplotlib figure out; no display is needed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -156,10 +154,7 @@ def measure_by_client(
 
 
 def generalization(results: Mapping[str, Any], path: Path) -> Any:
-    """A figure of the accuracy (or loss) of each method on training, test and unseen data, with intervals over clients.
-
-    Hollow marks are the worst tenth of the clients.
-    """
+    """A figure of each method on training, test and unseen data, with intervals over clients and the worst tenth."""
     rows = {name: row["generalization"] for name, row in results["methods"].items()}
     figure, (axes,) = _figure()
     parts = ("train", "test", "unseen")
@@ -172,12 +167,10 @@ def generalization(results: Mapping[str, Any], path: Path) -> Any:
             [max(high - mean, 0.0) for mean, high in zip(means, highs, strict=True)],
         ]
         across = [spot + min(0.06, 0.6 / len(rows)) * (place - (len(rows) - 1) / 2) for spot in range(len(parts))]
-        color, marker = style.color, style.marker
-        axes.errorbar(
-            across, means, yerr=errors, label=name, color=color, marker=marker, markersize=5, linewidth=1.2, capsize=2
-        )
+        look = {"color": style.color, "marker": style.marker, "markersize": 5}
+        axes.errorbar(across, means, yerr=errors, label=name, linewidth=1.2, capsize=2, **look)
         worst = [row[part]["worst_tenth"]["mean"] for part in parts]
-        axes.plot(across, worst, color=color, marker=marker, markersize=5, markerfacecolor="none", linestyle="none")
+        axes.plot(across, worst, markerfacecolor="none", linestyle="none", **look)
     axes.set_xticks(range(len(parts)), ("seen clients,\ntraining data", "seen clients,\ntest data", "unseen clients"))
     axes.set_ylabel("accuracy (%)" if results["measure"] == "accuracy" else "loss")
     figure.suptitle("bars: 95% intervals over clients; hollow: the worst tenth of the clients", fontsize=10)

@@ -1,7 +1,5 @@
 """The sections of a page: each takes plain numbers and names, and is left out by its caller if there are none."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -175,9 +173,7 @@ def unseen(rows: Mapping[str, Mapping[str, Any]], methods: Mapping[str, str], me
         for label, row in rows.items()
     ]
     columns = ["method", "training data", "test data", "unseen clients", "worst tenth unseen", *GAPS.values()]
-    table = Table(
-        columns, cells, "Intervals are 95% bootstraps over clients. A gap is positive where the model does worse."
-    )
+    table = Table(columns, cells, "Intervals: 95% bootstraps over clients. A gap is positive where a model does worse.")
     lead = "Clients that never took part in training show what the model is worth to others."
     return Section("Seen and unseen", lead, [Figure({unit_of(measure): chart}), table])
 

@@ -4,14 +4,12 @@
 certificate, in numbers and in words, and ``badge.svg``. Nothing is uploaded.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from wafl.base.files import write_whole
 from wafl.data.bring.intake import Intake
@@ -27,7 +25,7 @@ class Tested(Protocol):
     @property
     def value(self) -> float: ...
     @property
-    def unseen(self) -> Tested | None: ...
+    def unseen(self) -> Self | None: ...
 
 
 class Promised(Protocol):

@@ -7,8 +7,6 @@ The preprocessing is part of the model. What is exported is
 for any number of raw examples as the data set holds them (say, pixels from 0 to 255, as floats).
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import json
@@ -20,7 +18,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -149,7 +147,7 @@ class _Export:
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, run: Exported, preprocessing: Preprocessing, shape: tuple[int, ...]) -> _Export:
+    def of(cls, run: Exported, preprocessing: Preprocessing, shape: tuple[int, ...]) -> Self:
         for name, value in (("shift", preprocessing.shift), ("scale", preprocessing.scale)):
             if value is not None and not _spreads(tuple(value.shape), shape):
                 raise ValueError(f"input_shape={shape} does not fit the preprocessing's {name}: {tuple(value.shape)}")
@@ -186,9 +184,8 @@ class _Export:
     def program(self) -> Any:
         """The model as torch.export traces it, for any number of examples."""
         try:
-            program = torch.export.export(
-                self.module, (self.probe(2),), dynamic_shapes=({0: torch.export.Dim("batch")},)
-            )
+            batch = torch.export.Dim("batch")
+            program = torch.export.export(self.module, (self.probe(2),), dynamic_shapes=({0: batch},))
         except Exception as error:  # of many types, most of them private to torch
             raise ValueError(
                 f"torch.export cannot trace this model for any number of examples; format='safetensors' needs no "

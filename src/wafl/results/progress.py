@@ -1,7 +1,5 @@
 """All that a training remembers between rounds: plain data, so a checkpoint is this on disk."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -157,18 +157,16 @@ class Run:
         These are an array or nested lists, a data frame, a data set or a ``DataLoader``; labels are ignored. Bytes are
         prepared as in training; other numbers are taken as they are.
         """
-        examples = self.intake.read(x, next(iter(self.params.values())))
-        if tuple(examples.shape) == self.intake.shape:
+        given = self.intake.read(x, next(iter(self.params.values())))
+        if tuple(given.shape) == self.intake.shape:
             raise ValueError(f"x is one example of shape {self.intake.shape}: give a batch, such as x[None]")
-        warn_of_inputs(examples, check_box(self.settings.get("bounds")), self.settings.get("unit", "input units"))
+        warn_of_inputs(given, check_box(self.settings.get("bounds")), self.settings.get("unit", "input units"))
         try:
             with torch.no_grad():
-                integers = takes_integers(self._at_rest, examples[:1])
-                return self._at_rest(examples.long() if integers else examples)
+                integers = takes_integers(self._at_rest, given[:1])
+                return self._at_rest(given.long() if integers else given)
         except (RuntimeError, IndexError) as error:
-            raise ValueError(
-                f"the model does not take examples of shape {tuple(examples.shape[1:])}: {error}"
-            ) from error
+            raise ValueError(f"the model does not take examples of shape {tuple(given.shape[1:])}: {error}") from error
 
     def predict(self, x: Any) -> Tensor | NDArray[np.str_]:
         """The predicted classes of examples, by name if they have names; for a regression, :meth:`outputs` itself."""
@@ -282,10 +280,7 @@ class Runs(list[Run]):
         return to_frame(self.rows() if all else varying(self.rows(), keep=("method", "final_loss")))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """A matplotlib figure of the loss and, if there is one, the achieved radius by round; saved if given a path.
-
-        Each run has one line, light to dark.
-        """
+        """A matplotlib figure of loss and achieved radius by round, one line per run; saved if given a path."""
         named = {", ".join(f"{name}={value}" for name, value in run.point.items()): run.history for run in self}
         return plot_histories(named, path, self[0].method if self else "WAFL")
 
@@ -453,9 +448,8 @@ def with_params(
 
 def _check_names(kind: str, own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
     for name in own.keys() ^ saved.keys():
-        raise ValueError(
-            f"{kind} {name} is only in {'the model' if name in own else 'the file'}: pass the model that was saved"
-        )
+        side = "model" if name in own else "file"
+        raise ValueError(f"{kind} {name} is only in the {side}: pass the model that was saved")
     for name, value in saved.items():
         if own[name].shape != value.shape:
             raise ValueError(

@@ -1,7 +1,5 @@
 """Linear models that are solved to their optimum in a ball, in float64 and without anything random."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

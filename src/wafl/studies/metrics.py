@@ -23,17 +23,12 @@ class MetricsFile(Callback):
     ``points`` are what is swept, one combination per run; ``before`` are the lines of the methods that come first.
     """
 
-    def __init__(
-        self, path: Path, method: str, points: Sequence[Mapping[str, Any]], before: Sequence[str] = ()
-    ) -> None:
-        self._path, self._method, self._points, self._before = path, method, points, list(before)
+    def __init__(self, path: Path, name: str, points: Sequence[Mapping[str, Any]], before: Sequence[str] = ()) -> None:
+        self._path, self._method, self._points, self._before = path, name, points, list(before)
         self._ended: set[int] = set()
 
     def on_start(self, progress: Progress | None) -> None:
-        """Keep the rounds that the checkpoint holds, and none that came after it.
-
-        The whole file is written again, which repairs a line that a crash cut short or damaged.
-        """
+        """Write the whole file again, with the rounds that the checkpoint holds, none after it and no damaged line."""
         kept = [] if progress is None else [progress.runs[place].history for place in sorted(progress.runs)]
         self._ended = {place for place, history in enumerate(kept) if history.diverged}
         write_whole(self._path, joined([*self._before, *self.lines(kept)]))

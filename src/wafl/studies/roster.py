@@ -88,9 +88,7 @@ class Remembered:
         return torch.device("cpu")
 
     def shape_of_clients(self) -> Shape:
-        raise FolderError(
-            "the clients of this study are on nodes: only a server that reaches them knows how they differ"
-        )
+        raise FolderError("the clients of this study are on nodes: only their server knows how they differ")
 
     def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:
         """Do nothing: nodes check what fits their examples."""

@@ -100,9 +100,7 @@ class Study:
             raise DivergedError(f"every run diverged; {reasons[0]}")
         return results
 
-    def _train(
-        self, entry: Entry, results: dict[str, Any], lines: Sequence[str], told: Sequence[Callback]
-    ) -> list[str]:
+    def _train(self, entry: Entry, results: dict[str, Any], lines: list[str], told: Sequence[Callback]) -> list[str]:
         """Train and test one method, and keep what it gave; returns its lines of the metrics, which follow ``lines``.
 
         Without a checkpoint, saved runs are only tested: a repair found them, and could not test them.
@@ -135,7 +133,7 @@ class Study:
         return [describe(spec.schedule) for spec in entry.specs(self.plan.experiment.seeds)]
 
     def _trained(
-        self, entry: Entry, checkpoint: Checkpoint, lines: Sequence[str], told: Sequence[Callback]
+        self, entry: Entry, checkpoint: Checkpoint, lines: list[str], told: Sequence[Callback]
     ) -> Sequence[Run]:
         experiment, points = self.plan.experiment, self.points(entry)
         metrics, ended = MetricsFile(self.folder.metrics, entry.name, points, lines), _Ended()

@@ -104,9 +104,7 @@ class TunedExperiment:
         try:
             content = unsealed(self.trials_file.read_bytes())
         except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{self.trials_file} cannot be read: {error}. Remove it to try everything again"
-            ) from error
+            raise ConfigError(f"{self.trials_file} cannot be read: {error}. Remove it to try all again") from error
         if content["experiment"] != self._digest():
             raise FileExistsError(
                 f"{self.trials_file} has trials of another experiment, or of this one before it was changed: "

@@ -1,7 +1,5 @@
 """``wafl bench``: speed against others on this machine."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from pathlib import Path
@@ -60,11 +58,9 @@ def bench(
         size, found = Size(clients, examples, cohort, rounds), list[dict[str, Any]]()
         console = make_console()
         for kind in kinds:
-            contestants = [*at_home(kind), *(peer for peer in others if kind in peer.kinds)]
+            rivals = [*at_home(kind), *(peer for peer in others if kind in peer.kinds)]
             with console.status(kind) as status:
-                contest = hold(
-                    kind, size, contestants, repeats=repeats, threads=threads, clock=clock, show=status.update
-                )
+                contest = hold(kind, size, rivals, repeats=repeats, threads=threads, clock=clock, show=status.update)
             console.print(_table(contest))
             found.append(contest)
         output.mkdir(parents=True, exist_ok=True)

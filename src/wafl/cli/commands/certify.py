@@ -1,7 +1,5 @@
 """``wafl certify``: a certificate of a saved run, as a file that anyone can check."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -19,9 +17,7 @@ def certify(
     output: Annotated[
         Path, Option("--output", "-o", help="The file to write; the page in words is next to it, as .md.")
     ] = Path("certificate.json"),
-    radii: Annotated[
-        str, Option(help="Radii of the ball, with commas, in the unit of the data.")
-    ] = "0,0.1,0.25,0.5,1,2",
+    radii: Annotated[str, Option(help="Radii, with commas, in the unit of the data.")] = "0,0.1,0.25,0.5,1,2",
     norm: GroundNorm = "2",
     power: Annotated[int, Option(min=1, max=2, help="The order of the ball, 1 or 2.")] = 2,
     metric: Metric = "loss",

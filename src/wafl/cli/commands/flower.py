@@ -1,7 +1,5 @@
 """``wafl flower``: an experiment as a Flower app, and what a deployment needs: certificates, files, nodes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -127,15 +125,9 @@ def _renewed(folder: Path, hosts: list[str] | None, nodes: list[str], days: int)
 @flower_app.command()
 def deploy(
     folder: Annotated[Path, Argument(metavar="DIR", help="Where the files go, new or empty.")],
-    certificates: Annotated[
-        Path, Argument(metavar="CERTIFICATES", help="The folder that `wafl flower certificates` made.")
-    ],
-    node: Annotated[
-        list[str] | None, Option(help="A SuperNode; repeat for several. Default: all that have a key.")
-    ] = None,
-    host: Annotated[
-        str | None, Option(help="By which nodes reach the server. Default: the certificate's first name.")
-    ] = None,
+    certificates: Annotated[Path, Argument(metavar="CERTIFICATES", help="What `wafl flower certificates` made.")],
+    node: Annotated[list[str] | None, Option(help="A SuperNode; repeat for several. Default: all with a key.")] = None,
+    host: Annotated[str | None, Option(help="By which nodes reach it. Default: the certificate's first name.")] = None,
     port: Annotated[int, Option(help="Where nodes reach the server.")] = 8000,
     listen: Annotated[
         str, Option(metavar="ADDRESS", help="The server's own address that nodes come to, such as 192.0.2.7.")
@@ -168,9 +160,7 @@ def deploy(
 
 
 @flower_app.command()
-def digest(
-    folder: Annotated[Path, Argument(metavar="APP", help="The folder of an app, as for flwr run.")],
-) -> None:
+def digest(folder: Annotated[Path, Argument(metavar="APP", help="The folder of an app, as for flwr run.")]) -> None:
     """Print the digest of an app, by which the operator of a node allows it."""
     with one_line_errors():
         from wafl.flower.ops.guard import app_digest
@@ -199,9 +189,7 @@ def node(
 
 
 @flower_app.command()
-def status(
-    study: Annotated[Path, Argument(metavar="STUDY", help="The folder of a study on Flower, on the server.")],
-) -> None:
+def status(study: Annotated[Path, Argument(metavar="STUDY", help="The folder of a study on Flower.")]) -> None:
     """Show the nodes of a study: when each was last seen, the round, what was sent and received, who was left out.
 
     The server writes all of it to nodes.json in the study's folder while it works.

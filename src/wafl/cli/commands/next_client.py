@@ -1,7 +1,5 @@
 """``wafl next-client``: what a client that nobody has seen may expect of a saved run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +16,7 @@ def next_client(
             metavar="STUDY|RUN", help="A run of an experiment with data.unseen, or a study that has a single one."
         ),
     ],
-    radius: Annotated[
-        float, Option(min=0.0, help="How far each client's data may move, in the unit of the data.")
-    ] = 0.0,
+    radius: Annotated[float, Option(min=0.0, help="How far each client's data may move, in their unit.")] = 0.0,
     population_radius: Annotated[
         float, Option(min=0.0, help="How far the population of clients may move; then only the mean is about it.")
     ] = 0.0,

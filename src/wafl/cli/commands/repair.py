@@ -1,7 +1,5 @@
 """``wafl repair``: make a damaged study whole again."""
 
-from __future__ import annotations
-
 from wafl.cli.shared import OneStudy, Trust, check_study, reading
 
 WHY = (

@@ -1,7 +1,5 @@
 """``wafl resume``: continue a study that was interrupted."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from typer import Option

@@ -1,7 +1,5 @@
 """``wafl serve``: studies as live pages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """What ``wafl flower status`` shows: the nodes of a study, and who was left out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any

@@ -27,9 +27,7 @@ def theory(
     params_radius: Annotated[
         float | None, Option(help="Bounds: C in ||theta|| <= C. Default: the norm of the parameters.")
     ] = None,
-    data_bounds: Annotated[
-        str | None, Option(help="Bounds: the box of all inputs, LOW,HIGH. Default: that of the data.")
-    ] = None,
+    data_bounds: Annotated[str | None, Option(help="Bounds: the box of inputs, LOW,HIGH. Default: the data's.")] = None,
     label_cost: Annotated[
         float | None,
         Option(help="The price kappa of changing a label. Default: for bounds that of the run, for certificates inf."),
@@ -41,9 +39,7 @@ def theory(
     target_distance: Annotated[
         float | None, Option(help="Bounds: W_2 from the mixture to a target, as wafl weights measures it.")
     ] = None,
-    target_examples: Annotated[
-        int | None, Option(help="Bounds: how many examples of the target that was measured with.")
-    ] = None,
+    target_examples: Annotated[int | None, Option(help="Bounds: how many of the target's examples that is by.")] = None,
     data_dir: DataDir = None,
     output: Annotated[Path | None, Option(help="Folder for the figure. Default: that of the study or run.")] = None,
     trust: Trust = False,

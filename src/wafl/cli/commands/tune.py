@@ -71,9 +71,7 @@ def _search(tuned: TunedExperiment) -> Tuning:
             tuning = tuned.run([bars])
         except (KeyboardInterrupt, Stopped) as stop:
             display.stop()
-            kept = (
-                f"The methods that were done are in {tuned.trials_file}, and the same command goes on with the others."
-            )
+            kept = f"What was done is in {tuned.trials_file}, and the same command goes on with the others."
             tell(f"\nStopped. {kept if tuned.trials_file.exists() else 'No method was done yet.'}")
             raise typer.Exit(exit_status(stop)) from None
     for message in dict.fromkeys(str(warning.message) for warning in caught):

@@ -21,12 +21,8 @@ UNSIGNED = (
 
 
 def verify(
-    certificate: Annotated[
-        Path, Argument(metavar="CERTIFICATE", help="The file that wafl certify or next-client wrote.")
-    ],
-    model: Annotated[
-        Path | None, Option(metavar="RUN", help="The run that it is about, such as runs/digits/wafl.")
-    ] = None,
+    certificate: Annotated[Path, Argument(metavar="CERTIFICATE", help="What wafl certify or next-client wrote.")],
+    model: Annotated[Path | None, Option(metavar="RUN", help="The run it is about, such as runs/digits/wafl.")] = None,
     data: Annotated[
         Path | None,
         Option(
@@ -69,10 +65,7 @@ def check_certificate(file: Path) -> None:
 
 
 def read_data(place: Path, run: Run | None, data_dir: Path | None, *, held: bool = False) -> Federation:
-    """The clients of a study or run, made again, or of a folder of files, whose bytes the run prepares.
-
-    Of a study or run, ``held`` asks for the clients that were held out of training.
-    """
+    """The clients of a study or run (``held``: those that never trained), or of files, whose bytes the run prepares."""
     from dataclasses import replace
 
     import torch

@@ -28,9 +28,7 @@ def weights(
         float | None, Option(help="The price kappa of another label, as in the ball. Default: inputs alone.")
     ] = None,
     size: Annotated[int, Option(min=1, help="The width and height that all images are resized to.")] = 28,
-    preprocess: Annotated[
-        str, Option(help="The scale that distances are measured in: unit, symmetric or zscore.")
-    ] = "unit",
+    preprocess: Annotated[str, Option(help="The scale of distances: unit, symmetric or zscore.")] = "unit",
     data_dir: DataDir = None,
     output: Annotated[Path, Option(help="The picture to write.")] = Path("weights.png"),
 ) -> None:

@@ -3,8 +3,6 @@
 The run config says which (``task``: train, certify or mixture) and holds the experiment; see docs/flower.md.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Mapping
@@ -153,10 +151,7 @@ class _Narrator(Callback):
 
 
 def _same(begun: Experiment, given: Experiment, folder: Path) -> Experiment:
-    """The study's experiment, with the run config's settings for nodes.
-
-    Nodes train by the run config, so one of another experiment is refused.
-    """
+    """The study's experiment, with the run config's settings for nodes; that of another experiment is refused."""
     one, other = (
         {
             **each.model_dump(exclude=FREE),

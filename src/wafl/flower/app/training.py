@@ -80,9 +80,7 @@ def train(
     rate = _rate(lr, config, context) if optimizer is None else 0.0
     fault = array_fault(arrays, ArrayRecord(model.state_dict()))
     if fault is not None:
-        raise ValueError(
-            f"the message does not fit {type(model).__name__}: {fault}; start the ServerApp from this model"
-        )
+        raise ValueError(f"the message does not fit {type(model).__name__}: {fault}; start the server from this model")
     model.load_state_dict(arrays.to_torch_state_dict())
 
     home = next((value.device for value in model.parameters()), "cpu")
@@ -219,9 +217,7 @@ def _only(records: Mapping[str, Record], kind: str) -> Record:
 
 def _objective(config: ConfigRecord) -> tuple[Wasserstein, float]:
     """The objective and the current gamma, which changes from round to round if it is found for a radius."""
-    own: dict[str, Any] = {
-        name.removeprefix(PREFIX): value for name, value in config.items() if name.startswith(PREFIX)
-    }
+    own: dict[str, Any] = {key.removeprefix(PREFIX): value for key, value in config.items() if key.startswith(PREFIX)}
     if "gamma" not in own:
         raise ValueError(f"the message's config has no {PREFIX}gamma: the server must use wafl.flower.WAFL")
     own["bounds"] = (own.pop("low"), own.pop("high")) if "low" in own else None
@@ -238,9 +234,7 @@ def _rate(lr: float | None, config: ConfigRecord, context: Context) -> float:
     given = [lr, *(source.get(name) for source in (config, context.run_config) for name in _RATES)]
     rate = next((value for value in given if value is not None), None)
     if rate is None:
-        raise ValueError(
-            "no learning rate: give train(..., lr=0.1), or lr in the strategy's train_config or in the run config"
-        )
+        raise ValueError("no learning rate: give train(..., lr=0.1), or lr in the train_config or the run config")
     if not isinstance(rate, int | float):
         raise ValueError(f"lr={rate!r} must be a number")
     check_positive("lr", rate)

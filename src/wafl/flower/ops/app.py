@@ -1,7 +1,5 @@
 """An experiment as a Flower app: a folder that ``flwr run`` starts."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The files of a deployment whose nodes reach what nodes need, and nothing else: one folder per machine."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

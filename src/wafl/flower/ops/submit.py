@@ -1,7 +1,5 @@
 """A Flower run from its start to its end, with a status that scripts can trust: Flower's own command always gives 0."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What our apps write to Flower's log: text from other machines is shown on one line, and never obeyed."""
 
-from __future__ import annotations
-
 from logging import getLogger
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What travels between a server and its nodes: plain values and arrays, no code; all of it is checked on arrival."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Mapping, Sequence

@@ -196,9 +196,7 @@ def _tuned(part: Part, name: str, work: Path) -> tuple[Experiment, dict[str, Any
 def _refuse_code(found: Experiment, part: Part, where: Path) -> None:
     """An error if what lies in the working folder names code that the experiment itself does not name."""
     for name in set(imports(found)) - set(imports(part.experiment)):
-        raise ConfigError(
-            f"{where} names code, {name}, which {part.name} does not: remove it, or choose another --work folder"
-        )
+        raise ConfigError(f"{where} names code, {name}, which {part.name} does not: remove it, or give another --work")
 
 
 def _untuned(part: Part, name: str, reason: str) -> list[dict[str, Any]]:

@@ -1,7 +1,5 @@
 """The figures of a finished study, from its results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path

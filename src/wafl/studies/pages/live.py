@@ -1,7 +1,5 @@
 """Studies as pages while they run: a small server that reads folders and writes nothing."""
 
-from __future__ import annotations
-
 import hmac
 import ipaddress
 import secrets

@@ -1,7 +1,5 @@
 """What models do on their clients' data, for a page: client by client, radius by radius, and what the ball moves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

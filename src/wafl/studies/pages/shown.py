@@ -1,7 +1,5 @@
 """A study as a page shows it, from its folder alone: no code of the study runs, and no data are needed."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +17,7 @@ from wafl.report.charts import Curve
 from wafl.report.sections import Tested
 from wafl.studies.attendance import privacies
 from wafl.studies.folder import StudyFolder, refuse_links
-from wafl.studies.pace import point_of
+from wafl.studies.pace import Lines, point_of
 from wafl.studies.pages import progress
 from wafl.studies.pages.progress import labels_of, progress_of, read_lines, titles_of
 from wafl.studies.roster import known_roster
@@ -164,9 +162,7 @@ def _method_of(label: str, row: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) else label
 
 
-def _by_round(
-    lines: Sequence[Mapping[str, Any]], titles: Mapping[str, str]
-) -> tuple[dict[str, list[Curve]], dict[str, str]]:
+def _by_round(lines: Lines, titles: Mapping[str, str]) -> tuple[dict[str, list[Curve]], dict[str, str]]:
     """Means over the seeds, by quantity and run; and the method of each run."""
     values: dict[str, dict[str, dict[int, list[float]]]] = {}
     methods: dict[str, str] = {}
@@ -179,16 +175,14 @@ def _by_round(
                 points = values.setdefault(quantity, {}).setdefault(label, {})
                 points.setdefault(row["round"] + 1, []).append(100.0 * value if "%" in quantity else value)
     curves = {
-        quantity: [
-            Curve(label, sorted(points), [fmean(points[x]) for x in sorted(points)]) for label, points in runs.items()
-        ]
+        quantity: [Curve(label, sorted(at), [fmean(at[x]) for x in sorted(at)]) for label, at in runs.items()]
         for quantity, runs in ((name, values[name]) for name in QUANTITIES.values() if name in values)
         if quantity != "gamma" or any(len({fmean(each) for each in points.values()}) > 1 for points in runs.values())
     }
     return curves, methods
 
 
-def _radius_and_gamma(lines: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> Section | None:
+def _radius_and_gamma(lines: Lines, titles: Mapping[str, str]) -> Section | None:
     """The section of where the training of each run ended: its gamma, and how far it moved examples."""
     last: dict[str, dict[str, tuple[float, float]]] = {}
     for row in lines:
@@ -210,16 +204,13 @@ def radius_against_gamma(curves: Sequence[Curve], what: str) -> Section:
 
 
 def _unseen(results: Mapping[str, Any]) -> Section | None:
-    rows = {
-        label: row["generalization"] for label, row in results.get("methods", {}).items() if "generalization" in row
-    }
+    tested = results.get("methods", {}).items()
+    rows = {label: row["generalization"] for label, row in tested if "generalization" in row}
     methods = {label: _method_of(label, results["methods"][label]) for label in rows}
     return sections.unseen(rows, methods, results["measure"]) if rows else None
 
 
-def _participation(
-    lines: Sequence[Mapping[str, Any]], name: Callable[[int], str], results: Mapping[str, Any]
-) -> Section | None:
+def _participation(lines: Lines, name: Callable[[int], str], results: Mapping[str, Any]) -> Section | None:
     asked, counted, reasons = Counter[int](), Counter[int](), dict[int, Counter[str]]()
     for row in lines:
         asks: Any = row["cohort"] if isinstance(row.get("cohort"), list) else []

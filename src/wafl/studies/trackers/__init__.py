@@ -1,7 +1,4 @@
-"""Where metrics go in addition to ``metrics.jsonl``: TensorBoard, MLflow, Weights & Biases, each an extra.
-
-One file each; ``base.py`` is what they share.
-"""
+"""Where metrics go besides ``metrics.jsonl``: TensorBoard, MLflow, Weights & Biases, one file and one extra each."""
 
 from __future__ import annotations
 

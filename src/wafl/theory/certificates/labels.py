@@ -11,8 +11,6 @@ which is as tight as the report. Targets move by ``kappa ||y' - y||^2``: with th
     sup over (x', y') of loss - gamma cost = sup over x' of c loss - gamma ||x' - x||^2 = c phi_(gamma / c)(x, y).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -80,10 +78,7 @@ class LabelsMove(Objective):
 
 
 def with_labels(means: Callable[[Objective | None, Settings], Means], price: float) -> AskMeans:
-    """A way to ask clients whose labels may change at this price; an infinite one keeps them.
-
-    Labels stay in what is asked without a gamma, and errors count their own labels.
-    """
+    """A way to ask clients about a gamma whose labels may change at this price; not errors, which count their own."""
     if math.isinf(price):
         return means
 

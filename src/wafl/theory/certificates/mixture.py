@@ -1,10 +1,8 @@
 """The center of the ball as the theory sees it: a model on the clients' mixed examples, in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -61,7 +59,7 @@ class Mixture:
         part: Literal["train", "test"] = "train",
         client_weights: ClientWeights | None = None,
         loss: Loss | None = None,
-    ) -> Mixture:
+    ) -> Self:
         """``client_weights=None`` means the run's final weights, or by examples for a plain model."""
         if part not in ("train", "test"):
             raise ValueError(f"part={part!r} must be 'train' or 'test'")
@@ -74,9 +72,7 @@ class Mixture:
         else:
             weights = model.client_weights.double()
             if len(weights) != len(sizes):
-                raise ValueError(
-                    f"the run has {len(weights)} clients, this federation {len(sizes)}: give the run's own"
-                )
+                raise ValueError(f"the run has {len(weights)} clients, this federation {len(sizes)}: give its own")
         task, params = task_of(model, loss)
         mixture = cls(task, params, examples, weights / weights.sum())
         population = mixture._population(slice(0, 1))

@@ -1,7 +1,5 @@
 """What is proven of a network at each radius: by the curvature, along the margins, or the better of both."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """What a network makes of the same examples, computed once for all the gammas that a search asks about."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace

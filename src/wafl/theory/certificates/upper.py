@@ -1,7 +1,5 @@
 """What clients report for a certificate: phi_gamma from above or from below, and the cost of the moves behind it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -154,9 +152,7 @@ class UpperBound(Objective):
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
         state = state or ObjectiveState()
-        gamma, curvature = (
-            lane_scalar(state, name, value, problem.params)[:, None] for name, value in self.scalars().items()
-        )
+        gamma, curvature = (lane_scalar(state, *each, problem.params)[:, None] for each in self.scalars().items())
         if self.norm == 2:
             ascent = Wasserstein(steps=self.steps, tolerance=self.tolerance, bounds=None)
             move = ascent(problem, x, y, state)
@@ -171,10 +167,7 @@ class UpperBound(Objective):
 
 @dataclass(frozen=True)
 class Moved(Objective):
-    """The loss of examples that all move by ``distance`` along their steepest slope, or stay if that is no better.
-
-    It is what a bound is held against, so it must not be clever.
-    """
+    """The loss of examples that move by ``distance`` along their slope, if that is better: a plain test of bounds."""
 
     norm: float = 2
     steps: int = 2
