@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from wafl.base.describe import visible
 from wafl.base.errors import DivergedError, FolderError, TooFewRepliesError, UnboundedError
-from wafl.base.visible import visible
 from wafl.cli.terminal import say
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
-from wafl.base.visible import visible
+from wafl.base.describe import visible
 from wafl.data.federation import Federation
 from wafl.evaluation.tables import Name, dense_table, generalization_table, plain_table
 from wafl.promises.audit import Audit

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from wafl.base.visible import visible
+from wafl.base.describe import visible
 
 
 class _Shown(Console):

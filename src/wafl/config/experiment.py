@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
+from wafl.callbacks import EarlyStopping
 from wafl.config.keys import (
     IMPORT,
     Box,
@@ -144,19 +145,6 @@ class Evaluation(Section):
     """While training, test on clean data once per this many rounds; 0 tests only at the end."""
 
 
-class EarlyStopping(Section):
-    """Stop a run whose metric no longer improves."""
-
-    metric: str = "loss"
-    """A number of a round, such as loss, or with evaluation.every also accuracy and test_loss."""
-    patience: Count = 10
-    """How many values without improvement to wait for."""
-    min_delta: NotNegative = 0.0
-    """The least change that counts as improvement."""
-    largest: bool = False
-    """Whether larger is better."""
-
-
 class Between(Section):
     """Numbers from low to high, evenly in the logarithm."""
 
@@ -260,7 +248,7 @@ class Experiment(Section):
     methods: list[AnyMethod] = Field(min_length=1)
     attack: Attack = Attack()
     evaluation: Evaluation = Evaluation()
-    early_stopping: EarlyStopping | None = None
+    early_stopping: Annotated[EarlyStopping, FromTable(EarlyStopping)] | None = None
     tune: Tune | None = None
     faults: Annotated[Faults, FromTable(Faults)] | None = None
     tolerance: Annotated[Tolerance, FromTable(Tolerance)] | None = None

@@ -143,7 +143,8 @@ class Comparison:
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
         """Write a page with the table, figures and each client (needs ``wafl-learn[report]``); returns the file."""
-        from wafl.report import Page, Study, write_page
+        from wafl.report.blocks import Page, Study
+        from wafl.report.page import write_page
 
         facts = {"unit": self.rows[0].score.unit, "runs": str(len({row.run for row in self.rows}))}
         return write_page(Page("WAFL report", [Study("comparison", self.sections(), facts=facts)]), Path(path))

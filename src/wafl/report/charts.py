@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from wafl.base.visible import visible
+from wafl.base.describe import visible
 from wafl.report.plotting import styles
 
 Chart = dict[str, Any]

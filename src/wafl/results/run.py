@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from wafl import models
-from wafl.base.bounds import check_box
+from wafl.base.bounds import check_box, warn_of_inputs
 from wafl.base.files import sealed, unsealed, write_whole
 from wafl.base.json_types import check_types, parsed_table
 from wafl.base.options import documented
-from wafl.base.units import warn_of_inputs
 from wafl.data.bring.intake import Intake
 from wafl.results.card import Promised, Tested, write_card
 from wafl.results.export import FORMATS, Format, export_model
@@ -286,7 +285,8 @@ class Runs(list[Run]):
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
         """Write a page of what the runs themselves know, as :meth:`Run.report` does for one; returns the file."""
-        from wafl.report import Page, Study, write_page
+        from wafl.report.blocks import Page, Study
+        from wafl.report.page import write_page
 
         if not self:
             raise ValueError("there are no runs to report")
@@ -297,7 +297,8 @@ class Runs(list[Run]):
         """What a page shows of the runs: their rounds, weights and settings."""
         import json
 
-        from wafl.report import Section, sections
+        from wafl.report import sections
+        from wafl.report.blocks import Section
         from wafl.report.charts import Curve
 
         labels = [", ".join([run.method, *(f"{name}={value}" for name, value in run.point.items())]) for run in self]

@@ -11,7 +11,7 @@ from typing import Any, Self
 from wafl.base.describe import describe
 from wafl.base.errors import CheckpointError, DivergedError, FolderError, UnboundedError, UnfitCheckpointError
 from wafl.base.files import remove_temporary, write_whole
-from wafl.callbacks import Callback, Callbacks, EarlyStopping, EvaluateEvery, TestedElsewhere, as_callbacks
+from wafl.callbacks import Callback, Callbacks, EvaluateEvery, TestedElsewhere, as_callbacks
 from wafl.config.experiment import Experiment
 from wafl.config.plan import Entry, FindClients, Plan, make_plan
 from wafl.data.federation import Federation
@@ -275,7 +275,7 @@ def own_callbacks(experiment: Experiment, testers: Federation | TestedElsewhere)
     if experiment.evaluation.every:
         found.append(EvaluateEvery(testers, experiment.evaluation.every))
     if experiment.early_stopping is not None:
-        found.append(EarlyStopping(**experiment.early_stopping.model_dump()))
+        found.append(experiment.early_stopping)
     return found
 
 

@@ -43,8 +43,8 @@ def certify(
     """
     from typing import Any, cast
 
+    from wafl.base.describe import visible
     from wafl.base.shown import shown
-    from wafl.base.visible import visible
     from wafl.cli.terminal import say
 
     with reading(trust):

@@ -38,7 +38,7 @@ def export(
     The preprocessing is part of the model: it takes any number of examples as the data set holds them. --format card
     tests and certifies the run and writes a model card for the Hugging Face Hub into a new folder; nothing is uploaded.
     """
-    from wafl.base.visible import visible
+    from wafl.base.describe import visible
 
     with reading(trust):
         if (format is None) == (metrics is None):

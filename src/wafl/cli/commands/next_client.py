@@ -40,7 +40,7 @@ def next_client(
     """
     from typing import Any
 
-    from wafl.base.visible import visible
+    from wafl.base.describe import visible
 
     with reading(trust):
         if sign is not None and output is None:

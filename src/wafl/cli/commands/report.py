@@ -12,7 +12,7 @@ from wafl.cli.shared import DataDir, Trust, load_runs, reading, seen_and_unseen
 from wafl.cli.terminal import say, tell
 
 if TYPE_CHECKING:
-    from wafl.report import Study
+    from wafl.report.blocks import Study
 
 
 def report(
@@ -36,7 +36,8 @@ def report(
         for path in studies:
             if not all((path / file).is_file() for file in ("config.toml", "about.json")):
                 raise ValueError(f"{path} is not a study: give a folder that wafl run made, such as runs/digits")
-        from wafl.report import Page, write_page
+        from wafl.report.blocks import Page
+        from wafl.report.page import write_page
         from wafl.studies.pages.shown import together
 
         shown = [_study(path, quick, data_dir) for path in studies]

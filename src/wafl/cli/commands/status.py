@@ -9,8 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from wafl.base.describe import some
-from wafl.base.visible import visible
+from wafl.base.describe import some, visible
 
 UNITS = ("B", "KB", "MB", "GB", "TB")
 

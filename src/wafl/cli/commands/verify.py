@@ -38,7 +38,7 @@ def verify(
 
     The exit status is 1 if a line is wrong, and 2 if the file cannot be read or was not signed with the key.
     """
-    from wafl.base.visible import visible
+    from wafl.base.describe import visible
     from wafl.cli.terminal import make_console, say
 
     with reading(trust):

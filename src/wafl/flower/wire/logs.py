@@ -3,7 +3,7 @@
 from logging import getLogger
 from typing import Any
 
-from wafl.base.visible import visible
+from wafl.base.describe import visible
 
 _flower = getLogger("flwr")  # what Flower shows of a Flower run
 

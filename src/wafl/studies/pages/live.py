@@ -15,8 +15,8 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from wafl.base.extras import require
 from wafl.base.files import is_temporary
-from wafl.report import Page, as_html
-from wafl.report.page import plotly_script
+from wafl.report.blocks import Page
+from wafl.report.page import as_html, plotly_script
 from wafl.studies.folder import StudyFolder
 from wafl.studies.pages.shown import list_of, show_study, summary_of
 

@@ -18,8 +18,8 @@ from wafl.evaluation.evaluate import present_clients
 from wafl.evaluation.score import percent_or_loss
 from wafl.objectives import Wasserstein
 from wafl.objectives.surrogate import move_one_lane
-from wafl.report import Figure, Pictures, Section, Stop, Walk, Walks, charts, pictures, sections
-from wafl.report.blocks import Block, Reading
+from wafl.report import charts, pictures, sections
+from wafl.report.blocks import Block, Figure, Pictures, Reading, Section, Stop, Walk, Walks
 from wafl.report.charts import Curve
 from wafl.results.run import Run
 from wafl.studies.pages.shown import radius_against_gamma

@@ -11,8 +11,8 @@ from wafl.base.describe import some
 from wafl.base.errors import FolderError
 from wafl.base.json_types import check_types, parsed_table
 from wafl.config.experiment import Experiment
-from wafl.report import Figure, Note, Section, Study, Table, charts, sections
-from wafl.report.blocks import Block, Cell
+from wafl.report import charts, sections
+from wafl.report.blocks import Block, Cell, Figure, Note, Section, Study, Table
 from wafl.report.charts import Curve
 from wafl.report.sections import Tested
 from wafl.studies.attendance import privacies
