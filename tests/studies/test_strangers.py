@@ -23,7 +23,7 @@ from wafl.cli.terminal import make_console
 from wafl.config.demo import demo_experiment
 from wafl.report.blocks import Page
 from wafl.report.page import as_html
-from wafl.results.run import SAVED
+from wafl.results.saved import SAVED
 from wafl.studies.folder import StudyFolder, check_results
 from wafl.studies.pages.progress import read_lines
 from wafl.studies.pages.shown import show_study, summary_of

@@ -47,7 +47,7 @@ class Bars(Callback):
         self._mode = mode
         pending = study.pending()
         self._runs = {entry.name: len(entry.specs(study.plan.experiment.seeds)) for entry in pending}
-        self._totals = {entry.name: study.plan.num_rounds(entry) // self._runs[entry.name] for entry in pending}
+        self._totals = {entry.name: entry.schedule["rounds"] for entry in pending}
         self._bars = {
             entry.name: self.display.add_task(entry.title, total=None, start=False, numbers="") for entry in pending
         }

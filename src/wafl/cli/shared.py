@@ -195,7 +195,7 @@ def _sound_run(folder: Path) -> Run:
 
 def _load_run(path: Path, plan: Callable[[], Plan | None]) -> Run:
     """A saved run; the plan of its study is made only if the model is your own."""
-    from wafl.results.run import has_own_model, load_run
+    from wafl.results.saved import has_own_model, load_run
 
     made = plan() if has_own_model(path) else None
     try:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
+from wafl.base.extras import require
 from wafl.callbacks import EarlyStopping
 from wafl.config.keys import (
     IMPORT,
@@ -219,6 +220,12 @@ class Trackers(Section):
     """Log to Weights & Biases."""
     project: str = "wafl"
     """What MLflow calls the experiment and wandb the project."""
+
+    def check(self) -> None:
+        """Refuse trackers whose packages are not installed, before anything is written."""
+        for name in ("tensorboard", "mlflow", "wandb"):
+            if getattr(self, name):
+                require(name, extra=name, what=f"trackers.{name} = true")
 
 
 RESERVED = {

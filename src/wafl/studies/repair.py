@@ -12,7 +12,8 @@ from wafl.base.errors import CheckpointError, CheckpointWarning, FolderError, Un
 from wafl.base.files import write_whole
 from wafl.config.plan import Entry
 from wafl.results.progress import Progress
-from wafl.results.run import Run, load_run
+from wafl.results.run import Run
+from wafl.results.saved import load_run
 from wafl.studies.metrics import MetricsFile, joined
 from wafl.studies.study import Study
 

@@ -19,7 +19,8 @@ from wafl.engine.fit import train
 from wafl.engine.keeping.checkpoint import Checkpoint
 from wafl.evaluation.score import ClientScore, Score, generalization, percent_or_loss, spread
 from wafl.results.history import History
-from wafl.results.run import Run, load_run, saved_history
+from wafl.results.run import Run
+from wafl.results.saved import load_run, saved_history
 from wafl.studies.attendance import left_out
 from wafl.studies.folder import StudyFolder
 from wafl.studies.metrics import MetricsFile, joined

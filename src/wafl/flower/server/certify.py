@@ -28,7 +28,7 @@ from wafl.flower.server.name_owners import capped
 from wafl.flower.wire.logs import log
 from wafl.flower.wire.run_config import from_run_config
 from wafl.objectives import Objective
-from wafl.results.run import has_own_model, load_run
+from wafl.results.saved import has_own_model, load_run
 from wafl.studies.roster import read_roster
 from wafl.tasks.task import Task
 from wafl.theory.certificates.certificate import UNKNOWN, Question

@@ -53,7 +53,7 @@ def _figures(study: Study, results: Mapping[str, Any]) -> dict[str, Draw]:
     found: dict[str, Draw] = {f"{measure}.png": partial(measure_against_attacked, lines, unit, attack, methods=methods)}
     for parameter, panels in _swept(study, rows).items():
         found[f"{measure}-{parameter}.png"] = partial(measure_against_parameter, panels, parameter, unit)
-    if study.plan.holds_out:
+    if study.plan.unseen is not None or study.plan.clients.roster.unseen:
         found["unseen.png"] = partial(generalization, {**results, "methods": rows})
     return found
 

@@ -7,7 +7,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wafl.config.plan import check_trackers
 from wafl.studies.trackers.base import Log, Tracker
 from wafl.studies.trackers.mlflow import MLflowTracker
 from wafl.studies.trackers.tensorboard import TensorBoardTracker
@@ -26,7 +25,6 @@ def make_trackers(trackers: Trackers, folder: Path, method: str) -> list[Tracker
     ``$MLFLOW_TRACKING_URI`` names a place, wandb's to ``folder/wandb``. A resumed study continues the runs that it
     had there.
     """
-    check_trackers(trackers)
     found: list[Tracker] = []
     about = folder / "about.json"  # by which a study that was removed and begun again in the same folder is another
     content = about.read_bytes() if about.is_file() else b""
