@@ -42,7 +42,7 @@ def colors(names: Sequence[str], methods: Sequence[str] | None = None) -> dict[s
     """The color of each name: that of its method, in every figure of the house."""
     unique = list(dict.fromkeys(names))
     families = None if methods is None else [dict(zip(names, methods, strict=True))[name] for name in unique]
-    return {name: _hex(style.color) for name, style in zip(unique, styles(unique, families), strict=True)}
+    return {name: _hex(style["color"]) for name, style in zip(unique, styles(unique, families), strict=True)}
 
 
 def lines(
