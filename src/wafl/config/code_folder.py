@@ -21,10 +21,7 @@ CACHE = "__pycache__"
 
 
 class CodeFolder(ExecutionLoader, MetaPathFinder):
-    """The modules in a folder and in its packages, as imports find them: the bytes that were read, or nothing.
-
-    A folder that holds compiled code, or a package and a module of one name, is refused.
-    """
+    """The modules of a folder as imports find them: the bytes that were read. Compiled code and doubles are refused."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()

@@ -61,11 +61,7 @@ def imported(key: str, name: str) -> Callable[..., Any]:
 
 @contextmanager
 def own_code(folder: Path | None, names: Sequence[str], *, trust: bool) -> Generator[None, None, None]:
-    """A block in which imports find the modules of a folder, after all others: none stands in for a library.
-
-    ``names`` are every ``module:function`` that will be imported. ``trust`` says whether they may run if this code has
-    never run here; what may run is remembered, and runs from the bytes that were compared.
-    """
+    """A block in which imports find a folder's modules, after all others, from the bytes that ``trust`` let pass."""
     code = CodeFolder(folder) if names and folder is not None else None
     if names:
         check_code(code, names, trust=trust)

@@ -73,10 +73,7 @@ class Score:
 
     @property
     def out_of_sample_gap(self) -> float | None:
-        """How much worse clients that train do on their test examples than on their training examples.
-
-        The gap is a difference of accuracies (for a regression, of losses); positive means worse.
-        """
+        """How much worse clients that train do on test than on training examples, in accuracy (or loss)."""
         return None if self.train is None else self._behind(self.train)
 
     @property

@@ -55,10 +55,7 @@ def lines(
     marks: bool = False,
     zero: bool = False,
 ) -> Chart:
-    """A chart of lines with bars for their intervals; ``x`` and ``y`` are the titles of the axes.
-
-    The horizontal axis may be logarithmic (``log``), points may be marked (``marks``), and ``zero`` draws a line at 0.
-    """
+    """A chart of lines with bars for intervals; ``log`` is of the horizontal axis, and ``zero`` draws a line at 0."""
     owners = [curve.of or curve.name for curve in curves]
     palette, order = palette or colors(owners), list(dict.fromkeys(owners))
     data: list[Any] = []

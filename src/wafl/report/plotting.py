@@ -169,10 +169,7 @@ def generalization(results: Mapping[str, Any], path: Path) -> Any:
 
 @dataclass(frozen=True)
 class Curve:
-    """One run's certified worst-case loss by radius, in ascending order, and the loss that an ascent reaches there.
-
-    ``reached`` is None if that was not measured; ``proven`` says whether ``certified`` is a bound or an estimate.
-    """
+    """One run's certified worst-case loss by radius, proven or an estimate, and what an ascent reaches, if measured."""
 
     radii: Sequence[float]
     certified: Sequence[float]
@@ -217,10 +214,7 @@ def weights_and_distances(
     unit: str,
     path: Path,
 ) -> Path:
-    """Write a figure of how far each source is and which weight each rule gives it; returns its path.
-
-    ``squares`` are squared distances with their ``standard_errors``; the keys of ``weights`` name the rules.
-    """
+    """Write a figure of how far each source is (``squares`` are of W_2) and which weight each rule gives it."""
     figure, (left, right) = _figure(8.0, 1.6 + 0.45 * len(names), 2, sharey=True)
     places = list(range(len(names)))
     lengths = [max(square, 0.0) ** 0.5 for square in squares]

@@ -139,10 +139,7 @@ class Run:
         return replace(self, params=params, module=copy.deepcopy(self.module).to(device), last=last)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a folder from which :func:`wafl.load_run` restores the run; returns the folder.
-
-        It holds ``params.safetensors`` and ``run.json``, and is created if it does not exist.
-        """
+        """Write ``params.safetensors`` and ``run.json`` to a folder, for :func:`wafl.load_run`; returns the folder."""
         from safetensors.torch import save
 
         folder = Path(path)

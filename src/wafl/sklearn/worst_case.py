@@ -185,10 +185,7 @@ class Classification:
         return softmax(leads + added / (2.0 * gamma)), seen
 
     def _jump(self, off: Array, p: Array, seen: Array, gamma: float) -> Array:
-        """Newton's step for ``p = target``, or the plain one where that would lead down.
-
-        ``seen`` is the Gram matrix, or what a unit move adds, whose square bends a target of another norm.
-        """
+        """Newton's step for ``p = target``, or the plain one where that leads down; ``seen`` is by :meth:`_target`."""
         if self._classes == 2:
             jump = off / (1.0 - p.prod(-1) * (2.0 * seen[0, 0] / gamma))[:, None]
         else:

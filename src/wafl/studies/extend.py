@@ -20,11 +20,7 @@ ROUNDS = r"schedule\.rounds|methods\.[^.]+\.rounds"
 
 
 def extend(path: Path, changes: Sequence[str]) -> Study:
-    """A study that was begun, with as many rounds as the changes say; everything is checked before anything is written.
-
-    A change is ``schedule.rounds=400``, or ``methods.afl.rounds=800`` for a method with rounds of its own; no other
-    change keeps what was trained.
-    """
+    """A study with as many rounds as changes such as ``methods.afl.rounds=800`` say; all is checked before a write."""
     folder = StudyFolder.existing(path)
     for change in changes:
         if not re.fullmatch(ROUNDS, change.partition("=")[0].strip()):

@@ -18,10 +18,7 @@ from wafl.studies.folder import StudyFolder, refuse_links
 
 
 class MetricsFile(Callback):
-    """A callback that appends the rounds of one method's runs to a file.
-
-    ``points`` are what is swept, one combination per run; ``before`` are the lines of the methods that come first.
-    """
+    """A callback that appends the rounds of a method's runs, one per point of its sweep, after the lines ``before``."""
 
     def __init__(self, path: Path, name: str, points: Sequence[Mapping[str, Any]], before: Sequence[str] = ()) -> None:
         self._path, self._method, self._points, self._before = path, name, points, list(before)

@@ -45,22 +45,14 @@ class Study:
         *,
         numbered: bool = False,
     ) -> Self:
-        """A new study in a new folder; everything is checked before anything is written.
-
-        ``source`` is the folder of the experiment's file, where its own modules are; ``find_clients`` finds clients
-        that are not in this process; ``numbered`` is that of :meth:`StudyFolder.create`.
-        """
+        """A new study, checked before anything is written; ``source`` has the modules of its file."""
         plan = make_plan(experiment, source, find_clients)
         fingerprint = fingerprint_of(plan)
         return cls(StudyFolder.create(path, plan.experiment, source, fingerprint, numbered=numbered), plan)
 
     @classmethod
     def resume(cls, path: Path, find_clients: FindClients | None = None, *, trust: bool = False) -> Self:
-        """A study that was begun, as its folder describes it; refused if its data, model or code have changed.
-
-        ``find_clients`` finds clients that are not in this process. With ``trust``, code that the study names may run
-        although it never ran here.
-        """
+        """A study as its folder describes it, if its data, model and code are the same; ``trust`` lets its code run."""
         folder = StudyFolder.existing(path)
         source = folder.read_about().get("source")
         place = None if source is None else Path(source)
@@ -102,10 +94,7 @@ class Study:
         return results
 
     def _train(self, entry: Entry, results: dict[str, Any], lines: list[str], told: Sequence[Callback]) -> list[str]:
-        """Train and test one method, and keep what it gave; returns its lines of the metrics, which follow ``lines``.
-
-        Without a checkpoint, saved runs are only tested: a repair found them, and could not test them.
-        """
+        """Train and test a method, or only test runs that a repair found; returns its lines, which follow ``lines``."""
         checkpoint = self.checkpoint(entry)
         runs = None if checkpoint.folder.exists() else self._saved_runs(entry)
         if runs is None:

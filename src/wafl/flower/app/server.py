@@ -91,10 +91,7 @@ def train(post: Post, values: Mapping[str, Any]) -> None:
 
 
 def mixture(post: Post, values: Mapping[str, Any]) -> None:
-    """Find the weights of the clients' mixture that is nearest to the examples ``x`` in the file ``target``, exactly.
-
-    The target's examples are shown to every node. The weights go to ``NAME-mixture.json`` in ``output``.
-    """
+    """Write the weights of the clients' mixture nearest to ``x`` in the file ``target``, which every node is shown."""
     experiment, aim = from_run_config(values), _target(values)
     clients = Finder(post, experiment, Path(str(values["target"])).parent)([])
     seed, roster = experiment.seeds[0], clients.roster

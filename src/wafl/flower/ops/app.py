@@ -29,11 +29,7 @@ SERVER, CLIENT = "wafl.flower.app.server:server_app", "wafl.flower.app.client:cl
 def write_app(
     folder: Path, experiment: Experiment, source: Path | None = None, *, with_data: bool = False
 ) -> list[Path]:
-    """Write the app into a new or empty folder and return its files.
-
-    Modules in ``source`` that the experiment names are copied with it; that of its data only ``with_data``, because
-    real nodes have their own.
-    """
+    """Write the app, with the modules it names, into a new or empty folder; its data's only ``with_data``."""
     import tomlkit
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -63,10 +63,7 @@ def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:
 
 
 def _for_everyone(experiment: Experiment) -> Experiment:
-    """The experiment for a server that starts with all nodes or not at all, and trains with the replies of all.
-
-    Processes that share one machine may take minutes to start; a tolerance that the experiment gives is its own.
-    """
+    """The experiment for a server that waits for all nodes, which takes minutes, and by default for all replies."""
     flower = experiment.flower
     changed = {"min_nodes": flower.nodes, "wait": max(flower.wait, START), "at_once": min(flower.at_once, AT_ONCE)}
     tolerance = experiment.tolerance or Tolerance(min_replies=1.0)

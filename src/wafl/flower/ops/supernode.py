@@ -93,10 +93,7 @@ def guarded(guard: Guard) -> NodeStateFactory:
 
 
 def run_node(arguments: Sequence[str], allowed: Sequence[str], *, any_app: bool = False) -> None:
-    """Run ``flower-supernode`` with these arguments in this process, and no apps but those with ``allowed`` digests.
-
-    Without digests, ``--trusted-entities`` among the arguments says whose apps run, or ``any_app`` that all do.
-    """
+    """Run ``flower-supernode`` here, with apps of ``allowed`` digests, of trusted entities, or ``any_app``."""
     guard = Guard.of(allowed)
     if not any_app and not package_version.startswith(KNOWN):
         raise ValueError(f"flwr {package_version} is not known to ask before it runs apps: install 'flwr>=1.41,<1.43'")

@@ -85,11 +85,7 @@ def shape_of(images: Tensor) -> Shape:
 
 
 def ball(clients: str, center: int, radius: float) -> Method:
-    """WAFL around the source at place ``center`` of a domain task, in a ball with the shape of how its images may move.
-
-    ``clients`` is the name of the function that makes the task's clients. A move costs on average what it costs in a
-    round ball of the same radius.
-    """
+    """WAFL around source ``center`` of the task ``clients``, in a ball with the shape of how its images may move."""
     objective = Wasserstein(radius=radius, shape=_shape_of_source(clients, center), bounds=None)
     return Method("WAFL", objective, _one_or_all(clients, center))
 

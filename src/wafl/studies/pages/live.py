@@ -82,10 +82,7 @@ class Pages:
 
 
 class Server(ThreadingHTTPServer):
-    """A server of the pages of a study, or of a folder of studies, that only answers GET; port 0 is any free one.
-
-    Readers must know the token, which is needed unless only this machine can reach the address.
-    """
+    """A server of the pages of studies that only answers GET; readers elsewhere must know the token; port 0 is any."""
 
     daemon_threads = True
 
@@ -135,10 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def _allowed(self, query: str) -> bool:
-        """Whether the reader knows the token; without one, whether the page was asked for by this machine's name.
-
-        A page of a stranger can have its own name lead to this machine, and must not read what is here.
-        """
+        """Whether the reader knows the token or, without one, used this machine's name: strangers' pages use others."""
         token = self.server.token
         if token is None:
             host = self.headers.get("Host", "").rpartition(":")[0].strip("[]")

@@ -49,11 +49,7 @@ def measure(
     told: Told = lambda what: None,
     lost: Told = lambda why: None,
 ) -> list[Section]:
-    """The sections of a page that need models and data; each is left out where it does not apply.
-
-    ``runs`` has one run per row of the table, by its label. ``told`` hears what is being done, and ``lost`` why
-    something is left out, such as a ball around examples that are integers.
-    """
+    """What models do on data, for a page; ``told`` hears what is being done, ``lost`` why a section is left out."""
     methods, few = {label: run.method for label, run in runs.items()}, _thinned(clients, MOST_EXAMPLES)
     parts: dict[str, Callable[[], Section | None]] = {
         "client by client": lambda: _by_client(runs, methods, clients, unseen, attack),

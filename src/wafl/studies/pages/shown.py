@@ -23,23 +23,10 @@ from wafl.studies.pages.progress import labels_of, progress_of, read_lines, titl
 from wafl.studies.roster import known_roster
 
 ORDER = (
-    "Progress",
-    "Methods",
-    "Under attack",
-    "Radius",
-    "Client by client",
-    "Seen and unseen",
-    "What the ball moves",
-    "Round by round",
-    "Radius and gamma",
-    "Client weights",
-    "Data",
-    "Participation",
-    "Nodes",
-    "Privacy",
-    "Left out",
+    "Progress", "Methods", "Under attack", "Radius", "Client by client", "Seen and unseen", "What the ball moves",
+    "Round by round", "Radius and gamma", "Client weights", "Data", "Participation", "Nodes", "Privacy", "Left out",
     "Setup",
-)
+)  # fmt: skip
 """The order of the sections on a page, by title."""
 
 QUANTITIES = {
@@ -63,11 +50,7 @@ def show_study(
     names: Sequence[str] | None = None,
     notes: Sequence[str] = (),
 ) -> Study:
-    """Everything that the folder of a study tells about it; what is missing or damaged is left out.
-
-    ``measured`` are more sections, of what its models do on its data; ``names`` are the clients' names, if they are
-    known; ``notes`` say why something is left out.
-    """
+    """All that a study's folder tells, with sections that were ``measured``; ``notes`` say why others are left out."""
     refuse_links(path)
     folder, missing = StudyFolder(path), list(notes)
 
@@ -299,10 +282,7 @@ def _facts(
 
 
 def leaders_of(results: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """The best methods on clean data, under the strongest attack, and for the worst client; ties are named together.
-
-    Each is the word for the best, the test, the number, and whose it is; the word is empty for a method that is alone.
-    """
+    """The best on clean data, under the strongest attack and for the worst client: a word, test, number, and whose."""
     tested, measure = scores_of(results), results.get("measure", "accuracy")
     most = max((share for row in tested for share in row.attacked), default=None)
     tests: dict[str, Callable[[Tested], Sequence[float]]] = {"on clean data": lambda row: row.clean}

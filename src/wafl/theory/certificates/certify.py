@@ -171,10 +171,7 @@ def certify(
 def beyond(
     chosen: Certificates, training: Asked, test: Asked, domain: Domain, confidence: float, seed: int = 0
 ) -> Certificates:
-    """Certificates for the distributions behind the test examples, at the gammas chosen on the training examples.
-
-    All of them hold together with probability ``confidence``: each radius has an equal part of what is left.
-    """
+    """Certificates at the chosen gammas for the distributions behind the test examples, all with this probability."""
     level = (1.0 - confidence) / len(chosen)
     rows = tuple(_beyond(row, chosen, training, test, domain, level, seed) for row in chosen.rows)
     report, setting = (ErrorSurrogate(chosen.norm), {"gamma": LARGEST}) if chosen.metric == "error" else (None, {})
@@ -204,10 +201,7 @@ def check_confidence(confidence: float, part: str) -> None:
 def _beyond(
     row: Certificate, chosen: Certificates, training: Asked, test: Asked, domain: Domain, level: float, seed: int
 ) -> Certificate:
-    """The certificate of one radius for the distributions behind the test examples, but for probability ``level``.
-
-    By duality or by the slope, whichever is smaller on the training examples, and at the gamma that is best there.
-    """
+    """One radius for the distributions, but for probability ``level``: by what is smallest on the training examples."""
     if chosen.metric == "error":
         gamma = LARGEST if row.radius == 0 else row.gamma
         drawn = Drawn.of_errors(training, test, chosen.norm, gamma, seed)
@@ -239,11 +233,7 @@ def certificates_of(
     room: Callable[[Certificates], Room],
     achieved: Callable[[float], float | None] = lambda radius: None,
 ) -> Certificates:
-    """The certificates of a mixture whose clients answer with two numbers per gamma, wherever they are.
-
-    ``means`` asks the clients; ``room`` says what float64 may have lost. None is handed out that lies below what was
-    reached (:mod:`wafl.theory.certificates.soundness`).
-    """
+    """The certificates of a mixture whose clients answer ``means``, none below what was reached, but for ``room``."""
     found = _found(means, radii, question, achieved)
     if question.metric == "loss" and question.labels_move:
         hold_flipped(found, means, room(found))
@@ -344,10 +334,7 @@ def _tight(
 
 
 def _of_errors(means: AskMeans, radii: Sequence[float], question: Question) -> tuple[float, list[Certificate]]:
-    """The error rate of the examples as they are, and a certificate of the error rate for each radius.
-
-    At every gamma it is exact for linear models. The mean cost jumps, so the search goes on until gamma is known.
-    """
+    """The error rate of the examples at rest and at each radius, exact for linear models at every gamma."""
     report, power = ErrorSurrogate(question.norm, question.power, label_cost=question.label_cost), question.power
 
     def ask(gammas: Sequence[float]) -> list[Surrogate]:

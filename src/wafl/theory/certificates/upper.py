@@ -194,10 +194,7 @@ class Moved(Objective):
 def _slope_and_cost(
     problem: Problem, x: Inputs, y: Tensor, move: Move, gamma: Tensor, modulus: Tensor, norm: float
 ) -> tuple[Tensor, Tensor]:
-    """``||grad f||_*^2`` where an ascent ended, and the squared distance at which the bound itself is largest.
-
-    That is farther by ``grad f / modulus``: the bound is a parabola with that curvature.
-    """
+    """``||grad f||_*^2`` where an ascent ended, and the squared distance, farther, where the bound is largest."""
     moved = move.inputs
     if isinstance(moved, Inputs) and moved.shift is not None and moved.outputs is not None and problem.linear:
         # In class space the move is W^T u and the gradient W^T r with r = dloss - 2 gamma u; ||W^T r||^2 = r^T W W^T r.
