@@ -50,6 +50,8 @@ StudyOrRun = Annotated[
 ]
 OneStudy = Annotated[Path, Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")]
 PublicKey = Annotated[Path | None, Option("--key", help="An Ed25519 public key, whose owner must have signed it.")]
+SingleRun = Annotated[Path, Argument(metavar="STUDY|RUN", help="A run, such as runs/digits/wafl, or a study of one.")]
+SigningKey = Annotated[Path | None, Option(metavar="KEY", help="An Ed25519 private key, no password, to sign it.")]
 GroundNorm = Annotated[str, Option("--norm", help="The ground norm, 1, 2 or inf.")]
 Metric = Annotated[str, Option("--metric", help="What is certified: loss, or error, the error rate.")]
 Trust = Annotated[bool, Option("--trust", help="Run the code that the experiment names, even if it never ran here.")]

@@ -15,6 +15,9 @@ flower_app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
+AllowApp = Annotated[
+    list[str] | None, Option(metavar="DIGEST", help="An app that may run, by `wafl flower digest`; repeat for several.")
+]
 AnyApp = Annotated[bool, Option("--any-app", help="Nodes run whatever the server sends; instead of --allow-app.")]
 
 
@@ -47,9 +50,7 @@ def app(
 @flower_app.command()
 def run(
     app: Annotated[Path, Argument(metavar="DIR", help="The folder of an app, as `wafl flower app` writes it.")],
-    superlink: Annotated[
-        str | None, Argument(help="A connection in Flower's configuration. Default: the default one there.")
-    ] = None,
+    superlink: Annotated[str | None, Argument(help="A connection in Flower's configuration. Default: its own.")] = None,
     config: Annotated[
         list[str] | None,
         Option("--run-config", "-c", metavar="KEY=VALUE", help="Change a value of the run config; repeat."),
@@ -77,9 +78,7 @@ def certificates(
     ] = None,
     node: Annotated[list[str] | None, Option(help="A SuperNode to make a key pair for; repeat for several.")] = None,
     days: Annotated[int, Option(min=1, help="How many days the server's certificate is valid.")] = 365,
-    renew: Annotated[
-        bool, Option("--renew", help="Replace the server's certificate; with --node, the keys of these nodes.")
-    ] = False,
+    renew: Annotated[bool, Option("--renew", help="Replace the server's certificate, or keys of --node.")] = False,
 ) -> None:
     """Make what a closed deployment needs: a certificate for the server, and a key pair per SuperNode.
 
@@ -129,14 +128,9 @@ def deploy(
     node: Annotated[list[str] | None, Option(help="A SuperNode; repeat for several. Default: all with a key.")] = None,
     host: Annotated[str | None, Option(help="By which nodes reach it. Default: the certificate's first name.")] = None,
     port: Annotated[int, Option(help="Where nodes reach the server.")] = 8000,
-    listen: Annotated[
-        str, Option(metavar="ADDRESS", help="The server's own address that nodes come to, such as 192.0.2.7.")
-    ] = "127.0.0.1",
+    listen: Annotated[str, Option(metavar="ADDRESS", help="Where nodes come to, such as 192.0.2.7.")] = "127.0.0.1",
     place: Annotated[str, Option(help="The folder on each machine that its files will be in.")] = "/srv/wafl",
-    allow_app: Annotated[
-        list[str] | None,
-        Option(metavar="DIGEST", help="An app that nodes run, by `wafl flower digest`; repeat for several."),
-    ] = None,
+    allow_app: AllowApp = None,
     any_app: AnyApp = False,
 ) -> None:
     """Write one folder per machine: a proxy that lets nodes do what nodes need, systemd units, and compose files.
@@ -171,10 +165,7 @@ def digest(folder: Annotated[Path, Argument(metavar="APP", help="The folder of a
 @flower_app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def node(
     context: typer.Context,
-    allow_app: Annotated[
-        list[str] | None,
-        Option(metavar="DIGEST", help="An app that may run here, by `wafl flower digest`; repeat for several."),
-    ] = None,
+    allow_app: AllowApp = None,
     any_app: AnyApp = False,
 ) -> None:
     """Run flower-supernode with its own options, and no app but those that are allowed.

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 def tune(
     experiment: Annotated[Path, Argument(help="An experiment file (`wafl config init` writes a starter).")],
     changes: Changes = None,
-    output: Annotated[
-        Path | None, Option(help="The experiment file to write. Default: next to the other, as NAME.tuned.toml.")
-    ] = None,
+    output: Annotated[Path | None, Option(help="The file to write. Default: NAME.tuned.toml beside the other.")] = None,
 ) -> None:
     """Try the same number of settings of every method, and write the experiment with the best.
 
