@@ -50,8 +50,6 @@ StudyOrRun = Annotated[
 ]
 OneStudy = Annotated[Path, Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")]
 PublicKey = Annotated[Path | None, Option("--key", help="An Ed25519 public key, whose owner must have signed it.")]
-SingleRun = Annotated[Path, Argument(metavar="STUDY|RUN", help="A run, such as runs/digits/wafl, or a study of one.")]
-SigningKey = Annotated[Path | None, Option(metavar="KEY", help="An Ed25519 private key, no password, to sign it.")]
 GroundNorm = Annotated[str, Option("--norm", help="The ground norm, 1, 2 or inf.")]
 Metric = Annotated[str, Option("--metric", help="What is certified: loss, or error, the error rate.")]
 Trust = Annotated[bool, Option("--trust", help="Run the code that the experiment names, even if it never ran here.")]
@@ -147,11 +145,6 @@ def by_number(path: Path) -> list[str | float]:
     """The key that sorts names with numbers in them by the numbers: gamma=2 before gamma=10."""
     parts = re.split(r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)", path.name)  # text and numbers in turn
     return [float(part) if place % 2 else part for place, part in enumerate(parts)]
-
-
-def clients_of(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> Federation:
-    """The federation that runs were trained on, made again from its recipe or its experiment."""
-    return seen_and_unseen(runs, folder, data_dir)[0]
 
 
 def seen_and_unseen(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> tuple[Federation, Federation | None]:

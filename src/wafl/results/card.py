@@ -6,13 +6,13 @@ certificate, in numbers and in words, and ``badge.svg``. Nothing is uploaded.
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from wafl.base.files import write_whole
-from wafl.data.bring.intake import Intake
+from wafl.results.export import Trained
 
 
 class Tested(Protocol):
@@ -36,23 +36,8 @@ class Promised(Protocol):
     def save(self, path: str | os.PathLike[str]) -> Path: ...
 
 
-class Described(Protocol):
-    """What is asked of a run."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def settings(self) -> Mapping[str, Any]: ...
-    @property
-    def num_classes(self) -> int | None: ...
-    @property
-    def classes(self) -> Sequence[str] | None: ...
-    @property
-    def intake(self) -> Intake: ...
-
-
 def write_card(
-    run: Described, folder: str | os.PathLike[str], scores: Sequence[Tested], certificate: Promised | None
+    run: Trained, folder: str | os.PathLike[str], scores: Sequence[Tested], certificate: Promised | None
 ) -> Path:
     """Write the card's files into a new or empty folder and return its ``README.md``."""
     home = Path(folder)
@@ -83,7 +68,7 @@ def write_card(
     return home / "README.md"
 
 
-def _task(run: Described) -> tuple[str, str]:
+def _task(run: Trained) -> tuple[str, str]:
     """The hub's name of what the model does, and of how that is measured."""
     if run.num_classes is None:
         return "tabular-regression", "loss"
@@ -96,7 +81,7 @@ def _rows(score: Tested) -> list[tuple[str, str, float]]:
     return [seen] if score.unseen is None else [seen, ("that never trained", score.attack, score.unseen.value)]
 
 
-def _metadata(run: Described, rows: Sequence[tuple[str, str, float]]) -> dict[str, Any]:
+def _metadata(run: Trained, rows: Sequence[tuple[str, str, float]]) -> dict[str, Any]:
     """What the hub reads, as its documentation has it."""
     task, metric = _task(run)
     name = (run.settings.get("data") or {}).get("dataset", "own data")
@@ -116,7 +101,7 @@ def _metadata(run: Described, rows: Sequence[tuple[str, str, float]]) -> dict[st
     return {**about, "metrics": [metric], "model-index": [{"name": run.method, "results": results}]}
 
 
-def _data(run: Described) -> str:
+def _data(run: Trained) -> str:
     recipe = run.settings.get("data")
     if not recipe:
         return "The clients' own data, which the run does not describe."

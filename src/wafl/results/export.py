@@ -27,6 +27,7 @@ from wafl import models
 from wafl.base.describe import describe
 from wafl.base.extras import require
 from wafl.base.files import write_whole
+from wafl.data.bring.intake import Intake
 from wafl.data.preprocessing import Preprocessing
 
 Format = Literal["safetensors", "pt2", "onnx"]
@@ -36,7 +37,7 @@ TOLERANCE = 1e-5
 """How far an exported model's outputs may be from the run's, relative and absolute."""
 
 
-class Exported(Protocol):
+class Trained(Protocol):
     """What is asked of a run."""
 
     @property
@@ -49,6 +50,10 @@ class Exported(Protocol):
     def num_classes(self) -> int | None: ...
     @property
     def settings(self) -> Mapping[str, Any]: ...
+    @property
+    def classes(self) -> Sequence[str] | None: ...
+    @property
+    def intake(self) -> Intake: ...
     def outputs(self, x: Any) -> Tensor: ...
 
 
@@ -69,7 +74,7 @@ class RawModel(nn.Module):
 
 
 def export_model(
-    run: Exported,
+    run: Trained,
     path: str | os.PathLike[str],
     format: Format,
     preprocessing: Preprocessing,
@@ -142,12 +147,12 @@ class _Export:
     """A copy of a run's model with the preprocessing in front, and what it is compared with."""
 
     module: RawModel
-    run: Exported
+    run: Trained
     preprocessing: Preprocessing
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, run: Exported, preprocessing: Preprocessing, shape: tuple[int, ...]) -> Self:
+    def of(cls, run: Trained, preprocessing: Preprocessing, shape: tuple[int, ...]) -> Self:
         for name, value in (("shift", preprocessing.shift), ("scale", preprocessing.scale)):
             if value is not None and not _spreads(tuple(value.shape), shape):
                 raise ValueError(f"input_shape={shape} does not fit the preprocessing's {name}: {tuple(value.shape)}")

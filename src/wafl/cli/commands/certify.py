@@ -4,21 +4,22 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from wafl.cli.shared import (
     DataDir,
     GroundNorm,
     Metric,
-    SigningKey,
-    SingleRun,
     Trust,
-    clients_of,
     only_run,
     parse_norm,
     parse_numbers,
     reading,
+    seen_and_unseen,
 )
+
+SingleRun = Annotated[Path, Argument(metavar="STUDY|RUN", help="A run, such as runs/digits/wafl, or a study of one.")]
+SigningKey = Annotated[Path | None, Option(metavar="KEY", help="An Ed25519 private key, no password, to sign it.")]
 
 
 def certify(
@@ -52,7 +53,7 @@ def certify(
         name, model = only_run(run)
         from wafl.promises.issue import issue
 
-        clients = clients_of({name: model}, run, data_dir)
+        clients, _ = seen_and_unseen({name: model}, run, data_dir)
         say(f"Certifying {name} at {len(wanted)} radii: seconds for a linear model, minutes for a network.")
         with shown(f"certify {name}"):
             promise = issue(model, clients, radii=wanted, confidence=confidence, points=points, **options)

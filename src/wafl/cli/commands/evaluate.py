@@ -29,9 +29,7 @@ def evaluate(
             "(model, x, y) in this folder."
         ),
     ] = "pgd",
-    epsilon: Annotated[
-        str, Option(help="pgd, fgsm, autoattack: sizes in the data's unit, with commas.")
-    ] = "0.1",
+    epsilon: Annotated[str, Option(help="pgd, fgsm, autoattack: sizes in the data's unit, with commas.")] = "0.1",
     step_size: Annotated[float | None, Option(help="pgd: the length of a step. Default: 2.5 epsilon / steps.")] = None,
     steps: Annotated[int, Option(min=1, help="pgd: ascent steps.")] = 40,
     norm: Annotated[str | None, Option(help="The norm of the size: 1, 2 or inf. Default: inf; wasserstein: 2.")] = None,

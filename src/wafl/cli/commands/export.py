@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from typer import Argument, Option
 
-from wafl.cli.shared import DataDir, Trust, clients_of, only_run, reading, seen_and_unseen
+from wafl.cli.shared import DataDir, Trust, only_run, reading, seen_and_unseen
 
 if TYPE_CHECKING:
     from wafl.results.export import Format
@@ -59,7 +59,7 @@ def _export_model(folder: Path, format: Format, output: Path | None, data_dir: P
     refuse_existing(path)
     prepare, shape = run.intake.prepare, run.intake.shape
     if shape is None:  # saved by an earlier version, or trained on Flower
-        clients = clients_of({name: run}, folder, data_dir)
+        clients, _ = seen_and_unseen({name: run}, folder, data_dir)
         prepare, shape = clients.train.prepare, clients.input_shape
     return export_model(run, path, format, prepare, shape)
 

@@ -6,18 +6,8 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from wafl.cli.shared import (
-    DataDir,
-    GroundNorm,
-    Metric,
-    SigningKey,
-    SingleRun,
-    Trust,
-    only_run,
-    parse_norm,
-    reading,
-    seen_and_unseen,
-)
+from wafl.cli.commands.certify import SigningKey, SingleRun
+from wafl.cli.shared import DataDir, GroundNorm, Metric, Trust, only_run, parse_norm, reading, seen_and_unseen
 
 
 def next_client(

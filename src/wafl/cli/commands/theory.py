@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Option
 
+from wafl.base.bounds import check_box
 from wafl.cli.shared import DataDir, StudyOrRun, Trust, load_runs, parse_norm, parse_numbers, reading, seen_and_unseen
 from wafl.cli.terminal import make_console
 
@@ -62,7 +63,7 @@ def theory(
                 gamma=gamma,
                 radius=radius,
                 params_radius=params_radius,
-                data_bounds=None if data_bounds is None else _pair(data_bounds),
+                data_bounds=None if data_bounds is None else check_box(parse_numbers("data_bounds", data_bounds)),
                 label_cost=label_cost,
                 delta=delta,
                 concentration=concentration,
@@ -90,10 +91,3 @@ def _concentration(c1: float | None, c2: float | None, alpha: float, shape: tupl
     if c1 is None or c2 is None:
         raise ValueError("give --c1 and --c2 together: the bound needs both")
     return Concentration(c1, c2, alpha, math.prod(shape))
-
-
-def _pair(text: str) -> tuple[float, float]:
-    numbers = parse_numbers("data_bounds", text)
-    if len(numbers) != 2:
-        raise ValueError(f"data_bounds={text!r} must be two numbers, LOW,HIGH")
-    return numbers[0], numbers[1]

@@ -245,17 +245,9 @@ def _builder(subject: str, key: Key, ca_key: Key, days: int) -> x509.Certificate
 
 
 def _usage(*, ca: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not ca,
-        key_cert_sign=ca,
-        crl_sign=ca,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    never = dict.fromkeys((*unused, "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **never)
 
 
 def _signed(builder: x509.CertificateBuilder, key: Key) -> bytes:

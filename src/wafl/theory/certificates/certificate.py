@@ -205,12 +205,9 @@ class Certificates:
         ball = f"{norm_name(self.norm)} ball of W_{self.power}, {self.unit}, unbounded"
         if math.isfinite(self.label_cost):
             ball += f", labels change at {self.label_cost:g}"
-        about = f"{what} in the {ball}; certified is {label}"
-        return "\n".join([*lines, about + _with_probability(self.confidence)])
-
-
-def _with_probability(confidence: float | None) -> str:
-    return "" if confidence is None else f", for the clients' true mixture with probability {confidence:g}"
+        if self.confidence is not None:
+            label += f", for the clients' true mixture with probability {self.confidence:g}"
+        return "\n".join([*lines, f"{what} in the {ball}; certified is {label}"])
 
 
 def plot_certificates(runs: Mapping[str, Certificates], path: Path | None = None) -> Any:

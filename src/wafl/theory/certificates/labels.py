@@ -12,7 +12,7 @@ which is as tight as the report. Targets move by ``kappa ||y' - y||^2``: with th
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,11 +24,9 @@ from wafl.objectives.base import lane_scalar
 from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Task
-from wafl.theory.certificates.mixture import Means
+from wafl.theory.certificates.mixture import Means, Settings
 from wafl.theory.certificates.network_bound import AskMeans
 from wafl.theory.certificates.upper import ErrorSurrogate, Moved, Report
-
-Settings = Sequence[Mapping[str, float]]
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ from wafl.tasks.task import Loss, Task
 from wafl.theory.constants.assumptions import task_of
 from wafl.weights import ClientWeights, by_examples
 
+Settings = Sequence[Mapping[str, float]]
+"""What an objective's scalars are, once per question."""
+
 
 @dataclass(frozen=True)
 class Means:
@@ -37,9 +40,7 @@ class Asked(Protocol):
     def params(self) -> Tensor: ...
     @property
     def weights(self) -> Tensor: ...
-    def answers(
-        self, objective: Objective | None, settings: Sequence[Mapping[str, float]], seed: int = 0
-    ) -> SurveyReplies: ...
+    def answers(self, objective: Objective | None, settings: Settings, seed: int = 0) -> SurveyReplies: ...
 
 
 @dataclass(frozen=True)
@@ -83,14 +84,12 @@ class Mixture:
     def problem(self) -> Problem:
         return Problem(self.task, self.params[None])
 
-    def means(self, objective: Objective | None, settings: Sequence[Mapping[str, float]], seed: int = 0) -> Means:
+    def means(self, objective: Objective | None, settings: Settings, seed: int = 0) -> Means:
         """``sum_i lambda_i`` times what each client reports: two numbers per client and setting."""
         answers = self.answers(objective, settings, seed)
         return Means((answers.value @ self.weights).tolist(), (answers.cost @ self.weights).tolist())
 
-    def answers(
-        self, objective: Objective | None, settings: Sequence[Mapping[str, float]], seed: int = 0
-    ) -> SurveyReplies:
+    def answers(self, objective: Objective | None, settings: Settings, seed: int = 0) -> SurveyReplies:
         """What each client reports."""
         return Survey(self.task, self.params, self.examples, objective).ask(settings, seed)
 
