@@ -38,10 +38,7 @@ def check_space(space: Any, bounds: Any) -> None:
 
 
 def finite_rows(rows: Tensor) -> Tensor:
-    """Which rows ``[N, P]`` hold neither NaN nor infinity.
-
-    A finite sum has finite terms, so the terms are looked at only where a sum is not finite.
-    """
+    """Which rows ``[N, P]`` hold neither NaN nor infinity; a finite sum has finite terms, so most are only summed."""
     finite = rows.sum(1).isfinite()
     return finite if bool(finite.all()) else rows.isfinite().all(1)
 

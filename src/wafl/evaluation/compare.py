@@ -66,10 +66,7 @@ class Comparison:
     rows: list[Row]
 
     def to_pandas(self, *, all: bool = False) -> Any:
-        """A ``pandas.DataFrame`` with one row per run, attack and share (needs ``wafl-learn[pandas]``).
-
-        It has the columns in which rows differ, or ``all`` of them.
-        """
+        """A ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the rows, with columns that differ, or ``all``."""
         return to_frame(self._values(all))
 
     def _values(self, all: bool = False) -> list[dict[str, Any]]:

@@ -71,10 +71,7 @@ def evaluate(
 
 
 def populations(clients: Federation, unseen: Federation | None) -> list[Federation]:
-    """Whom to test: the clients; with unseen ones, also the clients on training examples, and the unseen on all theirs.
-
-    An unseen client's split means nothing: all its examples are new to the model.
-    """
+    """Whom to test: the clients; with unseen ones, also the clients on training data, and the unseen on all theirs."""
     if unseen is None:
         return [clients]
     for what, here, there in (

@@ -171,10 +171,7 @@ class Score:
         return {**found, "out_of_sample_gap": self.out_of_sample_gap, "participation_gap": self.participation_gap}
 
     def to_pandas(self, *, all: bool = False) -> Any:
-        """A ``pandas.DataFrame`` with one row per client (needs ``wafl-learn[pandas]``).
-
-        It has the columns in which clients differ, or ``all`` of them.
-        """
+        """A ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the clients, with columns that differ, or ``all``."""
         rows = [asdict(client) for client in self.per_client]
         return to_frame(rows if all else varying(rows, keep=("name", "accuracy", "loss")))
 

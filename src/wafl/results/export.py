@@ -74,11 +74,7 @@ class RawModel(nn.Module):
 
 
 def export_model(
-    run: Trained,
-    path: str | os.PathLike[str],
-    format: Format,
-    preprocessing: Preprocessing,
-    input_shape: Sequence[int],
+    run: Trained, path: str | os.PathLike[str], format: Format, preprocessing: Preprocessing, input_shape: Sequence[int]
 ) -> Path:
     """Write a run's model to a new file; returns its path.
 

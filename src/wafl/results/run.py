@@ -223,10 +223,7 @@ class Runs(list[Run]):
         return rows
 
     def to_pandas(self, *, all: bool = False) -> Any:
-        """A ``pandas.DataFrame`` with one row per run (needs ``wafl-learn[pandas]``).
-
-        It has the columns in which runs differ, or ``all`` of them.
-        """
+        """A ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the runs, with columns that differ, or ``all``."""
         return to_frame(self.rows() if all else varying(self.rows(), keep=("method", "final_loss")))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:

@@ -52,10 +52,7 @@ class Pace:
 
 
 def pace_of(method: str, rounds: int, count: int, lines: Lines) -> Pace:
-    """The pace of a method of so many rounds and ``count`` runs, from its lines in the metrics, in their order.
-
-    A run that diverged, or that is behind the others because it stopped early, has nothing left to do.
-    """
+    """The pace of a method of so many rounds and ``count`` runs; one that diverged or stopped early has none left."""
     last: dict[str, dict[str, Any]] = {}
     for row in lines:
         known = {name: row[name] for name in ("round", "diverged") if name in row}

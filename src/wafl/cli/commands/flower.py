@@ -163,11 +163,7 @@ def digest(folder: Annotated[Path, Argument(metavar="APP", help="The folder of a
 
 
 @flower_app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def node(
-    context: typer.Context,
-    allow_app: AllowApp = None,
-    any_app: AnyApp = False,
-) -> None:
+def node(context: typer.Context, allow_app: AllowApp = None, any_app: AnyApp = False) -> None:
     """Run flower-supernode with its own options, and no app but those that are allowed.
 
     The SuperNode looks at an app before it is unpacked, and refuses it if its digest is not allowed, or if its run

@@ -32,13 +32,13 @@ def resume(
     with reading(trust):
         check_study(folder)
         from wafl.studies.extend import extend
-        from wafl.studies.pages.figures import draw_missing
+        from wafl.studies.pages.figures import draw_figures
         from wafl.studies.study import Study
 
         study = extend(folder, changes) if changes else Study.resume(folder)
         if study.folder.status() == "finished":
             results = study.run()  # trains nothing, and repairs the metrics if they were damaged
-            figures = "".join(f"\nFigure: {path}" for path in draw_missing(study, results))
+            figures = "".join(f"\nFigure: {path}" for path in draw_figures(study, results, missing=True))
             make_console().print(f"{folder} is a finished study: there is nothing to train.{figures}", markup=False)
             exit_if_diverged(results)
             return

@@ -1,7 +1,4 @@
-"""The ServerApp: trains a study whose clients are on nodes, or has them compute certificates or weights.
-
-The run config says which (``task``: train, certify or mixture) and holds the experiment; see docs/flower.md.
-"""
+"""The ServerApp: trains a study on nodes, or has them certify or find weights, as ``task`` says (docs/flower.md)."""
 
 import json
 import warnings

@@ -49,11 +49,7 @@ def write_app(
     document["tool"] = {
         "wafl": {"open": list(OPEN)},
         "flwr": {
-            "app": {
-                "publisher": "wafl",
-                "components": {"serverapp": SERVER, "clientapp": CLIENT},
-                "config": config,
-            }
+            "app": {"publisher": "wafl", "components": {"serverapp": SERVER, "clientapp": CLIENT}, "config": config}
         },
     }
     project = folder / "pyproject.toml"

@@ -136,10 +136,7 @@ class Loopback:
             time.sleep(POLL)
 
     def submit(
-        self,
-        app: Path,
-        config: Mapping[str, object] | None = None,
-        federation: Mapping[str, object] | None = None,
+        self, app: Path, config: Mapping[str, object] | None = None, federation: Mapping[str, object] | None = None
     ) -> RunHandle:
         """Start a Flower run of the app in that folder, with these values for its run config and for the simulation."""
         options = [f"--run-config={pair}" for pair in settings(config or {})]

@@ -69,11 +69,7 @@ class Certificates:
 
 
 def make_certificates(
-    folder: Path,
-    *,
-    hosts: Sequence[str] = HOSTS,
-    nodes: Sequence[str] = (),
-    days: int = 365,
+    folder: Path, *, hosts: Sequence[str] = HOSTS, nodes: Sequence[str] = (), days: int = 365
 ) -> Certificates:
     """Make a CA, a server certificate for these hosts and for localhost, and one key pair per node; returns the files.
 

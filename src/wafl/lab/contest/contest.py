@@ -78,11 +78,7 @@ def hold(
     clock: Clock = "wall",
     show: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """What each contestant took, by its name, when all did the work in turns: one value per turn, and ratios to wafl.
-
-    ``kind`` is ``fedavg`` or ``wafl`` with a linear model, or ``cnn``; wafl must be among the contestants. Each may run
-    on ``threads`` processors, by default all. Ratios are of seconds on the wall, or of the processors' (``clock``).
-    """
+    """What each contestant took in its turns of this work, by its name, and the ratios of its ``clock`` to wafl's."""
     with tempfile.TemporaryDirectory() as folder:
         work = make_work(kind, size)
         place = Path(folder) / "work.npz"

@@ -1,8 +1,4 @@
-"""Tune, train and test a part of an experiment, and keep what is done: numbers as JSON, and a picture of them.
-
-What is finished is never done again: every method has its own folder and is kept as soon as it is tested, and a part
-whose numbers are there is only drawn.
-"""
+"""Tune, train and test a part of an experiment, method by method; what is finished is kept, and never done again."""
 
 import json
 import math

@@ -45,10 +45,7 @@ T = TypeVar("T")
 
 
 def show_study(
-    path: Path,
-    measured: Sequence[Section] = (),
-    names: Sequence[str] | None = None,
-    notes: Sequence[str] = (),
+    path: Path, measured: Sequence[Section] = (), names: Sequence[str] | None = None, notes: Sequence[str] = ()
 ) -> Study:
     """All that a study's folder tells, with sections that were ``measured``; ``notes`` say why others are left out."""
     refuse_links(path)
