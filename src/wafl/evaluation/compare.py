@@ -22,18 +22,7 @@ from wafl.base.files import write_whole
 from wafl.base.shown import shows
 from wafl.data.arguments import check_federation
 from wafl.data.federation import Federation
-from wafl.evaluation.evaluate import (
-    Measured,
-    check_attack,
-    check_share,
-    draw_attacked,
-    examine,
-    make_score,
-    overlay,
-    populations,
-    present_clients,
-    rows_of,
-)
+from wafl.evaluation import evaluate as single
 from wafl.evaluation.score import Score, entry, percent_or_loss
 from wafl.objectives.surrogate import single_lane
 from wafl.report.plotting import Line, measure_against_attacked, measure_against_parameter
@@ -220,14 +209,14 @@ def compare(
     check_federation("compare(runs, clients)", clients)
     check_seed(seed)
     for share in attacked:
-        check_share(share)
+        single.check_share(share)
     named = _named(runs)
     if not named:
         raise ValueError("there are no runs to compare")
     given = list(attacks) if isinstance(attacks, Sequence) and not isinstance(attacks, str) else [attacks]
-    every = [check_attack(attack, clients) for attack in given]
+    every = [single.check_attack(attack, clients) for attack in given]
     tested = [run for _, run in named]
-    test, *others = (_scores(tested, part, every, attacked, seed) for part in populations(clients, unseen))
+    test, *others = (_scores(tested, part, every, attacked, seed) for part in single.populations(clients, unseen))
     rows: list[Row] = []
     for place, score in sorted(test.items()):
         if others:
@@ -253,35 +242,36 @@ Place = tuple[int, int, int]
 def _scores(
     runs: Sequence[Run], clients: Federation, attacks: Sequence[Attack | None], attacked: Sequence[float], seed: int
 ) -> dict[Place, Score]:
-    present = present_clients(clients)
+    present = single.present_clients(clients)
     x, y = clients.test.of(present[0])
     problems = [single_lane(run, x, y, num_classes=clients.num_classes)[0] for run in runs]
     scores: dict[Place, Score] = {}
     for group in _same_model(problems):
         stacked = Problem(problems[group[0]].task, torch.cat([problems[run].params for run in group]))
-        clean = examine(stacked, clients, None, seed)
+        clean = single.examine(stacked, clients, None, seed)
         whole = _whole_population(stacked, clients, attacks, seed)
         for place, attack in enumerate(attacks):
             for turn, share in enumerate(attacked if attack is not None else (0.0,)):
-                victims = set(draw_attacked(present, share, seed)) if attack is not None else set[int]()
+                victims = set(single.draw_attacked(present, share, seed)) if attack is not None else set[int]()
                 losses, correct = clean
                 if attack is not None and victims:
-                    chosen = rows_of(clients, sorted(victims))
-                    moved = _part(whole[place], chosen) if attack.pointwise else examine(
+                    chosen = single.rows_of(clients, sorted(victims))
+                    moved = _part(whole[place], chosen) if attack.pointwise else single.examine(
                         stacked, clients, attack, seed, chosen
                     )  # fmt: skip
-                    losses, correct = overlay(clean, chosen, moved)
+                    losses, correct = single.overlay(clean, chosen, moved)
                 for lane, run in enumerate(group):
                     right = None if correct is None else correct[lane]
-                    scores[run, place, turn] = make_score(losses[lane], right, clients, present, victims, attack, seed)
+                    about = clients, present, victims, attack, seed
+                    scores[run, place, turn] = single.make_score(losses[lane], right, *about)
     return scores
 
 
 def _whole_population(
     problem: Problem, clients: Federation, attacks: Sequence[Attack | None], seed: int
-) -> dict[int, Measured]:
+) -> dict[int, single.Measured]:
     """Every example under every attack that moves examples one by one; attacks that differ in size share a pass."""
-    measured: dict[int, Measured] = {}
+    measured: dict[int, single.Measured] = {}
     groups: list[list[int]] = []
     for place, attack in enumerate(attacks):
         if attack is None or not attack.pointwise:
@@ -293,18 +283,18 @@ def _whole_population(
     for group in groups:
         bounded = [attack for place in group if isinstance(attack := attacks[place], BoundedAttack)]
         if len(bounded) < len(group):  # a shift, alone in its group
-            measured[group[0]] = examine(problem, clients, attacks[group[0]], seed)
+            measured[group[0]] = single.examine(problem, clients, attacks[group[0]], seed)
             continue
         runs = len(problem.params)
         lanes = Problem(problem.task, problem.params.repeat(len(group), 1))
-        losses, correct = examine(lanes, clients, bounded[0].beside(bounded[1:], runs), seed)
+        losses, correct = single.examine(lanes, clients, bounded[0].beside(bounded[1:], runs), seed)
         for index, place in enumerate(group):
             part = slice(index * runs, (index + 1) * runs)
             measured[place] = losses[part], None if correct is None else correct[part]
     return measured
 
 
-def _part(measured: Measured, rows: Tensor) -> Measured:
+def _part(measured: single.Measured, rows: Tensor) -> single.Measured:
     return measured[0][:, rows], None if measured[1] is None else measured[1][:, rows]
 
 

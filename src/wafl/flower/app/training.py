@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -92,7 +93,7 @@ def train(
     if objective.learns:
         told["gamma"] = max(gamma, objective.lowest_gamma(Problem(task, params)))
     key = _key(config, context, params.device)
-    step = _plain(rate) if optimizer is None else _stepped(optimizer, model, task)
+    step = partial(torch.sub, alpha=rate) if optimizer is None else _stepped(optimizer, model, task)
     params, metrics = _descend(task, objective, told, params, loader, _held(step, params, mu), epochs, key)
     _write(model, task, params)
 
@@ -152,10 +153,6 @@ def _descend(
         if seen == before:
             raise ValueError(f"the loader gave no batch in epoch {epoch + 1} of {epochs}: use a DataLoader or a list")
     return params, MetricRecord({"train_loss": loss / seen, "num-examples": seen // epochs, COST: cost / seen})
-
-
-def _plain(rate: float) -> Step:
-    return lambda params, gradient: params.sub(gradient, alpha=rate)
 
 
 def _stepped(optimizer: torch.optim.Optimizer, model: nn.Module, task: Task) -> Step:

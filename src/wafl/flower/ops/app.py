@@ -52,18 +52,13 @@ def write_app(
             "app": {"publisher": "wafl", "components": {"serverapp": SERVER, "clientapp": CLIENT}, "config": config}
         },
     }
-    project = folder / "pyproject.toml"
-    write_whole(project, tomlkit.dumps(document).encode())
-    write_whole(folder / "LICENSE", NOTICE.encode())
-    write_whole(folder / "README.md", _readme(experiment).encode())
+    texts = {"pyproject.toml": tomlkit.dumps(document), "LICENSE": NOTICE, "README.md": _readme(experiment)}
+    for name, text in texts.items():
+        write_whole(folder / name, text.encode())
     modules = dict.fromkeys(map(top_module, imports(experiment, data=with_data)))
     own = [] if source is None else [source / f"{module}.py" for module in modules]
-    return [
-        project,
-        folder / "LICENSE",
-        folder / "README.md",
-        *(Path(shutil.copy(file, folder / file.name)) for file in own if file.is_file()),
-    ]
+    copied = [Path(shutil.copy(file, folder / file.name)) for file in own if file.is_file()]
+    return [*(folder / name for name in texts), *copied]
 
 
 def _readme(experiment: Experiment) -> str:

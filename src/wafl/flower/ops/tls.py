@@ -10,16 +10,10 @@ from pathlib import Path
 from typing import Self
 
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey as Key
 from cryptography.hazmat.primitives.hashes import SHA384
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 HOSTS = ("localhost", "127.0.0.1")
@@ -118,7 +112,7 @@ def renew_certificates(folder: Path, *, hosts: Sequence[str] | None = None, days
     _check(wanted, (), days)
     if not files.ca_key.is_file():
         raise FileNotFoundError(f"{files.ca_key} is missing: put it back from where it is kept, and renew again")
-    ca_key, ca = load_pem_private_key(files.ca_key.read_bytes(), None), _read(files.ca)
+    ca_key, ca = form.load_pem_private_key(files.ca_key.read_bytes(), None), _read(files.ca)
     if not isinstance(ca_key, Key) or ca_key.public_key() != ca.public_key():
         raise ValueError(f"{files.ca_key} is not the key of {files.ca}: put the right one there, and renew again")
     lasts = ca.not_valid_after_utc >= datetime.now(UTC) + timedelta(days=days)
@@ -214,7 +208,7 @@ def _write_keys(files: Certificates, nodes: Sequence[str], write: Callable[..., 
     """Write a key pair per node in the formats of ``ssh-keygen -t ecdsa -b 384``, which Flower requires."""
     for name in nodes:
         key = generate_private_key(SECP384R1())
-        public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
         write(files.node_key(name), _private(key, ssh=True))
         write(files.node_pub(name), public + f" {name}\n".encode(), 0o644)
 
@@ -247,12 +241,12 @@ def _usage(*, ca: bool) -> x509.KeyUsage:
 
 
 def _signed(builder: x509.CertificateBuilder, key: Key) -> bytes:
-    return builder.sign(key, SHA384()).public_bytes(Encoding.PEM)
+    return builder.sign(key, SHA384()).public_bytes(form.Encoding.PEM)
 
 
 def _private(key: Key, *, ssh: bool = False) -> bytes:
-    layout = PrivateFormat.OpenSSH if ssh else PrivateFormat.PKCS8
-    return key.private_bytes(Encoding.PEM, layout, NoEncryption())
+    layout = form.PrivateFormat.OpenSSH if ssh else form.PrivateFormat.PKCS8
+    return key.private_bytes(form.Encoding.PEM, layout, form.NoEncryption())
 
 
 def _write(path: Path, content: bytes, mode: int = 0o600) -> None:
