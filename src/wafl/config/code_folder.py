@@ -140,8 +140,7 @@ def _sources(place: Path, folder: Path) -> Iterator[Path]:
     for path in sorted(path for path in place.iterdir() if path.is_file()):
         if path.name.lower().endswith(FOREIGN):
             raise ConfigError(
-                f"{folder} holds compiled code, {_within(path, folder)}, which would run unread: remove it, or install "
-                "it as a package"
+                f"{folder} holds compiled code, {_within(path, folder)}, which would run unread: remove or install it"
             )
         if path.suffix == ".py":
             yield path

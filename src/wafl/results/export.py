@@ -189,8 +189,7 @@ class _Export:
             program = torch.export.export(self.module, (self.probe(2),), dynamic_shapes=({0: batch},))
         except Exception as error:  # of many types, most of them private to torch
             raise ValueError(
-                f"torch.export cannot trace this model for any number of examples; format='safetensors' needs no "
-                f"tracing. {error}"
+                f"torch.export cannot trace this model for any batch; format='safetensors' needs no tracing. {error}"
             ) from error
         self.check(program.module())
         return program
@@ -202,8 +201,7 @@ class _Export:
             got, expected = exported(raw), self.run.outputs(self.preprocessing(raw, raw.dtype))
             if expected.shape != got.shape or not torch.allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE):
                 raise ValueError(
-                    "the exported model gives other outputs than the run: what it gives for an example must not depend "
-                    "on the other examples"
+                    "the exported model gives other outputs than the run: what it gives must not depend on the batch"
                 )
 
     def probe(self, count: int) -> Tensor:

@@ -41,8 +41,7 @@ def extend(path: Path, changes: Sequence[str]) -> Study:
         nodes = f"engine = {after.engine!r}, whose nodes forget what their clients keep"
         what = nodes if after.privacy is None else "privacy, whose noise was found for its rounds"
         raise ConfigError(
-            f"{path} has {what}: to train for more rounds, start another study with wafl run {folder.config} "
-            f"--set {changes[-1]}"
+            f"{path} has {what}: for more rounds, start another study with wafl run {folder.config} --set {changes[-1]}"
         )
     for entry in study.plan.entries:
         _check_warm_up(folder, entry, earlier[entry.name])

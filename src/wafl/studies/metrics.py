@@ -120,8 +120,7 @@ def _rows(source: Path) -> Iterator[dict[str, Any]]:
             row = parsed_table(line)
         except ValueError as error:
             raise ValueError(
-                f"{source}, line {number} is damaged: {error}. If the study was interrupted, "
-                f"wafl resume {source.parent} restores it"
+                f"{source}, line {number} is damaged: {error}. If it was interrupted, wafl resume {source.parent} helps"
             ) from error
         yield row
 

@@ -101,8 +101,7 @@ class TunedExperiment:
             raise ConfigError(f"{self.trials_file} cannot be read: {error}. Remove it to try all again") from error
         if content["experiment"] != self._digest():
             raise FileExistsError(
-                f"{self.trials_file} has trials of another experiment, or of this one before it was changed: "
-                "choose another --output, or remove it"
+                f"{self.trials_file} has trials of another experiment or version: choose another --output, or remove it"
             )
         return {
             name: [

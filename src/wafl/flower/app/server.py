@@ -156,7 +156,6 @@ def _same(begun: Experiment, given: Experiment, folder: Path) -> Experiment:
     for key in sorted({*one, *other}):
         if one.get(key) != other.get(key):
             raise ConfigError(
-                f"{folder} was begun with {key} = {one.get(key)}, the run config has {other.get(key)}: give the same, "
-                "or another folder"
+                f"{folder} was begun with {key} = {one.get(key)}, the run config has {other.get(key)}: give the same"
             )
     return begun.model_copy(update={name: getattr(given, name) for name in NODES})

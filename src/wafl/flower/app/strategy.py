@@ -163,10 +163,8 @@ class WAFL(FedAvg):
 
     def _fault(self, content: RecordDict) -> str | None:
         if len(content.array_records) != 1 or len(content.metric_records) != 1:
-            return (
-                f"{len(content.array_records)} ArrayRecords and {len(content.metric_records)} MetricRecords, "
-                "expected one of each"
-            )
+            found = f"{len(content.array_records)} ArrayRecords and {len(content.metric_records)} MetricRecords"
+            return f"{found}, expected one of each"
         (arrays,), (metrics,) = content.array_records.values(), content.metric_records.values()
         fault = array_fault(arrays, self._sent)
         if fault is not None:

@@ -114,10 +114,7 @@ def _kept(path: Path, part: Part) -> dict[str, Any] | None:
     content = json.loads(path.read_text(encoding="utf-8"))
     if content.get("digest") == digest(part):
         return content
-    raise ConfigError(
-        f"{path} has numbers of another version of this experiment: remove it to make them again, or choose another "
-        "--output"
-    )
+    raise ConfigError(f"{path} has numbers of another version of this experiment: remove it, or give another --output")
 
 
 def _made(part: Part, folder: Path, name: str) -> dict[str, Any]:

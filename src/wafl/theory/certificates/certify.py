@@ -193,8 +193,7 @@ def check_confidence(confidence: float, part: str) -> None:
         raise ValueError(f"confidence={confidence} must lie between 0 and 1, such as 0.95")
     if part != "test":
         raise PreconditionError(
-            f"part={part!r}: what a model does to examples that it was trained on says little about others; "
-            "use part='test' with a confidence"
+            f"part={part!r}: trained examples say little about others; use part='test' with a confidence"
         )
 
 

@@ -13,7 +13,7 @@ from wafl.objectives.base import lane_scalar
 from wafl.tasks.inputs import Inputs, dense, shared
 from wafl.tasks.losses import MarginLoss
 from wafl.tasks.problem import Problem
-from wafl.theory.certificates.remembered import outputs_of, remembered
+from wafl.theory.certificates.remembered import remembered
 from wafl.theory.networks.margins import leads_of, margins_of
 from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
 
@@ -58,7 +58,8 @@ class SearchedSurrogate(Objective):
         self, problem: Problem, x: Tensor | Inputs, y: Tensor, real: Tensor, gamma: Tensor, tolerance: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Value and cost of a network: lanes with the same model go together, whatever their gammas are."""
-        outputs, x = outputs_of(problem, x, y), dense(x)
+        outputs = remembered(problem, x, y, "outputs", lambda one, x, _: one.outputs(x[None])[0].detach())  # [L, B, C]
+        x = dense(x)
         found = torch.zeros_like(outputs[..., :2])
         for _, lanes in _alike(torch.zeros_like(gamma)[:, None], problem.params):
             here = torch.zeros_like(real)
