@@ -232,6 +232,13 @@ def decode_replies(content: RecordDict, query: NodeQuery) -> list[list[Reply]]:
     ]
 
 
+def arrays(**tensors: Tensor) -> ArrayRecord:
+    """A record of these tensors as arrays whose bytes have one order on every machine."""
+    values = {name: value.detach().cpu().numpy() for name, value in tensors.items()}
+    little = {name: np.ascontiguousarray(value, value.dtype.newbyteorder("<")) for name, value in values.items()}
+    return ArrayRecord({name: Array(value) for name, value in little.items()})
+
+
 def config_only(record: str, /, **values: Any) -> RecordDict:
     """A message with one record of plain values and their format, without empty lists and None; tuples become lists."""
     listed = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
@@ -240,10 +247,8 @@ def config_only(record: str, /, **values: Any) -> RecordDict:
 
 
 def with_arrays(content: RecordDict, record: str, **tensors: Tensor) -> RecordDict:
-    """The message, to which a record of these tensors was added, whose bytes have one order on every machine."""
-    values = {name: value.detach().cpu().numpy() for name, value in tensors.items()}
-    little = {name: np.ascontiguousarray(value, value.dtype.newbyteorder("<")) for name, value in values.items()}
-    content[record] = ArrayRecord({name: Array(value) for name, value in little.items()})
+    """The message, to which one more record with these tensors was added."""
+    content[record] = arrays(**tensors)
     return content
 
 
