@@ -1,8 +1,4 @@
-"""A model card: what a model is, how it was trained, what it does where, and what is promised about it.
-
-``README.md`` begins with the metadata that the Hugging Face Hub reads, its ``model-index`` included. Next to it lie the
-certificate, in numbers and in words, and ``badge.svg``. Nothing is uploaded.
-"""
+"""A model card with the metadata that the Hugging Face Hub reads, its certificate and a badge; nothing is uploaded."""
 
 import json
 import os

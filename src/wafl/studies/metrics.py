@@ -86,11 +86,7 @@ SUFFIXES = (".csv", ".parquet")
 
 
 def export_metrics(folder: Path, path: Path) -> Path:
-    """Write the metrics of a study to a new ``.csv`` or ``.parquet`` file (the extra ``parquet``); returns its path.
-
-    The columns are all names that any round has, in order of first appearance. Lists are JSON text, and a cell whose
-    round has no such value is empty.
-    """
+    """Write a study's metrics to a new ``.csv`` or ``.parquet`` file (an extra), lists as JSON; returns its path."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"{path} has no known format: end its name with {' or '.join(SUFFIXES)}")

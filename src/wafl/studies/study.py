@@ -69,8 +69,7 @@ class Study:
         """Train and test what is not done yet; returns what ``results.json`` holds.
 
         What a method gave is on disk before the next one starts, and its progress after every round. A run that
-        diverges ends alone, and so does a method whose runs all do; if every run of the study did, that is an error.
-        The callbacks hear of every round of every method; ``on_start`` comes once per method that is trained.
+        diverges ends alone; if every run did, that is an error. ``on_start`` comes once per method that is trained.
         """
         told = as_callbacks(callbacks)
         if self.pending():

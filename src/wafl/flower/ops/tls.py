@@ -67,9 +67,8 @@ def make_certificates(
 ) -> Certificates:
     """Make a CA, a server certificate for these hosts and for localhost, and one key pair per node; returns the files.
 
-    ``hosts`` are the names and addresses by which nodes reach the server. The server certificate is valid for so many
-    days, the CA for at least ten years. In a folder that has certificates, only key pairs are added, and nothing is
-    overwritten; see :func:`renew_certificates`.
+    The server certificate is valid for so many days, the CA for at least ten years. In a folder that has certificates,
+    only key pairs are added, and nothing is overwritten; see :func:`renew_certificates`.
     """
     _check(hosts, nodes, days)
     files = Certificates(folder.resolve())
@@ -104,8 +103,7 @@ class Renewed:
 def renew_certificates(folder: Path, *, hosts: Sequence[str] | None = None, days: int = 365) -> Renewed:
     """Replace the server's certificate and key; returns how long they are valid. ``hosts`` are given if they changed.
 
-    The CA keeps its key, which must be in the folder, so nodes trust the new certificate by the ``ca.crt`` that they
-    have. If that would expire first, the CA's certificate is renewed as well.
+    The CA keeps its key, so nodes trust it by their ``ca.crt``, which is renewed as well if it would expire first.
     """
     files = Certificates.open(folder)
     wanted = files.hosts() if hosts is None else hosts

@@ -1,9 +1,7 @@
 """Methods on natural clients: seen, unseen, the worst tenth, disturbed and attacked, over several splits.
 
-Every method is tuned once per data set, with the same number of trials, on clients that no split leaves out: first its
-learning rate, then its own options. What a method gave on a data set is kept as soon as it is there, and the same
-command goes on after an interruption. Nothing in the numbers depends on the time or the machine, so they repeat bit for
-bit.
+Every method is tuned once per data set, with as many trials, on clients that no split leaves out. What is made is kept,
+and nothing depends on the time or the machine: the numbers repeat bit for bit.
 """
 
 import itertools

@@ -19,12 +19,7 @@ __all__ = ["Log", "MLflowTracker", "TensorBoardTracker", "Tracker", "WandbTracke
 
 
 def make_trackers(trackers: Trackers, folder: Path, method: str) -> list[Tracker]:
-    """The trackers that an experiment asks for, for one method of a study.
-
-    TensorBoard's files go to ``folder/tensorboard/<method>``, MLflow's to ``folder/mlflow`` unless
-    ``$MLFLOW_TRACKING_URI`` names a place, wandb's to ``folder/wandb``. A resumed study continues the runs that it
-    had there.
-    """
+    """The trackers of one method; their files are in the study's folder, unless ``$MLFLOW_TRACKING_URI`` is set."""
     found: list[Tracker] = []
     about = folder / "about.json"  # by which a study that was removed and begun again in the same folder is another
     content = about.read_bytes() if about.is_file() else b""
