@@ -10,7 +10,7 @@ from importlib.abc import ExecutionLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import decode_source, spec_from_file_location
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from wafl.base.errors import ConfigError
 
@@ -28,7 +28,7 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
         self._files: dict[str, Path] = {}
         self._content: dict[Path, bytes] = {}
         for path in _modules(self.folder):
-            name = _module_name(path.relative_to(self.folder))
+            name = ".".join(path.relative_to(self.folder).with_suffix("").parts).removesuffix(".__init__")
             if name in self._files:
                 raise ConfigError(
                     f"{self.folder} has two modules called {name}, {_within(path, self.folder)} and "
@@ -69,7 +69,7 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
         before = _loader_of(known)
         if before is None and getattr(known, "__file__", None) == str(file):  # you imported it yourself
             return
-        if isinstance(before, CodeFolder) and self._is(before):
+        if before is not None and (self.folder, self._content) == (before.folder, before._content):
             return
         if (known is not None and before is None) or self._is_installed(name):
             raise ConfigError(f"{file} has the name of an installed library: rename your module")
@@ -80,9 +80,6 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
             importlib.import_module(name)
         except ImportError as error:
             raise ConfigError(f"{file} cannot be imported: {error}") from error
-
-    def _is(self, other: Self) -> bool:
-        return (self.folder, self._content) == (other.folder, other._content)
 
     def _is_installed(self, name: str) -> bool:
         places = [place for place in sys.path if Path(place).resolve() != self.folder]
@@ -114,11 +111,6 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
 def _loader_of(module: Any) -> CodeFolder | None:
     loader = getattr(getattr(module, "__spec__", None), "loader", None)
     return loader if isinstance(loader, CodeFolder) else None
-
-
-def _module_name(path: Path) -> str:
-    parts = path.with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def _within(path: Path, folder: Path) -> str:

@@ -1,8 +1,4 @@
-"""Your own functions in an experiment, ``module:function``: where they are looked for, and whether they may run.
-
-Whoever starts an experiment wants its code to run. Whoever only reads a study, which may come from a stranger, is asked
-first; what has run once is remembered by a digest of the code, not by its place.
-"""
+"""Your own functions in an experiment: whoever starts it lets them run; of a stranger's study, one is asked first."""
 
 from __future__ import annotations
 

@@ -140,7 +140,8 @@ class Classification:
         """What the move of p attains."""
         length, along = self._ball.steepest(self._lean(labels, p) @ weight)
         move = (length / (2.0 * gamma))[:, None] * along
-        moved = leads + self._added(weight, labels, move)
+        added = move @ weight.T
+        moved = leads + (added - np.take_along_axis(added, labels[:, None], -1))  # what it adds to leads over the label
         cost = (length / (2.0 * gamma)) ** 2
         return np.logaddexp.reduce(moved, -1) - gamma * cost, self._lean(labels, softmax(moved)), move, cost
 
@@ -229,11 +230,6 @@ class Classification:
         lean = p.copy()
         lean[np.arange(len(p)), labels] -= 1.0
         return lean
-
-    def _added(self, weight: Array, labels: Array, move: Array) -> Array:
-        """What a move adds to each class's lead over the label."""
-        added = move @ weight.T
-        return added - np.take_along_axis(added, labels[:, None], -1)
 
 
 def softmax(outputs: Array) -> Array:

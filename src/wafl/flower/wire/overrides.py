@@ -1,8 +1,4 @@
-"""What a Flower run may change of an app on a node: numbers, of keys that the app calls open, and no code.
-
-The SuperNode asks before a task begins, and the ClientApp again before anything is imported. Values are judged as the
-experiment will read them, not as they are written.
-"""
+"""What a Flower run may change of an app on a node: open keys, to numbers, judged as read, before code is imported."""
 
 import tomllib
 from collections.abc import Mapping

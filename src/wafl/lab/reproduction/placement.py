@@ -73,10 +73,7 @@ class RandomPlacement(Objective):
 
 
 def shape_of(images: Tensor) -> Shape:
-    """The shape in which moves of these images are cheap: the root of the mean of ``d d^T`` over their moves d.
-
-    It is shrunk toward a round shape, and scaled so that a move costs on average what it costs in a round ball.
-    """
+    """The shape in which moves d of these images are cheap: the root of the mean ``d d^T``, shrunk and scaled."""
     moves = (Placement(1.0, bounds=None).apply(images) - images).flatten(1).double()
     spread = moves.T @ moves
     spread *= (1.0 - SHRINKAGE) * len(spread) / spread.trace()

@@ -41,11 +41,7 @@ JUDGED: dict[str, Attack] = {"placement": Placement(1.0)}
 def reproduce(
     part: Part, output: Path, work: Path, say: Say = print, methods: Sequence[str] | None = None, jobs: int = 1
 ) -> Path | None:
-    """Make the numbers and the picture of a part; returns the file with the numbers, or None if the data are not here.
-
-    Both go to the folder ``output``; trials, trained runs and tests are kept in ``work``. ``methods`` limits what is
-    made, by name, and the numbers say which are missing. ``jobs`` methods are made at once, each in its own process.
-    """
+    """Make a part's numbers and picture in ``output``, from trials kept in ``work``; None if its data are not here."""
     numbers = output / f"{part.label}.json"
     kept = _kept(numbers, part)
     if kept is None and (missing := missing_data(part)):

@@ -82,7 +82,7 @@ class Pages:
 
 
 class Server(ThreadingHTTPServer):
-    """A server of the pages of studies that only answers GET; readers elsewhere must know the token; port 0 is any."""
+    """A server of the pages of studies that only answers GET; readers elsewhere need the token; port 0 is any one."""
 
     daemon_threads = True
 

@@ -71,7 +71,7 @@ def show_study(
     def name(client: int) -> str:
         return names[client] if names is not None and client < len(names) else f"client {client}"
 
-    tested = scores_of(results)
+    tested, spent = scores_of(results), [Note(line) for line in privacies(results)]
     measure = results.get("measure", "accuracy")
     methods = [] if experiment is None else progress_of(experiment, results, lines, folder.status(), titles, name)
     found: list[Section | None] = [
@@ -82,7 +82,7 @@ def show_study(
         sections.rounds(*_by_round(lines, titles)),
         _participation(lines, name, results),
         _nodes(bulletin),
-        _privacy(results),
+        Section("Privacy", "What each client has spent.", spent) if spent else None,
         *measured,
     ]
     if "Radius and gamma" not in {section.title for section in measured}:
@@ -231,11 +231,6 @@ def _nodes(bulletin: Mapping[str, Any]) -> Section | None:
         return None
     lead = f"Flower's nodes, as the server last saw them ({bulletin['state']})."
     return Section("Nodes", lead, [sections.nodes(bulletin["nodes"])])
-
-
-def _privacy(results: Mapping[str, Any]) -> Section | None:
-    found = privacies(results)
-    return Section("Privacy", "What each client has spent.", [Note(line) for line in found]) if found else None
 
 
 def _setup(path: Path, about: Mapping[str, Any], folder: StudyFolder) -> Section:
