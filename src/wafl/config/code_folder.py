@@ -28,7 +28,8 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
         self._files: dict[str, Path] = {}
         self._content: dict[Path, bytes] = {}
         for path in _modules(self.folder):
-            name = ".".join(path.relative_to(self.folder).with_suffix("").parts).removesuffix(".__init__")
+            parts = path.relative_to(self.folder).with_suffix("").parts
+            name = ".".join(part for part in parts if part != "__init__")
             if name in self._files:
                 raise ConfigError(
                     f"{self.folder} has two modules called {name}, {_within(path, self.folder)} and "

@@ -154,9 +154,13 @@ class Comparison:
             worst = [percent_or_loss(score.worst_client) for score in clean]
             tested.append(sections.Tested(name, method, [percent_or_loss(score) for score in clean], shares, worst))
         for row in self.rows:
-            test = "clean data" if row.score.attack == "none" else f"{row.attacked:.0%} attacked, {row.score.attack}"
-            points = [(client.name, percent_or_loss(client)) for client in row.score.per_client]
-            tests.setdefault(test, {}).setdefault(row.run, points)
+            plain = row.score.attack == "none"
+            parts = {"clean data" if plain else f"{row.attacked:.0%} attacked, {row.score.attack}": row.score}
+            if plain and row.score.unseen is not None:
+                parts["unseen clients"] = row.score.unseen
+            for test, score in parts.items():
+                points = [(client.name, percent_or_loss(client)) for client in score.per_client]
+                tests.setdefault(test, {}).setdefault(row.run, points)
         found = [
             sections.methods(tested, measure),
             sections.attacked(tested, measure, attacks[0]) if attacks else None,
