@@ -44,10 +44,7 @@ Changes = Annotated[
     list[str] | None,
     Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
 ]
-StudyOrRun = Annotated[
-    Path,
-    Argument(metavar="STUDY|RUN", help="A study, such as runs/digits, or one of its runs, such as runs/digits/wafl."),
-]
+StudyOrRun = Annotated[Path, Argument(metavar="STUDY|RUN", help="A study, such as runs/digits, or runs/digits/wafl.")]
 OneStudy = Annotated[Path, Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")]
 PublicKey = Annotated[Path | None, Option("--key", help="An Ed25519 public key, whose owner must have signed it.")]
 GroundNorm = Annotated[str, Option("--norm", help="The ground norm, 1, 2 or inf.")]

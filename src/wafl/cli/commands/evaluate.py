@@ -23,22 +23,14 @@ SHIFTS = (
 def evaluate(
     run: StudyOrRun,
     attack: Annotated[
-        str,
-        Option(
-            help=f"What happens to attacked clients: {', '.join((*ATTACKS, *SHIFTS))}; or your own module:function of "
-            "(model, x, y) in this folder."
-        ),
+        str, Option(help=f"{', '.join((*ATTACKS, *SHIFTS))}, or your own module:function of (model, x, y) from here.")
     ] = "pgd",
     epsilon: Annotated[str, Option(help="pgd, fgsm, autoattack: sizes in the data's unit, with commas.")] = "0.1",
     step_size: Annotated[float | None, Option(help="pgd: the length of a step. Default: 2.5 epsilon / steps.")] = None,
     steps: Annotated[int, Option(min=1, help="pgd: ascent steps.")] = 40,
     norm: Annotated[str | None, Option(help="The norm of the size: 1, 2 or inf. Default: inf; wasserstein: 2.")] = None,
     bounds: Annotated[
-        str,
-        Option(
-            metavar="data|none|LOW,HIGH",
-            help="Where moved examples must stay: data (what the data declare), none (anywhere), or a box.",
-        ),
+        str, Option(metavar="data|none|LOW,HIGH", help="Where examples stay: as the data declare, anywhere, or a box.")
     ] = "data",
     radius: Annotated[str, Option(help="wasserstein: the size of the shift; several with commas.")] = "1.0",
     space: Annotated[str | None, Option(help="pgd, fgsm, wasserstein: the layer to attack, not the inputs.")] = None,

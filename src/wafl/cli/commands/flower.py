@@ -72,10 +72,7 @@ def run(
 @flower_app.command()
 def certificates(
     folder: Annotated[Path, Argument(metavar="DIR", help="Where certificates and keys go.")],
-    host: Annotated[
-        list[str] | None,
-        Option(help="A name or address of the server; repeat for several. Default: localhost and 127.0.0.1."),
-    ] = None,
+    host: Annotated[list[str] | None, Option(help="The server's name or address; repeat. Default: localhost.")] = None,
     node: Annotated[list[str] | None, Option(help="A SuperNode to make a key pair for; repeat for several.")] = None,
     days: Annotated[int, Option(min=1, help="How many days the server's certificate is valid.")] = 365,
     renew: Annotated[bool, Option("--renew", help="Replace the server's certificate, or keys of --node.")] = False,

@@ -24,11 +24,7 @@ def verify(
     certificate: Annotated[Path, Argument(metavar="CERTIFICATE", help="What wafl certify or next-client wrote.")],
     model: Annotated[Path | None, Option(metavar="RUN", help="The run it is about, such as runs/digits/wafl.")] = None,
     data: Annotated[
-        Path | None,
-        Option(
-            metavar="FOLDER|STUDY",
-            help="Clients that it is about, all or some: a folder with one NAME.npz per client, or a study or run.",
-        ),
+        Path | None, Option(metavar="FOLDER|STUDY", help="Its clients, all or some: NAME.npz each, or a study or run.")
     ] = None,
     key: PublicKey = None,
     data_dir: DataDir = None,
