@@ -35,7 +35,7 @@ from wafl.flower.ops.simulation import simulate
 from wafl.flower.wire.values import NodeQuery, encode_query, encode_replies
 from wafl.parts.messages import Query
 from wafl.parts.schedule import LocalWork
-from wafl.results.run import load_run
+from wafl.results.saved import load_run
 from wafl.studies.study import Study
 from wafl.tasks.structured import make_task
 

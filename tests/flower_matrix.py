@@ -35,7 +35,7 @@ from wafl.flower.ops.loopback import Loopback, RunHandle, find_tool
 from wafl.flower.ops.processes import Program
 from wafl.flower.ops.tls import make_certificates
 from wafl.parts.schedule import Schedule
-from wafl.results.run import load_run
+from wafl.results.saved import load_run
 
 ROUNDS, RATE = 4, 0.1
 

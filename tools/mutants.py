@@ -353,7 +353,7 @@ PROOFS = (
     ("theory/certificates/dual.py", "excess) * radius**2", "excess) * radius", DUAL),
     ("theory/certificates/dual.py", "(1.0 - share) * self._loss", "(1.0 + share) * self._loss", REACHED),
     ("theory/certificates/network_bound.py", "radius**2 + value", "radius + value", NETWORK),
-    ("theory/certificates/network_bound.py", "radii, bent / 2.0", "radii, bent / 4.0", QUADRATIC),
+    ("theory/certificates/network_bound.py", "radii, question.bent / 2.0", "radii, question.bent / 4.0", QUADRATIC),
     ("theory/certificates/certify.py", "(gamma * radius**2 + phi, gamma", "(gamma * radius + phi, gamma", LEAST),
     ("theory/certificates/certify.py", "radius ** (power / 2.0)", "radius**power", KNAPSACK),
     ("theory/certificates/certify.py", "(1.0 - confidence) / len(chosen)", "1.0 - confidence", SAMPLING),

@@ -15,6 +15,6 @@ _site = _os.path.dirname(_os.path.dirname(_os.path.abspath(__file__)))
 if any(name.startswith("wafl-") and name.endswith(".dist-info") for name in _os.listdir(_site)):
     from pathlib import Path as _Path
 
-    from wafl.base.namesake import warn_of_namesake as _warn_of_namesake
+    from wafl.namesake import warn_of_namesake as _warn_of_namesake
 
     _warn_of_namesake(_Path(_site))

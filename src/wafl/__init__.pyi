@@ -77,7 +77,7 @@ from .promises.verify import Verification as Verification
 from .promises.verify import verify as verify
 from .results.run import Run as Run
 from .results.run import Runs as Runs
-from .results.run import load_run as load_run
+from .results.saved import load_run as load_run
 from .rounds.admission import Tolerance as Tolerance
 from .rounds.caps import Caps as Caps
 from .studies.pages.write import write_report as write_report

@@ -14,7 +14,7 @@ import torch
 
 import wafl
 from wafl.callbacks import Callback, Moment
-from wafl.results.run import load_run
+from wafl.results.saved import load_run
 
 TOO_LARGE = 1e38
 

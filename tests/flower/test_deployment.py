@@ -37,7 +37,7 @@ from wafl.flower.ops.guard import app_digest, bundle
 from wafl.flower.ops.loopback import Loopback, Node, RunHandle, find_proxy
 from wafl.flower.ops.tls import Certificates, make_certificates
 from wafl.parts.schedule import Schedule
-from wafl.results.run import load_run
+from wafl.results.saved import load_run
 
 pytestmark = pytest.mark.processes
 SITES = {"north": (0, 2), "east": (1,)}

@@ -39,7 +39,7 @@ from wafl.flower.wire.values import NodeQuery
 from wafl.methods.catalog import entry
 from wafl.objectives import Objective
 from wafl.parts.messages import Replies
-from wafl.results.run import load_run
+from wafl.results.saved import load_run
 from wafl.studies.folder import StudyFolder
 from wafl.studies.study import Study
 from wafl.tasks.task import Task

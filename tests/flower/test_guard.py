@@ -176,7 +176,7 @@ def test_allowed_bytes_under_another_name_are_refused(app: Path, change: dict[st
 def test_allowed_bytes_under_another_digest_are_refused(app: Path, digest: str) -> None:
     link = SuperLink.with_app(guard.bundle(app))
     link.fab.hash_str = digest
-    assert "its bytes are not those of its digest" in refusal(link.ask(node(guard.app_digest(app))))
+    assert "its bytes have another digest" in refusal(link.ask(node(guard.app_digest(app))))
 
 
 def test_other_bytes_under_an_allowed_digest_are_refused(app: Path) -> None:
@@ -185,7 +185,7 @@ def test_other_bytes_under_an_allowed_digest_are_refused(app: Path) -> None:
     with pytest.raises(Exception, match="not a zip file"):  # Flower looks into it first, and ends
         link.ask(node(guard.app_digest(app)))
     link.fab.content = guard.bundle(app) + b"\0"
-    assert "its bytes are not those of its digest" in refusal(link.ask(node(guard.app_digest(app))))
+    assert "its bytes have another digest" in refusal(link.ask(node(guard.app_digest(app))))
 
 
 @pytest.mark.parametrize("change", ["a changed file", "another file", "a missing file", "a link"])
@@ -266,7 +266,7 @@ def test_a_node_starts_only_if_it_knows_which_apps_it_runs(
     with pytest.raises(ValueError, match="checked only with 'subprocess'"):
         supernode.run_node([*arguments, "--isolation", "process"], ("0" * 64,))
     monkeypatch.setattr(supernode, "package_version", "1.43.0")
-    with pytest.raises(ValueError, match=r"flwr 1\.43\.0 is not known to ask before it runs an app"):
+    with pytest.raises(ValueError, match=r"flwr 1\.43\.0 is not known to ask before it runs apps"):
         supernode.run_node(arguments, ("0" * 64,))
     assert not started
 

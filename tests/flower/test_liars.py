@@ -18,7 +18,7 @@ from tests.oracles.flower_fakes import Fate, Grid, Host
 from wafl.base.errors import DivergedError
 from wafl.base.files import unsealed
 from wafl.flower.node.work import Node
-from wafl.results.run import load_run
+from wafl.results.saved import load_run
 from wafl.studies.folder import StudyFolder
 
 HONEST = [["c00", "c01"], ["c02", "c03", "c04"]]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from wafl.config.read import parse_experiment
-from wafl.results.run import load_run
+from wafl.results.saved import load_run
 from wafl.studies.study import Study
 
 WAFL = str(Path(sys.executable).parent / "wafl")

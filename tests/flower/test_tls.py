@@ -119,7 +119,7 @@ def test_a_key_that_we_did_not_make_is_not_overwritten(tmp_path: Path):
     ("arguments", "message"),
     [
         ({"hosts": ()}, "hosts is empty"),
-        ({"hosts": ("a b",)}, "host 'a b' is not a DNS name or an IP address: give one such as"),
+        ({"hosts": ("a b",)}, "host 'a b' is no DNS name or IP address: give one such as"),
         ({"hosts": ("https://fl.example.org",)}, "host 'https"),
         ({"hosts": ("10.0.0.256",)}, "host '10.0.0.256'"),
         ({"hosts": ("münchen.de",)}, "host 'münchen.de'"),

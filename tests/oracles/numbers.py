@@ -108,7 +108,7 @@ def _cases(clients: wafl.Federation, model: Any, common: dict[str, Any]) -> Iter
 def grid_cases() -> Iterator[tuple[str, wafl.Run]]:
     """Methods whose clients are on nodes, with real messages between the nodes and the server, in this process."""
     from tests.oracles import flower_fakes as fakes
-    from wafl.results.run import load_run
+    from wafl.results.saved import load_run
 
     tables = [
         {"method": "FedAvg"}, {"method": "AFL"}, {"method": "DRFA"}, {"method": "FedRobust", "step_size": 0.1},

@@ -16,25 +16,10 @@ import pytest
 from matplotlib.image import imread
 from scipy import stats
 
-from wafl.report import (
-    Code,
-    Figure,
-    Note,
-    Page,
-    Section,
-    Stop,
-    Study,
-    Table,
-    Walk,
-    Walks,
-    as_html,
-    charts,
-    sections,
-    write_page,
-)
+from wafl.report import charts, sections
 from wafl.report import pictures as images
-from wafl.report.blocks import Cell, Reading
-from wafl.report.page import plotly_script
+from wafl.report.blocks import Cell, Code, Figure, Note, Page, Reading, Section, Stop, Study, Table, Walk, Walks
+from wafl.report.page import as_html, plotly_script, write_page
 
 EVIL = '<script>alert("x")</script>'
 

@@ -112,10 +112,10 @@ def test_a_frame_has_what_varies_unless_all_is_wanted(runs: wafl.Runs, clients: 
 def test_a_method_has_one_color_and_its_sweep_is_a_sequence_of_it() -> None:
     alone, *_ = styles(["FedAvg", "WAFL"])
     first, second, third = styles(["WAFL (gamma=1.0)", "fedavg", "wafl-gamma=2.0"])
-    assert alone.color == second.color == METHODS["fedavg"]
-    assert [first.color, third.color] == sequence(METHODS["wafl"], 2)
-    assert styles(["mine", "WAFL"])[0].color not in (METHODS["wafl"], None)
-    assert styles(["mine"])[0].color in COLORS
+    assert alone["color"] == second["color"] == METHODS["fedavg"]
+    assert [first["color"], third["color"]] == sequence(METHODS["wafl"], 2)
+    assert styles(["mine", "WAFL"])[0]["color"] not in (METHODS["wafl"], None)
+    assert styles(["mine"])[0]["color"] in COLORS
     assert len(set(METHODS.values())) == len(METHODS) == len(wafl.METHODS)
 
 

@@ -14,15 +14,16 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import wafl
+from wafl.base.describe import visible
 from wafl.base.errors import FolderError
 from wafl.base.files import sealed
 from wafl.base.json_types import parsed
-from wafl.base.visible import visible
 from wafl.cli.main import app
 from wafl.cli.terminal import make_console
 from wafl.config.demo import demo_experiment
-from wafl.report import Page, as_html
-from wafl.results.run import SAVED
+from wafl.report.blocks import Page
+from wafl.report.page import as_html
+from wafl.results.saved import SAVED
 from wafl.studies.folder import StudyFolder, check_results
 from wafl.studies.pages.progress import read_lines
 from wafl.studies.pages.shown import show_study, summary_of

@@ -18,7 +18,6 @@ import pytest
 import wafl
 from wafl.callbacks import Callback, EvaluateEvery, Moment
 from wafl.config.experiment import Trackers
-from wafl.config.plan import check_trackers
 from wafl.engine.keeping.checkpoint import Checkpoint
 from wafl.studies.trackers import MLflowTracker, TensorBoardTracker, WandbTracker, make_trackers
 from wafl.studies.trackers.base import numbers
@@ -347,7 +346,7 @@ def test_a_missing_package_names_the_extra(
     with pytest.raises(ValueError, match=remedy):
         make(tmp_path / "logs")
     with pytest.raises(ValueError, match=rf"trackers.{package} = true {remedy}"):
-        check_trackers(Trackers(**{package: True}))
+        Trackers(**{package: True}).check()
     with pytest.raises(ValueError, match=remedy):
         make_trackers(Trackers(**{package: True}), tmp_path / "study", "wafl")
     assert not list(tmp_path.iterdir())

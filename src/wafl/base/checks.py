@@ -38,10 +38,7 @@ def check_space(space: Any, bounds: Any) -> None:
 
 
 def finite_rows(rows: Tensor) -> Tensor:
-    """Which rows ``[N, P]`` hold neither NaN nor infinity.
-
-    A finite sum has finite terms, so the terms are looked at only where a sum is not finite.
-    """
+    """Which rows ``[N, P]`` hold neither NaN nor infinity; a finite sum has finite terms, so most are only summed."""
     finite = rows.sum(1).isfinite()
     return finite if bool(finite.all()) else rows.isfinite().all(1)
 
@@ -67,9 +64,7 @@ def check_memory(what: str, size: float, remedy: str) -> None:
     """Refuse what takes more memory than the machine has."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > machine:
-        raise ValueError(
-            f"{what} would take {in_bytes(size)} of memory, and this machine has {in_bytes(machine)}: {remedy}"
-        )
+        raise ValueError(f"{what} would take {in_bytes(size)}, and this machine has {in_bytes(machine)}: {remedy}")
 
 
 def check_steps(what: str, steps: float, remedy: str, most: float = MOST_SECONDS) -> None:

@@ -1,16 +1,17 @@
-"""Values as others can take them: settings as plain values for JSON, the first of a list, numbers with few digits."""
+"""Values as others can take them: plain for JSON, the first of a list, few digits, text that a terminal may show."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+# Escape sequences begin with control characters, marks of direction reorder a line, and half a pair cannot be encoded.
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
 
 def describe(value: Any, call: Callable[[Callable[..., Any]], Any] | None = None) -> Any:
-    """Objects become dictionaries with their type's name, infinities become words, and functions their names.
-
-    With ``call``, a function becomes what ``call`` returns for it.
-    """
+    """Plain values: objects as tables with their type, infinities as words, functions by name or as ``call`` says."""
     if is_dataclass(value) and not isinstance(value, type):
         return {
             "type": type(value).__name__,
@@ -43,3 +44,12 @@ def rounded(value: float, digits: int) -> float:
     0.0123
     """
     return float(f"{value:.{digits}g}")
+
+
+def visible(text: str) -> str:
+    """The text with a question mark for every character that a terminal would obey instead of showing it.
+
+    >>> visible("client \\x1b[2J7")
+    'client ?[2J7'
+    """
+    return _HIDDEN.sub("?", text)

@@ -45,10 +45,7 @@ def read_limited(path: Path, most: int) -> bytes:
 
 @contextmanager
 def whole_folder(path: Path) -> Generator[Path, None, None]:
-    """A new folder, all of it or nothing: filled under another name, synced, then renamed.
-
-    If somebody else has made the folder meanwhile, that is a FileExistsError.
-    """
+    """A new folder, all of it or nothing: filled under another name, synced, renamed; or FileExistsError."""
     temporary = _temporary(path)
     temporary.mkdir(parents=True)
     try:

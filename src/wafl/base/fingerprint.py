@@ -59,10 +59,7 @@ def object_digest(thing: Any) -> str:
 
 
 def code_of(roots: Iterable[Any]) -> dict[str, str]:
-    """The source of your own functions and classes, by name, and of your own ones that they use.
-
-    Comments and layout do not count. Libraries count by their names alone: their versions are recorded elsewhere.
-    """
+    """The source, without comments, of your own functions and classes, by name, and of your own ones that they use."""
     found: dict[str, str] = {}
     waiting = list(roots)
     while waiting:

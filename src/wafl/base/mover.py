@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self, cast
 
-from wafl.base.bounds import DATA, Bounds, Box, box_of
+from wafl.base.bounds import DATA, Bounds, Box, box_of, warn_of_size
 from wafl.base.checks import LONGEST_ASCENT, check_steps
-from wafl.base.units import warn_of_size
 
 
 class Mover:

@@ -96,9 +96,8 @@ class Count:
     def check(self, name: str, value: Any) -> None:
         whole = _is_number(value, Integral)
         if not whole or int(value) < self.low:
-            raise ValueError(
-                f"{name}={value!r} must be {'' if whole else 'a whole number, '}at least {self.low}{self.hint}"
-            )
+            kind = "" if whole else "a whole number, "
+            raise ValueError(f"{name}={value!r} must be {kind}at least {self.low}{self.hint}")
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,7 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
 class Purpose(IntEnum):
-    """What a draw is for: draws for different purposes are independent.
-
-    All are below 256, so adding multiples of 256 makes further purposes: one per layer, for instance.
-    """
+    """What a draw is for: those for different purposes are independent. Multiples of 256 added make further ones."""
 
     COHORT = 1
     BATCH = 2
@@ -140,9 +137,6 @@ def permutation(key: Key, purpose: Purpose, sizes: Tensor, width: int) -> Tensor
 
 
 def choose(seed: int, purpose: Purpose, total: int, count: int, round: int = 0) -> list[int]:
-    """``count`` of the numbers below ``total``, drawn without replacement, in ascending order.
-
-    They are the first ``count`` of one random order, so a smaller choice is part of a larger one.
-    """
+    """The first ``count`` of a random order of the numbers below ``total``, sorted; a smaller choice is part of it."""
     order = permutation(Key.of(seed, round), purpose, torch.tensor(total), total)
     return sorted(order[:count].tolist())

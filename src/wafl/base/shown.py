@@ -61,10 +61,7 @@ def one_more(unit: str) -> None:
 
 @contextmanager
 def shown(what: str, wanted: bool | None = None) -> Generator[None, None, None]:
-    """A block of work with a line of its own; work inside of it has none.
-
-    ``wanted=None`` means on a terminal or in a notebook.
-    """
+    """A block of work with one line for all of it; ``wanted=None`` means on a terminal or in a notebook."""
     here = sys.stderr.isatty() or "ipykernel" in sys.modules
     visible = not _hushed.get() and (here if wanted is None else wanted)
     hush = _hushed.set(True)

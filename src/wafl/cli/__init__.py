@@ -1,4 +1,1 @@
-"""The command ``wafl``: what its commands share, tables, progress.
-
-One file per command is in ``commands/``.
-"""
+"""The command ``wafl``: what its commands share, tables, progress. One file per command is in ``commands/``."""

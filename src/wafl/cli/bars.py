@@ -1,7 +1,5 @@
 """How far each method of a study has come: one line each in a terminal, lines now and then in a file, or JSON."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence
@@ -42,17 +40,14 @@ def rounds_display(console: Console, *, disable: bool = False) -> Progress:
 
 
 class Bars(Callback):
-    """A callback with one bar per method of a study that is not done yet: the mean number of rounds over its runs.
-
-    If the console is no terminal, a line is printed now and then instead.
-    """
+    """A callback with a bar per method of a study that is not done, or lines now and then if there is no terminal."""
 
     def __init__(self, study: Study, console: Console, mode: Mode = "bars") -> None:
         self.display = rounds_display(console, disable=mode != "bars" or not console.is_terminal)
         self._mode = mode
         pending = study.pending()
         self._runs = {entry.name: len(entry.specs(study.plan.experiment.seeds)) for entry in pending}
-        self._totals = {entry.name: study.plan.num_rounds(entry) // self._runs[entry.name] for entry in pending}
+        self._totals = {entry.name: entry.schedule["rounds"] for entry in pending}
         self._bars = {
             entry.name: self.display.add_task(entry.title, total=None, start=False, numbers="") for entry in pending
         }

@@ -1,7 +1,5 @@
 """The options of methods as flags of a command, from the same fields that methods check and experiment files read."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from functools import wraps
@@ -27,10 +25,7 @@ def method_options(leave_out: Collection[str]) -> dict[str, dict[str, Option]]:
 
 
 def with_method_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with one more flag per option of any method; those that are given reach it as ``options``.
-
-    A flag that the command has itself keeps its meaning.
-    """
+    """The command with one more flag per option of a method that it has none for; these reach it as ``options``."""
     signature = inspect.signature(command, eval_str=True)
     own = [parameter for name, parameter in signature.parameters.items() if name != "options"]
     known = method_options([parameter.name for parameter in own])

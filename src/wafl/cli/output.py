@@ -1,7 +1,5 @@
 """Output that nobody reads, or that a terminal cannot show, ends no work."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

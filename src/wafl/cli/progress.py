@@ -67,9 +67,7 @@ def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, 
         except (KeyboardInterrupt, Stopped) as stop:
             display.stop()
             command = f"wafl resume {shlex.quote(str(path))}"
-            console.print(
-                f"\nStopped. What had finished is in {path}. To resume: {command}", markup=False, soft_wrap=True
-            )
+            console.print(f"\nStopped. What was done is in {path}. To resume: {command}", markup=False, soft_wrap=True)
             raise typer.Exit(exit_status(stop)) from None
         except BaseException as error:
             display.stop()

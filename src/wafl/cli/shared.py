@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from wafl.base.describe import visible
 from wafl.base.errors import DivergedError, FolderError, TooFewRepliesError, UnboundedError
-from wafl.base.visible import visible
 from wafl.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -39,26 +39,17 @@ def one_line_errors() -> Generator[None, None, None]:
         raise typer.Exit(2) from error
 
 
-DataDir = Annotated[
-    Path | None, Option(help="Folder of the data sets. Default: $WAFL_DATA, or a cache folder of this user.")
-]
+DataDir = Annotated[Path | None, Option(help="Folder of the data sets. Default: $WAFL_DATA, or this user's cache.")]
 Changes = Annotated[
     list[str] | None,
     Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
 ]
-StudyOrRun = Annotated[
-    Path,
-    Argument(metavar="STUDY|RUN", help="A study, such as runs/digits, or one of its runs, such as runs/digits/wafl."),
-]
+StudyOrRun = Annotated[Path, Argument(metavar="STUDY|RUN", help="A study, such as runs/digits, or runs/digits/wafl.")]
 OneStudy = Annotated[Path, Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")]
-PublicKey = Annotated[
-    Path | None, Option("--key", help="An Ed25519 public key: what its owner did not sign is refused.")
-]
+PublicKey = Annotated[Path | None, Option("--key", help="An Ed25519 public key, whose owner must have signed it.")]
 GroundNorm = Annotated[str, Option("--norm", help="The ground norm, 1, 2 or inf.")]
 Metric = Annotated[str, Option("--metric", help="What is certified: loss, or error, the error rate.")]
-Trust = Annotated[
-    bool, Option("--trust", help="Run the code that the experiment names, although it has not run here before.")
-]
+Trust = Annotated[bool, Option("--trust", help="Run the code that the experiment names, even if it never ran here.")]
 
 
 @contextmanager
@@ -79,10 +70,7 @@ def on_a_terminal() -> bool:
 
 
 def load_runs(folder: Path) -> dict[str, Run]:
-    """The runs that a folder is or holds, by name: of a study, the first run of each method that did not diverge.
-
-    Your own model is built as its experiment says.
-    """
+    """The runs that a folder is or holds, by name: of a study, the first run of each method that did not diverge."""
     _refuse_links(folder)
     if (folder / "run.json").exists():
         return {folder.name: _sound_run(folder)}
@@ -156,11 +144,6 @@ def by_number(path: Path) -> list[str | float]:
     return [float(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
-def clients_of(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> Federation:
-    """The federation that runs were trained on, made again from its recipe or its experiment."""
-    return seen_and_unseen(runs, folder, data_dir)[0]
-
-
 def seen_and_unseen(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> tuple[Federation, Federation | None]:
     """The federation that runs were trained on, and the clients that were held out of it, if any."""
     from wafl.base.json_types import check_types
@@ -177,9 +160,7 @@ def seen_and_unseen(runs: dict[str, Run], folder: Path, data_dir: Path | None) -
     if first is None:
         plan = _plan_of(folder)
         if plan is None or plan.federation is None:
-            raise ValueError(
-                "these runs do not say how to make their data again: use wafl from Python with your federation"
-            )
+            raise ValueError("these runs do not say how to make their data again: use wafl from Python with yours")
         return plan.federation, plan.unseen
     check_types(first, {"dataset": str, "partition": dict[str, Any], "held_out?": list[tuple[float, int, str]]}, "data")
     options = dict(first["partition"])
@@ -206,7 +187,7 @@ def _sound_run(folder: Path) -> Run:
 
 def _load_run(path: Path, plan: Callable[[], Plan | None]) -> Run:
     """A saved run; the plan of its study is made only if the model is your own."""
-    from wafl.results.run import has_own_model, load_run
+    from wafl.results.saved import has_own_model, load_run
 
     made = plan() if has_own_model(path) else None
     try:

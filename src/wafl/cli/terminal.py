@@ -1,7 +1,5 @@
 """What is printed: names and messages from files are shown, and never obeyed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,7 +7,7 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from wafl.base.visible import visible
+from wafl.base.describe import visible
 
 
 class _Shown(Console):

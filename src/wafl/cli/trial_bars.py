@@ -1,7 +1,5 @@
 """Bars that show how far the trials of each method have come."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from rich.console import Console

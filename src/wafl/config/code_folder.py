@@ -1,7 +1,5 @@
 """The modules in the folder of an experiment, read once: what is digested is what imports run, and never a cache."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys
@@ -23,17 +21,15 @@ CACHE = "__pycache__"
 
 
 class CodeFolder(ExecutionLoader, MetaPathFinder):
-    """The modules in a folder and in its packages, as imports find them: the bytes that were read, or nothing.
-
-    A folder that holds compiled code, or a package and a module of one name, is refused.
-    """
+    """The modules of a folder as imports find them: the bytes that were read. Compiled code and doubles are refused."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
         self._files: dict[str, Path] = {}
         self._content: dict[Path, bytes] = {}
         for path in _modules(self.folder):
-            name = _module_name(path.relative_to(self.folder))
+            parts = path.relative_to(self.folder).with_suffix("").parts
+            name = ".".join(part for part in parts if part != "__init__")
             if name in self._files:
                 raise ConfigError(
                     f"{self.folder} has two modules called {name}, {_within(path, self.folder)} and "
@@ -74,7 +70,7 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
         before = _loader_of(known)
         if before is None and getattr(known, "__file__", None) == str(file):  # you imported it yourself
             return
-        if isinstance(before, CodeFolder) and self._is(before):
+        if before is not None and (self.folder, self._content) == (before.folder, before._content):
             return
         if (known is not None and before is None) or self._is_installed(name):
             raise ConfigError(f"{file} has the name of an installed library: rename your module")
@@ -85,9 +81,6 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
             importlib.import_module(name)
         except ImportError as error:
             raise ConfigError(f"{file} cannot be imported: {error}") from error
-
-    def _is(self, other: CodeFolder) -> bool:
-        return (self.folder, self._content) == (other.folder, other._content)
 
     def _is_installed(self, name: str) -> bool:
         places = [place for place in sys.path if Path(place).resolve() != self.folder]
@@ -121,11 +114,6 @@ def _loader_of(module: Any) -> CodeFolder | None:
     return loader if isinstance(loader, CodeFolder) else None
 
 
-def _module_name(path: Path) -> str:
-    parts = path.with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
 def _within(path: Path, folder: Path) -> str:
     return path.relative_to(folder).as_posix()
 
@@ -145,8 +133,7 @@ def _sources(place: Path, folder: Path) -> Iterator[Path]:
     for path in sorted(path for path in place.iterdir() if path.is_file()):
         if path.name.lower().endswith(FOREIGN):
             raise ConfigError(
-                f"{folder} holds compiled code, {_within(path, folder)}, which would run unread: remove it, or install "
-                "it as a package"
+                f"{folder} holds compiled code, {_within(path, folder)}, which would run unread: remove or install it"
             )
         if path.suffix == ".py":
             yield path

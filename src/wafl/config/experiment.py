@@ -1,13 +1,13 @@
 """One file describes an experiment: which keys it may have, of which type and in which range."""
 
-from __future__ import annotations
-
 import math
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
+from wafl.base.extras import require
+from wafl.callbacks import EarlyStopping
 from wafl.config.keys import (
     IMPORT,
     Box,
@@ -146,19 +146,6 @@ class Evaluation(Section):
     """While training, test on clean data once per this many rounds; 0 tests only at the end."""
 
 
-class EarlyStopping(Section):
-    """Stop a run whose metric no longer improves."""
-
-    metric: str = "loss"
-    """A number of a round, such as loss, or with evaluation.every also accuracy and test_loss."""
-    patience: Count = 10
-    """How many values without improvement to wait for."""
-    min_delta: NotNegative = 0.0
-    """The least change that counts as improvement."""
-    largest: bool = False
-    """Whether larger is better."""
-
-
 class Between(Section):
     """Numbers from low to high, evenly in the logarithm."""
 
@@ -234,6 +221,12 @@ class Trackers(Section):
     project: str = "wafl"
     """What MLflow calls the experiment and wandb the project."""
 
+    def check(self) -> None:
+        """Refuse trackers whose packages are not installed, before anything is written."""
+        for name in ("tensorboard", "mlflow", "wandb"):
+            if getattr(self, name):
+                require(name, extra=name, what=f"trackers.{name} = true")
+
 
 RESERVED = {
     "about.json", "checkpoint", "config.toml", "figures", "flower", "metrics.jsonl", "mlflow", "results.json",
@@ -262,7 +255,7 @@ class Experiment(Section):
     methods: list[AnyMethod] = Field(min_length=1)
     attack: Attack = Attack()
     evaluation: Evaluation = Evaluation()
-    early_stopping: EarlyStopping | None = None
+    early_stopping: Annotated[EarlyStopping, FromTable(EarlyStopping)] | None = None
     tune: Tune | None = None
     faults: Annotated[Faults, FromTable(Faults)] | None = None
     tolerance: Annotated[Tolerance, FromTable(Tolerance)] | None = None
@@ -272,7 +265,7 @@ class Experiment(Section):
     flower: Flower = Flower()
 
     @model_validator(mode="after")
-    def _names_differ(self) -> Experiment:
+    def _names_differ(self) -> Self:
         names = [method.label.lower() for method in self.methods]
         for name in names:
             if names.count(name) > 1:
@@ -282,7 +275,7 @@ class Experiment(Section):
         return self
 
     @model_validator(mode="after")
-    def _private_clients_are_not_tuned_on(self) -> Experiment:
+    def _private_clients_are_not_tuned_on(self) -> Self:
         if self.privacy is not None and self.tune is not None:
             raise ValueError("tune looks at clients without noise, and privacy forbids that: leave one of them out")
         return self

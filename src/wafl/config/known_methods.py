@@ -1,9 +1,4 @@
-"""The named methods and their options as data, so that help and refusals need no torch.
-
-``tools/methods_page.py`` writes ``methods.json`` from the list of methods; a test holds it up to date.
-"""
-
-from __future__ import annotations
+"""The named methods as data that need no torch; ``tools/methods_page.py`` writes ``methods.json``, a test compares."""
 
 import json
 import math

@@ -1,7 +1,5 @@
 """What an experiment file may say about a method, made from the options that its parts declare."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from functools import reduce

@@ -1,8 +1,4 @@
-"""Your own functions in an experiment, ``module:function``: where they are looked for, and whether they may run.
-
-Whoever starts an experiment wants its code to run. Whoever only reads a study, which may come from a stranger, is asked
-first; what has run once is remembered by a digest of the code, not by its place.
-"""
+"""Your own functions in an experiment: whoever starts it lets them run; of a stranger's study, one is asked first."""
 
 from __future__ import annotations
 
@@ -61,11 +57,7 @@ def imported(key: str, name: str) -> Callable[..., Any]:
 
 @contextmanager
 def own_code(folder: Path | None, names: Sequence[str], *, trust: bool) -> Generator[None, None, None]:
-    """A block in which imports find the modules of a folder, after all others: none stands in for a library.
-
-    ``names`` are every ``module:function`` that will be imported. ``trust`` says whether they may run if this code has
-    never run here; what may run is remembered, and runs from the bytes that were compared.
-    """
+    """A block in which imports find a folder's modules, after all others, from the bytes that ``trust`` let pass."""
     code = CodeFolder(folder) if names and folder is not None else None
     if names:
         check_code(code, names, trust=trust)

@@ -17,7 +17,6 @@ from wafl.base.bounds import Bounds, check_bounds
 from wafl.base.checks import check_steps
 from wafl.base.describe import some
 from wafl.base.errors import ConfigError
-from wafl.base.extras import require
 from wafl.callbacks import EVALUATED
 from wafl.config import experiment as config
 from wafl.config.method_keys import CENTER, KINDS, PARTS, MethodTable, OwnMethod
@@ -41,19 +40,8 @@ from wafl.rounds.admission import Tolerance
 from wafl.tasks.inputs import Inputs
 
 SCHEDULE = tuple(config.Schedule.model_fields)
-TAKEN = {
-    *SCHEDULE,
-    "seed",
-    "method",
-    "round",
-    "loss",
-    "seconds",
-    "replies",
-    "excluded",
-    "attempts",
-    "shortened",
-    "limited",
-}
+ROUND = ("round", "loss", "seconds", "replies", "excluded", "attempts", "shortened", "limited")
+TAKEN = {*SCHEDULE, "seed", "method", *ROUND}
 """The keys that a line of the metrics has already; no swept option of your own method may have such a name."""
 
 
@@ -116,10 +104,6 @@ class Plan:
         private = self.experiment.privacy is not None  # its noise was found for its rounds
         return self.experiment.engine == "embedded" and isinstance(self.clients, Embedded) and not private
 
-    def num_rounds(self, entry: Entry) -> int:
-        """Rounds of all runs of a method together."""
-        return entry.schedule["rounds"] * len(entry.specs(self.experiment.seeds))
-
     def trainer(self) -> Trainer:
         privacy = self.experiment.privacy
         clients = self.clients if privacy is None else PrivateClients(self.clients, privacy)
@@ -140,11 +124,6 @@ class Plan:
             return self.clients
         return Embedded(self.federation, torch.device("cpu"), unseen=self.unseen)
 
-    @property
-    def holds_out(self) -> bool:
-        """Whether some clients never train, here or on nodes."""
-        return self.unseen is not None or len(self.clients.roster.unseen) > 0
-
 
 def make_plan(
     experiment: config.Experiment,
@@ -153,12 +132,8 @@ def make_plan(
     *,
     trust: bool = True,
 ) -> Plan:
-    """Everything that an experiment describes, made and checked before any work.
-
-    ``module:function`` is looked for in ``folder``, that of the file. ``find_clients`` finds clients that are not in
-    this process. ``trust`` says whether your own functions may run if they have not run before.
-    """
-    check_trackers(experiment.trackers)
+    """All that an experiment describes, made and checked before any work; its own functions are in ``folder``."""
+    experiment.trackers.check()
     _check_stopping(experiment)
     if experiment.faults is not None and experiment.engine != "embedded":
         raise ConfigError(f"faults need engine = 'embedded': leave them out of engine = {experiment.engine!r}")
@@ -180,10 +155,8 @@ def make_plan(
         tests = len(experiment.evaluation.attacked) * sum(len(entry.specs(experiment.seeds)) for entry in entries)
         check_steps(f"attack.steps = {experiment.attack.steps}", experiment.attack.steps * tests, "lower attack.steps")
     if federation is None and attack is not None and not attack.pointwise:
-        raise ConfigError(
-            f"attack.kind = {experiment.attack.kind!r} moves all clients' examples together, and no node has them all: "
-            "use 'pgd', 'fgsm' or 'none'"
-        )
+        kind = f"attack.kind = {experiment.attack.kind!r}"
+        raise ConfigError(f"{kind} moves the examples of all clients together: on nodes use 'pgd', 'fgsm' or 'none'")
     trainer = plan.trainer()
     for entry in entries:
         specs = entry.specs(experiment.seeds)
@@ -223,10 +196,8 @@ def embedded(experiment: config.Experiment, federation: Federation | None) -> Em
             "engine = 'flower' has its clients on nodes: `wafl flower app` makes an app that trains with them, and "
             "`flwr run APP -c 'folder=\"STUDY\"'` resumes a study"
         )
-    tolerance = None if experiment.tolerance is None else make_tolerance(experiment)
-    return Embedded(
-        federation, find_device(experiment.device), None, experiment.faults, tolerance, caps=experiment.caps
-    )
+    spared = None if experiment.tolerance is None else make_tolerance(experiment)
+    return Embedded(federation, find_device(experiment.device), None, experiment.faults, spared, caps=experiment.caps)
 
 
 def make_tolerance(experiment: config.Experiment, *, remote: bool = False) -> Tolerance:
@@ -242,9 +213,7 @@ def _check_stopping(experiment: config.Experiment) -> None:
     known = {*NUMBERS, *(EVALUATED[:2] if experiment.evaluation.every else ())}
     if stopping is not None and stopping.metric not in known:
         hint = "; it needs evaluation.every" if stopping.metric in EVALUATED[:2] else ""
-        raise ConfigError(
-            f"early_stopping.metric = {stopping.metric!r} must be one of {', '.join(sorted(known))}{hint}"
-        )
+        raise ConfigError(f"early_stopping.metric = {stopping.metric!r}: use one of {', '.join(sorted(known))}{hint}")
 
 
 def make_clients(data: config.Data) -> Federation:
@@ -375,11 +344,11 @@ def _common(entry: MethodTable, method: Method, common: config.Schedule) -> dict
 
 def _weights(rule: Any, step: float | None) -> dict[str, Any]:
     """The option ``client_weights`` of a method, if the file has one: a name, a table, or a list of weights."""
-    if rule is None or isinstance(rule, list):
-        made: Any = _center(rule)
-    elif isinstance(rule, str):
-        made = weights.RULES[rule]() if rule in weights.RULES else imported("client_weights", rule)()
-    else:
+    made: Any = rule
+    if isinstance(rule, str | list):
+        own = isinstance(rule, str) and rule not in weights.RULES
+        made = imported("client_weights", rule)() if own else _center(cast(Any, rule))
+    elif rule is not None:
         made = _part("client_weights", "client_weights", rule)
     if step is not None:
         if not isinstance(made, weights.ClientWeights) or not made.climbs:
@@ -388,10 +357,8 @@ def _weights(rule: Any, step: float | None) -> dict[str, Any]:
     return {} if made is None else {"client_weights": made}
 
 
-def _center(rule: str | list[float] | None) -> Any:
-    """Client weights that do not change, if the file has any."""
-    if rule is None:
-        return None
+def _center(rule: str | list[float]) -> Any:
+    """Client weights by the name of their rule, or fixed ones."""
     return weights.fixed(rule) if isinstance(rule, list) else weights.RULES[rule]()
 
 
@@ -401,14 +368,12 @@ def _bounds(value: list[float] | str) -> Bounds:
 
 
 def make_attack(attack: config.Attack) -> Attack | None:
-    """The attack of an experiment; what it leaves out is the attack's own default."""
+    """The attack of an experiment; None if it has none."""
     if attack.kind == "none":
         return None
     if attack.space is not None and attack.kind == "autoattack":
         raise ConfigError(f"attack.space = {attack.space!r} needs attack.kind = 'pgd', 'fgsm' or 'wasserstein'")
-    said: dict[str, Any] = {"bounds": _bounds(attack.bounds)}
-    if attack.norm is not None:
-        said["norm"] = attack.norm
+    said: dict[str, Any] = {"bounds": _bounds(attack.bounds), "norm": attack.norm}
     if attack.kind == "autoattack":
         from wafl.attacks.autoattack import AutoAttack
 
@@ -417,10 +382,3 @@ def make_attack(attack: config.Attack) -> Attack | None:
     if attack.kind == "pgd":
         return PGD(attack.epsilon, attack.step_size, attack.steps, **said)
     return FGSM(attack.epsilon, **said) if attack.kind == "fgsm" else WassersteinShift(attack.radius, **said)
-
-
-def check_trackers(trackers: config.Trackers) -> None:
-    """Refuse trackers whose packages are not installed, before anything is written."""
-    for name in ("tensorboard", "mlflow", "wandb"):
-        if getattr(trackers, name):
-            require(name, extra=name, what=f"trackers.{name} = true")

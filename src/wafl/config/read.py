@@ -38,10 +38,7 @@ def parse_experiment(content: Mapping[str, Any], where: str) -> Experiment:
 
 
 def apply_change(content: dict[str, Any], change: str) -> None:
-    """Set ``section.key=value``; the value is TOML, and a word needs no quotes.
-
-    A method goes by its place or its name: ``methods.0.gamma=1`` or ``methods.wafl.gamma=1``.
-    """
+    """Set ``section.key=value``, or ``methods.wafl.gamma=1``: the value is TOML, and a word needs no quotes."""
     key, equals, text = change.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {change!r} must be key=value, such as schedule.rounds=50")

@@ -15,11 +15,9 @@ from wafl.config.keys import OfUsualSize, Section, Swept
 T = TypeVar("T", bound=Section)
 
 
-def make_table(name: str, base: type[T], about: str | None, fields: Mapping[str, Any]) -> type[T]:
+def make_table(name: str, base: type[T], doc: str | None, fields: Mapping[str, Any]) -> type[T]:
     """A table whose fields bring their descriptions, so that pydantic searches no source for docstrings."""
-    return create_model(
-        name, __base__=base, __doc__=about, __cls_kwargs__={"use_attribute_docstrings": False}, **fields
-    )
+    return create_model(name, __base__=base, __doc__=doc, __cls_kwargs__={"use_attribute_docstrings": False}, **fields)
 
 
 def keys_of(kind: type, *, swept: Collection[str] = (), leave_out: Collection[str] = ()) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """A TOML file as plain values."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

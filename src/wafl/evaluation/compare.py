@@ -22,18 +22,7 @@ from wafl.base.files import write_whole
 from wafl.base.shown import shows
 from wafl.data.arguments import check_federation
 from wafl.data.federation import Federation
-from wafl.evaluation.evaluate import (
-    Measured,
-    check_attack,
-    check_share,
-    draw_attacked,
-    examine,
-    make_score,
-    overlay,
-    populations,
-    present_clients,
-    rows_of,
-)
+from wafl.evaluation import evaluate as single
 from wafl.evaluation.score import Score, entry, percent_or_loss
 from wafl.objectives.surrogate import single_lane
 from wafl.report.plotting import Line, measure_against_attacked, measure_against_parameter
@@ -44,10 +33,7 @@ from wafl.tasks.problem import Problem
 
 @dataclass(frozen=True)
 class Row:
-    """One run under one attack on one share of the clients.
-
-    ``seed`` is what it was trained with, if that is known, and ``point`` what varied in its sweep, by name.
-    """
+    """One run, with its seed and what varied in its sweep (``point``), under one attack on one share of the clients."""
 
     run: str
     attacked: float
@@ -69,10 +55,7 @@ class Comparison:
     rows: list[Row]
 
     def to_pandas(self, *, all: bool = False) -> Any:
-        """A ``pandas.DataFrame`` with one row per run, attack and share (needs ``wafl-learn[pandas]``).
-
-        It has the columns in which rows differ, or ``all`` of them.
-        """
+        """A ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the rows, with columns that differ, or ``all``."""
         return to_frame(self._values(all))
 
     def _values(self, all: bool = False) -> list[dict[str, Any]]:
@@ -91,9 +74,7 @@ class Comparison:
             return measure_against_parameter(self._by_parameter(against), against, measure, file)
         tests = self._attacks()
         if len(tests) > 1:
-            raise ValueError(
-                f"there are {len(tests)} attacks ({'; '.join(tests)}): compare under one, or give against="
-            )
+            raise ValueError(f"there are {len(tests)} attacks ({'; '.join(tests)}): compare under one, or set against=")
         lines: dict[str, dict[float, list[float]]] = {}
         for row in self.rows:
             lines.setdefault(row.run, {}).setdefault(100.0 * row.attacked, []).append(percent_or_loss(row.score))
@@ -105,9 +86,7 @@ class Comparison:
         """By method: one line per test, each with the values of all seeds by the parameter."""
         known = sorted({key for row in self.rows for key in row.point})
         if not all(isinstance(row.point.get(name), int | float) for row in self.rows):
-            raise ValueError(
-                f"against={name!r} is no number that every run was swept over: they have {known or 'none'}"
-            )
+            raise ValueError(f"against={name!r} is no number that runs were swept over: they have {known or 'none'}")
         found: dict[str, dict[str, dict[float, list[float]]]] = {}
         several = len(self._attacks()) > 1
         for row in self.rows:
@@ -149,11 +128,9 @@ class Comparison:
         return f"Comparison({len(self.rows)} rows: {len(runs)} runs, {len(attacks)} shares of attacked clients)"
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
-        """Write a page with the table of runs, accuracy by attacked share, and client by client; returns the file.
-
-        Needs ``wafl-learn[report]``.
-        """
-        from wafl.report import Page, Study, write_page
+        """Write a page with the table, figures and each client (needs ``wafl-learn[report]``); returns the file."""
+        from wafl.report.blocks import Page, Study
+        from wafl.report.page import write_page
 
         facts = {"unit": self.rows[0].score.unit, "runs": str(len({row.run for row in self.rows}))}
         return write_page(Page("WAFL report", [Study("comparison", self.sections(), facts=facts)]), Path(path))
@@ -177,9 +154,13 @@ class Comparison:
             worst = [percent_or_loss(score.worst_client) for score in clean]
             tested.append(sections.Tested(name, method, [percent_or_loss(score) for score in clean], shares, worst))
         for row in self.rows:
-            test = "clean data" if row.score.attack == "none" else f"{row.attacked:.0%} attacked, {row.score.attack}"
-            points = [(client.name, percent_or_loss(client)) for client in row.score.per_client]
-            tests.setdefault(test, {}).setdefault(row.run, points)
+            plain = row.score.attack == "none"
+            parts = {"clean data" if plain else f"{row.attacked:.0%} attacked, {row.score.attack}": row.score}
+            if plain and row.score.unseen is not None:
+                parts["unseen clients"] = row.score.unseen
+            for test, score in parts.items():
+                points = [(client.name, percent_or_loss(client)) for client in score.per_client]
+                tests.setdefault(test, {}).setdefault(row.run, points)
         found = [
             sections.methods(tested, measure),
             sections.attacked(tested, measure, attacks[0]) if attacks else None,
@@ -232,15 +213,14 @@ def compare(
     check_federation("compare(runs, clients)", clients)
     check_seed(seed)
     for share in attacked:
-        check_share(share)
+        single.check_share(share)
     named = _named(runs)
     if not named:
         raise ValueError("there are no runs to compare")
     given = list(attacks) if isinstance(attacks, Sequence) and not isinstance(attacks, str) else [attacks]
-    every = [check_attack(attack, clients) for attack in given]
-    test, *others = (
-        _scores([run for _, run in named], part, every, attacked, seed) for part in populations(clients, unseen)
-    )
+    every = [single.check_attack(attack, clients) for attack in given]
+    tested = [run for _, run in named]
+    test, *others = (_scores(tested, part, every, attacked, seed) for part in single.populations(clients, unseen))
     rows: list[Row] = []
     for place, score in sorted(test.items()):
         if others:
@@ -266,35 +246,36 @@ Place = tuple[int, int, int]
 def _scores(
     runs: Sequence[Run], clients: Federation, attacks: Sequence[Attack | None], attacked: Sequence[float], seed: int
 ) -> dict[Place, Score]:
-    present = present_clients(clients)
+    present = single.present_clients(clients)
     x, y = clients.test.of(present[0])
     problems = [single_lane(run, x, y, num_classes=clients.num_classes)[0] for run in runs]
     scores: dict[Place, Score] = {}
     for group in _same_model(problems):
         stacked = Problem(problems[group[0]].task, torch.cat([problems[run].params for run in group]))
-        clean = examine(stacked, clients, None, seed)
+        clean = single.examine(stacked, clients, None, seed)
         whole = _whole_population(stacked, clients, attacks, seed)
         for place, attack in enumerate(attacks):
             for turn, share in enumerate(attacked if attack is not None else (0.0,)):
-                victims = set(draw_attacked(present, share, seed)) if attack is not None else set[int]()
+                victims = set(single.draw_attacked(present, share, seed)) if attack is not None else set[int]()
                 losses, correct = clean
                 if attack is not None and victims:
-                    chosen = rows_of(clients, sorted(victims))
-                    moved = _part(whole[place], chosen) if attack.pointwise else examine(
+                    chosen = single.rows_of(clients, sorted(victims))
+                    moved = _part(whole[place], chosen) if attack.pointwise else single.examine(
                         stacked, clients, attack, seed, chosen
                     )  # fmt: skip
-                    losses, correct = overlay(clean, chosen, moved)
+                    losses, correct = single.overlay(clean, chosen, moved)
                 for lane, run in enumerate(group):
                     right = None if correct is None else correct[lane]
-                    scores[run, place, turn] = make_score(losses[lane], right, clients, present, victims, attack, seed)
+                    about = clients, present, victims, attack, seed
+                    scores[run, place, turn] = single.make_score(losses[lane], right, *about)
     return scores
 
 
 def _whole_population(
     problem: Problem, clients: Federation, attacks: Sequence[Attack | None], seed: int
-) -> dict[int, Measured]:
+) -> dict[int, single.Measured]:
     """Every example under every attack that moves examples one by one; attacks that differ in size share a pass."""
-    measured: dict[int, Measured] = {}
+    measured: dict[int, single.Measured] = {}
     groups: list[list[int]] = []
     for place, attack in enumerate(attacks):
         if attack is None or not attack.pointwise:
@@ -306,18 +287,18 @@ def _whole_population(
     for group in groups:
         bounded = [attack for place in group if isinstance(attack := attacks[place], BoundedAttack)]
         if len(bounded) < len(group):  # a shift, alone in its group
-            measured[group[0]] = examine(problem, clients, attacks[group[0]], seed)
+            measured[group[0]] = single.examine(problem, clients, attacks[group[0]], seed)
             continue
         runs = len(problem.params)
         lanes = Problem(problem.task, problem.params.repeat(len(group), 1))
-        losses, correct = examine(lanes, clients, bounded[0].beside(bounded[1:], runs), seed)
+        losses, correct = single.examine(lanes, clients, bounded[0].beside(bounded[1:], runs), seed)
         for index, place in enumerate(group):
             part = slice(index * runs, (index + 1) * runs)
             measured[place] = losses[part], None if correct is None else correct[part]
     return measured
 
 
-def _part(measured: Measured, rows: Tensor) -> Measured:
+def _part(measured: single.Measured, rows: Tensor) -> single.Measured:
     return measured[0][:, rows], None if measured[1] is None else measured[1][:, rows]
 
 

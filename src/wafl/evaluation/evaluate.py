@@ -71,10 +71,7 @@ def evaluate(
 
 
 def populations(clients: Federation, unseen: Federation | None) -> list[Federation]:
-    """Whom to test: the clients; with unseen ones, also the clients on training examples, and the unseen on all theirs.
-
-    An unseen client's split means nothing: all its examples are new to the model.
-    """
+    """Whom to test: the clients; with unseen ones, also the clients on training data, and the unseen on all theirs."""
     if unseen is None:
         return [clients]
     for what, here, there in (
@@ -83,9 +80,7 @@ def populations(clients: Federation, unseen: Federation | None) -> list[Federati
         ("number of classes", clients.num_classes, unseen.num_classes),
     ):
         if here != there:
-            raise ValueError(
-                f"the unseen clients have {what} {there}, the others {here}: take both from clients.hold_out(0.2)"
-            )
+            raise ValueError(f"the unseen clients have {what} {there}, the others {here}: take both from hold_out(0.2)")
     return [clients, replace(clients, test=clients.train), replace(unseen, test=unseen.train.joined(unseen.test))]
 
 
@@ -136,10 +131,7 @@ def overlay(clean: Measured, rows: Tensor, moved: Measured) -> Measured:
 def examine(
     problem: Problem, clients: Federation, attack: Attack | None, seed: int, rows: Tensor | None = None
 ) -> Measured:
-    """Losses ``[L, N]`` of every lane's model on test examples, and whether each is classified correctly.
-
-    All lanes see the same examples, which are kept once.
-    """
+    """Losses ``[L, N]`` of every lane's model on the same test examples, and whether each is classified correctly."""
     rows = rows if rows is not None else torch.arange(len(clients.test.y))
     lanes, device, dtype = len(problem.params), problem.params.device, problem.params.dtype
     if attack is not None and not attack.pointwise:  # a shift of the whole distribution must see all of it
@@ -175,9 +167,7 @@ def make_score(
     if not bool(torch.isfinite(losses).all()):
         row = int((~torch.isfinite(losses)).nonzero()[0])
         client = int(torch.searchsorted(clients.test.offsets, row, right=True)) - 1
-        raise ValueError(
-            f"the loss is NaN or infinite on {clients.names[client]}: the model's parameters are not usable"
-        )
+        raise ValueError(f"the loss is NaN or infinite on {clients.names[client]}: its parameters are not usable")
     weight = torch.full_like(losses, 1.0 / len(losses))
     if attack is not None and victims:
         rows = rows_of(clients, sorted(victims))

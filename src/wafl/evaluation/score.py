@@ -73,10 +73,7 @@ class Score:
 
     @property
     def out_of_sample_gap(self) -> float | None:
-        """How much worse clients that train do on their test examples than on their training examples.
-
-        The gap is a difference of accuracies (for a regression, of losses); positive means worse.
-        """
+        """How much worse clients that train do on test than on training examples, in accuracy (or loss)."""
         return None if self.train is None else self._behind(self.train)
 
     @property
@@ -174,10 +171,7 @@ class Score:
         return {**found, "out_of_sample_gap": self.out_of_sample_gap, "participation_gap": self.participation_gap}
 
     def to_pandas(self, *, all: bool = False) -> Any:
-        """A ``pandas.DataFrame`` with one row per client (needs ``wafl-learn[pandas]``).
-
-        It has the columns in which clients differ, or ``all`` of them.
-        """
+        """A ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the clients, with columns that differ, or ``all``."""
         rows = [asdict(client) for client in self.per_client]
         return to_frame(rows if all else varying(rows, keep=("name", "accuracy", "loss")))
 

@@ -14,7 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from wafl.base.visible import visible
+from wafl.base.describe import visible
 from wafl.evaluation.entry import PARTS, Entry
 
 Tested = Mapping[str, Mapping[str, Mapping[float, Entry]]]

@@ -6,8 +6,10 @@ Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 2
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
+
+from wafl.report.sections import half_width
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,7 @@ def mean_of(values: Sequence[float]) -> Mean:
     >>> str(mean_of([1.0, 2.0, 3.0]))
     '2.0 ± 2.5'
     """
-    if len(values) < 2:
-        return Mean(fmean(values), None, len(values))
-    from scipy.stats import t
-
-    half = float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
-    return Mean(fmean(values), half, len(values))
+    return Mean(fmean(values), half_width(values) if len(values) > 1 else None, len(values))
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> Mean:

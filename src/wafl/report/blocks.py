@@ -1,7 +1,5 @@
 """What a page is made of: studies, their sections, and the blocks in a section. All of it is plain data."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

@@ -1,13 +1,11 @@
 """What Plotly draws, as plain dictionaries; how it looks on a light or dark page is up to the page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from wafl.base.visible import visible
+from wafl.base.describe import visible
 from wafl.report.plotting import styles
 
 Chart = dict[str, Any]
@@ -44,7 +42,7 @@ def colors(names: Sequence[str], methods: Sequence[str] | None = None) -> dict[s
     """The color of each name: that of its method, in every figure of the house."""
     unique = list(dict.fromkeys(names))
     families = None if methods is None else [dict(zip(names, methods, strict=True))[name] for name in unique]
-    return {name: _hex(style.color) for name, style in zip(unique, styles(unique, families), strict=True)}
+    return {name: _hex(style["color"]) for name, style in zip(unique, styles(unique, families), strict=True)}
 
 
 def lines(
@@ -57,10 +55,7 @@ def lines(
     marks: bool = False,
     zero: bool = False,
 ) -> Chart:
-    """A chart of lines with bars for their intervals; ``x`` and ``y`` are the titles of the axes.
-
-    The horizontal axis may be logarithmic (``log``), points may be marked (``marks``), and ``zero`` draws a line at 0.
-    """
+    """A chart of lines with bars for intervals; ``log`` is of the horizontal axis, and ``zero`` draws a line at 0."""
     owners = [curve.of or curve.name for curve in curves]
     palette, order = palette or colors(owners), list(dict.fromkeys(owners))
     data: list[Any] = []

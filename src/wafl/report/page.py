@@ -1,7 +1,5 @@
 """From blocks to one HTML file: styles, scripts and Plotly are inside, and nothing is fetched from anywhere."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import math

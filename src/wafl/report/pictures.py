@@ -1,7 +1,5 @@
 """Strips of example images, as PNGs that a page holds inside itself."""
 
-from __future__ import annotations
-
 import base64
 import io
 

@@ -1,7 +1,5 @@
 """Figures: arrays in, a matplotlib figure out; no display is needed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,16 +25,8 @@ OUTSIDE = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
 """Where a legend is: next to the figure."""
 
 
-@dataclass(frozen=True)
-class Style:
-    """How a line looks: its color and its marker."""
-
-    color: Any
-    marker: str
-
-
-def styles(labels: Sequence[str], methods: Sequence[str] | None = None) -> list[Style]:
-    """One style per line: the color of its method; several lines of one method have shades of it, light to dark.
+def styles(labels: Sequence[str], methods: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """The color and marker of each line: that of its method; several lines of one have shades of it, light to dark.
 
     ``methods`` are the methods' names; without them, labels begin with the name, as in ``wafl-gamma=1.0``.
     """
@@ -45,11 +35,11 @@ def styles(labels: Sequence[str], methods: Sequence[str] | None = None) -> list[
     others = [family for family in dict.fromkeys(families) if family not in METHODS]
     base = {**METHODS, **{family: spare[place % len(spare)] for place, family in enumerate(others)}}
     order = list(dict.fromkeys(families))
-    found: list[Style] = []
+    found: list[dict[str, Any]] = []
     for place, family in enumerate(families):
         mates = families.count(family)
         shade = base[family] if mates == 1 else sequence(base[family], mates)[families[:place].count(family)]
-        found.append(Style(shade, MARKERS[order.index(family) % len(MARKERS)]))
+        found.append({"color": shade, "marker": MARKERS[order.index(family) % len(MARKERS)]})
     return found
 
 
@@ -88,11 +78,10 @@ def measure_against_attacked(
             line.mean,
             yerr=line.std,
             label=name,
-            color=style.color,
-            marker=style.marker,
             markersize=5,
-            linewidth=2.2 if place == 0 and style.color in METHODS.values() else 1.2,
+            linewidth=2.2 if place == 0 and style["color"] in METHODS.values() else 1.2,
             capsize=2,
+            **style,
         )
     axes.set(xlabel="attacked clients (%)", ylabel=measure)
     axes.set_title(title, fontsize=10)
@@ -125,7 +114,7 @@ def by_round(lines: Mapping[str, Mapping[str, Line]], path: Path | None = None, 
     figure, row = _figure(5.0 * len(lines) + 1.0, 3.6, len(lines))
     for axes, (quantity, runs) in zip(row, lines.items(), strict=True):
         for (label, line), style in zip(runs.items(), styles(list(runs), [method] * len(runs)), strict=True):
-            axes.plot(line.x, line.mean, color=style.color, linewidth=1.5, label=label)
+            axes.plot(line.x, line.mean, color=style["color"], linewidth=1.5, label=label)
         axes.set(xlabel="round", ylabel=quantity)
     return _finish(figure, path, legend=OUTSIDE if len(next(iter(lines.values()))) > 1 else None)
 
@@ -156,10 +145,7 @@ def measure_by_client(
 
 
 def generalization(results: Mapping[str, Any], path: Path) -> Any:
-    """A figure of the accuracy (or loss) of each method on training, test and unseen data, with intervals over clients.
-
-    Hollow marks are the worst tenth of the clients.
-    """
+    """A figure of each method on training, test and unseen data, with intervals over clients and the worst tenth."""
     rows = {name: row["generalization"] for name, row in results["methods"].items()}
     figure, (axes,) = _figure()
     parts = ("train", "test", "unseen")
@@ -172,12 +158,9 @@ def generalization(results: Mapping[str, Any], path: Path) -> Any:
             [max(high - mean, 0.0) for mean, high in zip(means, highs, strict=True)],
         ]
         across = [spot + min(0.06, 0.6 / len(rows)) * (place - (len(rows) - 1) / 2) for spot in range(len(parts))]
-        color, marker = style.color, style.marker
-        axes.errorbar(
-            across, means, yerr=errors, label=name, color=color, marker=marker, markersize=5, linewidth=1.2, capsize=2
-        )
+        axes.errorbar(across, means, yerr=errors, label=name, linewidth=1.2, capsize=2, markersize=5, **style)
         worst = [row[part]["worst_tenth"]["mean"] for part in parts]
-        axes.plot(across, worst, color=color, marker=marker, markersize=5, markerfacecolor="none", linestyle="none")
+        axes.plot(across, worst, markerfacecolor="none", linestyle="none", markersize=5, **style)
     axes.set_xticks(range(len(parts)), ("seen clients,\ntraining data", "seen clients,\ntest data", "unseen clients"))
     axes.set_ylabel("accuracy (%)" if results["measure"] == "accuracy" else "loss")
     figure.suptitle("bars: 95% intervals over clients; hollow: the worst tenth of the clients", fontsize=10)
@@ -186,10 +169,7 @@ def generalization(results: Mapping[str, Any], path: Path) -> Any:
 
 @dataclass(frozen=True)
 class Curve:
-    """One run's certified worst-case loss by radius, in ascending order, and the loss that an ascent reaches there.
-
-    ``reached`` is None if that was not measured; ``proven`` says whether ``certified`` is a bound or an estimate.
-    """
+    """One run's certified worst-case loss by radius, proven or an estimate, and what an ascent reaches, if measured."""
 
     radii: Sequence[float]
     certified: Sequence[float]
@@ -202,7 +182,7 @@ def certificates_against_radius(runs: Mapping[str, Curve], norm: float, unit: st
     """A figure of each run's certified worst-case loss against the radius, and of the loss that an ascent reaches."""
     figure, (axes,) = _figure()
     for (name, curve), style in zip(runs.items(), styles(list(runs)), strict=True):
-        color = style.color
+        color = style["color"]
         label = name if curve.proven else f"{name} (estimate)"
         axes.plot(curve.radii, curve.certified, color=color, linewidth=2.0, label=label)
         if curve.reached is not None:
@@ -234,10 +214,7 @@ def weights_and_distances(
     unit: str,
     path: Path,
 ) -> Path:
-    """Write a figure of how far each source is and which weight each rule gives it; returns its path.
-
-    ``squares`` are squared distances with their ``standard_errors``; the keys of ``weights`` name the rules.
-    """
+    """Write a figure of how far each source is (``squares`` are of W_2) and which weight each rule gives it."""
     figure, (left, right) = _figure(8.0, 1.6 + 0.45 * len(names), 2, sharey=True)
     places = list(range(len(names)))
     lengths = [max(square, 0.0) ** 0.5 for square in squares]

@@ -1,7 +1,5 @@
 """The sections of a page: each takes plain numbers and names, and is left out by its caller if there are none."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -175,9 +173,7 @@ def unseen(rows: Mapping[str, Mapping[str, Any]], methods: Mapping[str, str], me
         for label, row in rows.items()
     ]
     columns = ["method", "training data", "test data", "unseen clients", "worst tenth unseen", *GAPS.values()]
-    table = Table(
-        columns, cells, "Intervals are 95% bootstraps over clients. A gap is positive where the model does worse."
-    )
+    table = Table(columns, cells, "Intervals: 95% bootstraps over clients. A gap is positive where a model does worse.")
     lead = "Clients that never took part in training show what the model is worth to others."
     return Section("Seen and unseen", lead, [Figure({unit_of(measure): chart}), table])
 
@@ -306,19 +302,21 @@ def best_number(values: Sequence[float], measure: str) -> str:
     return number(choose(values), measure) if len(values) > 1 else ""
 
 
+def half_width(values: Sequence[float]) -> float:
+    """Half the width of the 95% interval of a mean by Student's t."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
+
+
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 95% interval of a mean by Student's t; None for fewer than three values, which say too little.
+    """The 95% interval of a mean; None for fewer than three values, which say too little.
 
     >>> low, high = interval([1.0, 2.0, 3.0])
     >>> round(low, 3), round(high, 3)
     (-0.484, 4.484)
     """
-    if len(values) < 3:
-        return None
-    from scipy.special import stdtrit
-
-    half = float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
-    return fmean(values) - half, fmean(values) + half
+    return None if len(values) < 3 else (fmean(values) - half_width(values), fmean(values) + half_width(values))
 
 
 def _mean(values: Sequence[float], measure: str, best: str) -> Cell:

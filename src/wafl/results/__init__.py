@@ -1,4 +1,1 @@
-"""What training gives back: a run, its history, and where a training stands between rounds.
-
-Plain data; it knows neither the engine nor a study.
-"""
+"""What training gives back, as plain data: a run, its history, and where a training stands between rounds."""

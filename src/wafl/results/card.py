@@ -1,20 +1,14 @@
-"""A model card: what a model is, how it was trained, what it does where, and what is promised about it.
-
-``README.md`` begins with the metadata that the Hugging Face Hub reads, its ``model-index`` included. Next to it lie the
-certificate, in numbers and in words, and ``badge.svg``. Nothing is uploaded.
-"""
-
-from __future__ import annotations
+"""A model card with the metadata that the Hugging Face Hub reads, its certificate and a badge; nothing is uploaded."""
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from wafl.base.files import write_whole
-from wafl.data.bring.intake import Intake
+from wafl.results.export import Trained
 
 
 class Tested(Protocol):
@@ -27,7 +21,7 @@ class Tested(Protocol):
     @property
     def value(self) -> float: ...
     @property
-    def unseen(self) -> Tested | None: ...
+    def unseen(self) -> Self | None: ...
 
 
 class Promised(Protocol):
@@ -38,23 +32,8 @@ class Promised(Protocol):
     def save(self, path: str | os.PathLike[str]) -> Path: ...
 
 
-class Described(Protocol):
-    """What is asked of a run."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def settings(self) -> Mapping[str, Any]: ...
-    @property
-    def num_classes(self) -> int | None: ...
-    @property
-    def classes(self) -> Sequence[str] | None: ...
-    @property
-    def intake(self) -> Intake: ...
-
-
 def write_card(
-    run: Described, folder: str | os.PathLike[str], scores: Sequence[Tested], certificate: Promised | None
+    run: Trained, folder: str | os.PathLike[str], scores: Sequence[Tested], certificate: Promised | None
 ) -> Path:
     """Write the card's files into a new or empty folder and return its ``README.md``."""
     home = Path(folder)
@@ -85,7 +64,7 @@ def write_card(
     return home / "README.md"
 
 
-def _task(run: Described) -> tuple[str, str]:
+def _task(run: Trained) -> tuple[str, str]:
     """The hub's name of what the model does, and of how that is measured."""
     if run.num_classes is None:
         return "tabular-regression", "loss"
@@ -98,7 +77,7 @@ def _rows(score: Tested) -> list[tuple[str, str, float]]:
     return [seen] if score.unseen is None else [seen, ("that never trained", score.attack, score.unseen.value)]
 
 
-def _metadata(run: Described, rows: Sequence[tuple[str, str, float]]) -> dict[str, Any]:
+def _metadata(run: Trained, rows: Sequence[tuple[str, str, float]]) -> dict[str, Any]:
     """What the hub reads, as its documentation has it."""
     task, metric = _task(run)
     name = (run.settings.get("data") or {}).get("dataset", "own data")
@@ -118,7 +97,7 @@ def _metadata(run: Described, rows: Sequence[tuple[str, str, float]]) -> dict[st
     return {**about, "metrics": [metric], "model-index": [{"name": run.method, "results": results}]}
 
 
-def _data(run: Described) -> str:
+def _data(run: Trained) -> str:
     recipe = run.settings.get("data")
     if not recipe:
         return "The clients' own data, which the run does not describe."

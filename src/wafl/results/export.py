@@ -7,8 +7,6 @@ The preprocessing is part of the model. What is exported is
 for any number of raw examples as the data set holds them (say, pixels from 0 to 255, as floats).
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import json
@@ -20,7 +18,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +27,7 @@ from wafl import models
 from wafl.base.describe import describe
 from wafl.base.extras import require
 from wafl.base.files import write_whole
+from wafl.data.bring.intake import Intake
 from wafl.data.preprocessing import Preprocessing
 
 Format = Literal["safetensors", "pt2", "onnx"]
@@ -38,7 +37,7 @@ TOLERANCE = 1e-5
 """How far an exported model's outputs may be from the run's, relative and absolute."""
 
 
-class Exported(Protocol):
+class Trained(Protocol):
     """What is asked of a run."""
 
     @property
@@ -51,6 +50,10 @@ class Exported(Protocol):
     def num_classes(self) -> int | None: ...
     @property
     def settings(self) -> Mapping[str, Any]: ...
+    @property
+    def classes(self) -> Sequence[str] | None: ...
+    @property
+    def intake(self) -> Intake: ...
     def outputs(self, x: Any) -> Tensor: ...
 
 
@@ -71,11 +74,7 @@ class RawModel(nn.Module):
 
 
 def export_model(
-    run: Exported,
-    path: str | os.PathLike[str],
-    format: Format,
-    preprocessing: Preprocessing,
-    input_shape: Sequence[int],
+    run: Trained, path: str | os.PathLike[str], format: Format, preprocessing: Preprocessing, input_shape: Sequence[int]
 ) -> Path:
     """Write a run's model to a new file; returns its path.
 
@@ -144,12 +143,12 @@ class _Export:
     """A copy of a run's model with the preprocessing in front, and what it is compared with."""
 
     module: RawModel
-    run: Exported
+    run: Trained
     preprocessing: Preprocessing
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, run: Exported, preprocessing: Preprocessing, shape: tuple[int, ...]) -> _Export:
+    def of(cls, run: Trained, preprocessing: Preprocessing, shape: tuple[int, ...]) -> Self:
         for name, value in (("shift", preprocessing.shift), ("scale", preprocessing.scale)):
             if value is not None and not _spreads(tuple(value.shape), shape):
                 raise ValueError(f"input_shape={shape} does not fit the preprocessing's {name}: {tuple(value.shape)}")
@@ -186,13 +185,11 @@ class _Export:
     def program(self) -> Any:
         """The model as torch.export traces it, for any number of examples."""
         try:
-            program = torch.export.export(
-                self.module, (self.probe(2),), dynamic_shapes=({0: torch.export.Dim("batch")},)
-            )
+            batch = torch.export.Dim("batch")
+            program = torch.export.export(self.module, (self.probe(2),), dynamic_shapes=({0: batch},))
         except Exception as error:  # of many types, most of them private to torch
             raise ValueError(
-                f"torch.export cannot trace this model for any number of examples; format='safetensors' needs no "
-                f"tracing. {error}"
+                f"torch.export cannot trace this model for any batch; format='safetensors' needs no tracing. {error}"
             ) from error
         self.check(program.module())
         return program
@@ -204,8 +201,7 @@ class _Export:
             got, expected = exported(raw), self.run.outputs(self.preprocessing(raw, raw.dtype))
             if expected.shape != got.shape or not torch.allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE):
                 raise ValueError(
-                    "the exported model gives other outputs than the run: what it gives for an example must not depend "
-                    "on the other examples"
+                    "the exported model gives other outputs than the run: what it gives must not depend on the batch"
                 )
 
     def probe(self, count: int) -> Tensor:

@@ -1,7 +1,5 @@
 """Rows of plain values as a pandas frame, or as a table for a notebook."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from typing import Any

@@ -61,10 +61,7 @@ class Record:
 
 
 class History(Sequence[Record]):
-    """All rounds of a run; ``history.column("loss")`` is one quantity over the rounds.
-
-    If the run diverged, ``diverged`` says in which round, at which client, and the likely cause.
-    """
+    """All rounds of a run: ``history.column("loss")`` is one quantity, ``diverged`` says where and why, if it did."""
 
     def __init__(self, records: Sequence[Record] = (), diverged: str | None = None) -> None:
         self._records = list(records)

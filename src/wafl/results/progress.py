@@ -1,7 +1,5 @@
 """All that a training remembers between rounds: plain data, so a checkpoint is this on disk."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -27,11 +25,7 @@ class RunProgress:
 
 @dataclass(frozen=True)
 class ChosenRadius:
-    """The radius of a run that was to choose it, the reason in words, and what was tried.
-
-    ``tried`` has, for each radius, the mean accuracy (for a regression, loss) of the clients that were left out, and
-    that of their worst tenth; both are None if it diverged.
-    """
+    """The radius that a run chose, why, and for each ``tried`` the accuracy (or loss) of all and the worst left out."""
 
     radius: float
     why: str

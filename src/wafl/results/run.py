@@ -1,4 +1,4 @@
-"""A trained model with its history; on disk it is safetensors and JSON."""
+"""A trained model with its history; on disk it is safetensors and JSON (``saved.py``)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from wafl import models
-from wafl.base.bounds import check_box
-from wafl.base.files import sealed, unsealed, write_whole
-from wafl.base.json_types import check_types, parsed_table
+from wafl.base.bounds import check_box, warn_of_inputs
+from wafl.base.files import sealed, write_whole
 from wafl.base.options import documented
-from wafl.base.units import warn_of_inputs
 from wafl.data.bring.intake import Intake
 from wafl.results.card import Promised, Tested, write_card
 from wafl.results.export import FORMATS, Format, export_model
@@ -42,51 +40,6 @@ SHOWN = {
     "agreement": "agreement: length of the mean update over mean length",
 }
 """What a page shows of each round."""
-
-SAVED: dict[str, Any] = {
-    "method": str,
-    "model": dict[str, Any] | None,
-    "num_classes": int | None,
-    "intake?": {
-        "classes": list[str] | None,
-        "columns": list[str] | None,
-        "prepare": dict[str, Any],
-        "shape?": list[int] | None,
-    },
-    "trained": list[str],
-    "statistics?": list[str],
-    "buffers?": list[str],
-    "loss": str | None,
-    "settings": {
-        "method?": {"objective?": dict[str, Any] | None},
-        "schedule?": {
-            "rounds": int,
-            "cohort": int | None,
-            "local_steps": int | None,
-            "local_epochs": int | None,
-            "batch_size": int | None,
-            "learning_rate": float | str,
-            "momentum": float,
-            "weight_decay": float,
-            "server_learning_rate": float | None,
-            "seed": int,
-            "clip_norm?": float | None,
-            "statistics?": str,
-            "precision?": str,
-            "shift?": int,
-            "flip?": float,
-            "average_last?": float | None,
-        },
-        "sweep?": dict[str, Any] | None,
-        "data?": dict[str, Any] | None,
-        "unit?": str,
-        "scalars?": dict[str, float],
-    },
-    "client_weights": list[float],
-    "history": list[dict[str, Any]],
-    "sha256": str,
-}
-"""What ``run.json`` holds (:func:`wafl.base.json_types.check_types`)."""
 
 
 @documented
@@ -157,18 +110,16 @@ class Run:
         These are an array or nested lists, a data frame, a data set or a ``DataLoader``; labels are ignored. Bytes are
         prepared as in training; other numbers are taken as they are.
         """
-        examples = self.intake.read(x, next(iter(self.params.values())))
-        if tuple(examples.shape) == self.intake.shape:
+        given = self.intake.read(x, next(iter(self.params.values())))
+        if tuple(given.shape) == self.intake.shape:
             raise ValueError(f"x is one example of shape {self.intake.shape}: give a batch, such as x[None]")
-        warn_of_inputs(examples, check_box(self.settings.get("bounds")), self.settings.get("unit", "input units"))
+        warn_of_inputs(given, check_box(self.settings.get("bounds")), self.settings.get("unit", "input units"))
         try:
             with torch.no_grad():
-                integers = takes_integers(self._at_rest, examples[:1])
-                return self._at_rest(examples.long() if integers else examples)
+                integers = takes_integers(self._at_rest, given[:1])
+                return self._at_rest(given.long() if integers else given)
         except (RuntimeError, IndexError) as error:
-            raise ValueError(
-                f"the model does not take examples of shape {tuple(examples.shape[1:])}: {error}"
-            ) from error
+            raise ValueError(f"the model does not take examples of shape {tuple(given.shape[1:])}: {error}") from error
 
     def predict(self, x: Any) -> Tensor | NDArray[np.str_]:
         """The predicted classes of examples, by name if they have names; for a regression, :meth:`outputs` itself."""
@@ -188,10 +139,7 @@ class Run:
         return replace(self, params=params, module=copy.deepcopy(self.module).to(device), last=last)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a folder from which :func:`wafl.load_run` restores the run; returns the folder.
-
-        It holds ``params.safetensors`` and ``run.json``, and is created if it does not exist.
-        """
+        """Write ``params.safetensors`` and ``run.json`` to a folder, for :func:`wafl.load_run`; returns the folder."""
         from safetensors.torch import save
 
         folder = Path(path)
@@ -275,23 +223,18 @@ class Runs(list[Run]):
         return rows
 
     def to_pandas(self, *, all: bool = False) -> Any:
-        """A ``pandas.DataFrame`` with one row per run (needs ``wafl-learn[pandas]``).
-
-        It has the columns in which runs differ, or ``all`` of them.
-        """
+        """A ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the runs, with columns that differ, or ``all``."""
         return to_frame(self.rows() if all else varying(self.rows(), keep=("method", "final_loss")))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """A matplotlib figure of the loss and, if there is one, the achieved radius by round; saved if given a path.
-
-        Each run has one line, light to dark.
-        """
+        """A matplotlib figure of loss and achieved radius by round, one line per run; saved if given a path."""
         named = {", ".join(f"{name}={value}" for name, value in run.point.items()): run.history for run in self}
         return plot_histories(named, path, self[0].method if self else "WAFL")
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
         """Write a page of what the runs themselves know, as :meth:`Run.report` does for one; returns the file."""
-        from wafl.report import Page, Study, write_page
+        from wafl.report.blocks import Page, Study
+        from wafl.report.page import write_page
 
         if not self:
             raise ValueError("there are no runs to report")
@@ -302,7 +245,8 @@ class Runs(list[Run]):
         """What a page shows of the runs: their rounds, weights and settings."""
         import json
 
-        from wafl.report import Section, sections
+        from wafl.report import sections
+        from wafl.report.blocks import Section
         from wafl.report.charts import Curve
 
         labels = [", ".join([run.method, *(f"{name}={value}" for name, value in run.point.items())]) for run in self]
@@ -336,101 +280,6 @@ class Runs(list[Run]):
         return f"Runs({len(self)} of {self[0].method}: {varied})" if self else "Runs(0)"
 
 
-def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss: Loss | None = None) -> Run:
-    """The run in a folder that :meth:`Run.save` wrote.
-
-    Args:
-        path: the folder.
-        model: the module, if it is your own; a model from :mod:`wafl.models` is built from the folder.
-        loss: the loss, if it is your own.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    folder = Path(path)
-    for name in ("run.json", "params.safetensors"):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder} is not a saved run: it has no {name}")
-    try:
-        written = (folder / "run.json").read_bytes()
-        if (found := parsed_table(written).get("format")) != FORMAT:
-            raise ValueError(f"it has format {found}, this version reads {FORMAT}: update wafl-learn")
-        about = unsealed(written)
-        check_types(about, SAVED)
-        saved = load(_tensors(folder, about))
-        history = History.from_json(about["history"])
-        weights = torch.tensor(about["client_weights"], dtype=torch.float64)
-        method, settings, num_classes = about["method"], _as_named_now(about["settings"]), about["num_classes"]
-        architecture, own_loss, trained = about["model"], about["loss"], about["trained"]
-        params = {name: saved[name] for name in trained}
-        last = {name: saved.pop(LAST + name) for name in trained if LAST + name in saved} or None
-        kept = {name: saved.pop(name) for name in about.get("buffers", ())}
-        statistics = {name: kept[name].shape for name in about.get("statistics", ())}
-        intake = Intake.from_json(about.get("intake"))
-    except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
-        raise ValueError(f"{folder} is damaged: {error}") from error
-    if model is None:
-        if architecture is None:
-            raise ValueError(f"{folder} holds a model that wafl did not build: pass it as load_run(path, model=...)")
-        try:
-            model = models.build(architecture)
-        except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
-            raise ValueError(f"{folder} is damaged: it describes no model that wafl builds: {error}") from error
-    loss = loss if loss is not None else own_loss
-    if loss is None:
-        raise ValueError(f"{folder} was trained with your own loss: pass it as load_run(path, loss=...)")
-    model = with_params(model, saved)
-    if "buffers" in about:  # an earlier version saved none
-        own = buffers(model)
-        _check_names("buffer", own, kept)
-        for name, value in kept.items():
-            own[name].data = value.to(own[name].device)
-    if "statistics" in about:
-        layout = Layout({name: value.shape for name, value in params.items()}, statistics)
-        for name, value in model.named_parameters():
-            value.requires_grad_(name in params)
-    else:  # an earlier version left it to the model
-        layout = Layout.of(model)
-    return Run(method, params, model, layout, history, weights, settings, num_classes, loss, intake, last)
-
-
-def _as_named_now(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a saved run: earlier versions called the objective of a method its adversary."""
-    method = settings.get("method")
-    if not isinstance(method, dict) or "adversary" not in method:
-        return settings
-    renamed = {"objective" if name == "adversary" else name: value for name, value in cast(Any, method).items()}
-    return {**settings, "method": renamed}
-
-
-def has_own_model(path: str | os.PathLike[str]) -> bool:
-    """Whether a saved run holds a model that wafl did not build, which must be passed to load it."""
-    try:
-        return unsealed((Path(path) / "run.json").read_bytes()).get("model") is None
-    except (OSError, ValueError):
-        return False  # load_run will say what is wrong
-
-
-def saved_history(path: str | os.PathLike[str]) -> History:
-    """The history of a saved run; its files are checked, but its model is not built."""
-    folder = Path(path)
-    try:
-        about = unsealed((folder / "run.json").read_bytes())
-        check_types(about, {"sha256": str, "history": list[Any]})
-        _tensors(folder, about)
-        return History.from_json(about["history"])
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder} is damaged: {error}") from error
-
-
-def _tensors(folder: Path, about: Mapping[str, Any]) -> bytes:
-    """The tensors of a saved run; a ValueError if they are not those that it was saved with."""
-    content = (folder / "params.safetensors").read_bytes()
-    if sha256(content).hexdigest() != about["sha256"]:
-        raise ValueError("params.safetensors is not the file that run.json was written with")
-    return content
-
-
 def buffers(model: nn.Module) -> dict[str, Tensor]:
     """What a model holds in addition to its parameters, such as the statistics of BatchNorm, and saves."""
     saved = model.state_dict()
@@ -443,7 +292,7 @@ def with_params(
     """A copy of the model that holds these parameters, which must be exactly those of the model, and statistics."""
     model = copy.deepcopy(model)
     own = dict(model.named_parameters())
-    _check_names("parameter", own, params)
+    check_names("parameter", own, params)
     for name, value in params.items():
         own[name].data = value.detach().clone()
     for name, value in (statistics or {}).items():
@@ -451,11 +300,11 @@ def with_params(
     return model
 
 
-def _check_names(kind: str, own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+def check_names(kind: str, own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    """Refuse tensors of other names or shapes than a model has."""
     for name in own.keys() ^ saved.keys():
-        raise ValueError(
-            f"{kind} {name} is only in {'the model' if name in own else 'the file'}: pass the model that was saved"
-        )
+        side = "model" if name in own else "file"
+        raise ValueError(f"{kind} {name} is only in the {side}: pass the model that was saved")
     for name, value in saved.items():
         if own[name].shape != value.shape:
             raise ValueError(

@@ -1,7 +1,4 @@
-"""Estimators for scikit-learn that minimize the worst expected loss in a Wasserstein ball, and their exact solver.
-
-Public: what is imported here.
-"""
+"""Estimators for scikit-learn of the least worst expected loss in a Wasserstein ball, and their exact solver."""
 
 from wafl.sklearn.estimators import WassersteinClassifier, WassersteinRegressor
 

@@ -1,7 +1,5 @@
 """The radius that ``radius="auto"`` stands for: chosen by leaving clients out, or examples where clients are few."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress

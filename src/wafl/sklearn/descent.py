@@ -4,8 +4,6 @@ Lewis and Overton, "Nonsmooth optimization via quasi-Newton methods", Mathematic
 that is superlinear where a function is smooth converges linearly where its minimum lies on kinks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

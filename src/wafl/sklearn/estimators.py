@@ -76,6 +76,16 @@ class WassersteinEstimator(BaseEstimator, ABC):
         self.max_iter = max_iter
         self.random_state = random_state
 
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:  # noqa: N803
+        """Solve for the best model, or train a network.
+
+        Args:
+            X: the examples, one row each.
+            y: their labels, of any type, or their targets, one number each.
+            groups: whose example each is, for ``radius="auto"`` and :meth:`next_client`; by default one client's.
+        """
+        return self._fit(*self._valid(X, y), groups)
+
     def certify(self, radii: Sequence[float], *, metric: Metric = "loss") -> Certificates:
         """How large the expected loss can be under any distribution within each radius of the training examples.
 
@@ -125,6 +135,10 @@ class WassersteinEstimator(BaseEstimator, ABC):
 
     _loss: str
     _num_classes: int | None
+
+    @abstractmethod
+    def _valid(self, X: Any, y: Any) -> tuple[Array, Array]:  # noqa: N803
+        """Examples to train on, and their targets as the model has them."""
 
     @abstractmethod
     def _targets(self, y: Any) -> Array:
@@ -210,14 +224,7 @@ class WassersteinClassifier(ClassifierMixin, WassersteinEstimator):
 
     _loss = "cross_entropy"
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:  # noqa: N803
-        """Solve for the best model, or train a network.
-
-        Args:
-            X: the examples, one row each.
-            y: their labels, of any type.
-            groups: whose example each is, for ``radius="auto"`` and :meth:`next_client`; by default one client's.
-        """
+    def _valid(self, X: Any, y: Any) -> tuple[Array, Array]:  # noqa: N803
         valid: Any = validate_data(self, X, y, dtype=np.float64, order="C")
         x, labels = valid
         check_classification_targets(labels)
@@ -225,7 +232,7 @@ class WassersteinClassifier(ClassifierMixin, WassersteinEstimator):
         self._num_classes = len(self.classes_)
         if self._num_classes < 2:
             raise ValueError("this classifier needs at least two classes, and the labels have one class")
-        return self._fit(x, y, groups)
+        return x, y
 
     def decision_function(self, X: Any) -> Array:  # noqa: N803
         """The outputs of each class; of two classes, by how much the second is ahead."""
@@ -272,19 +279,12 @@ class WassersteinRegressor(RegressorMixin, WassersteinEstimator):
 
     _loss, _num_classes = "squared_error", None
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:  # noqa: N803
-        """Solve for the best model, or train a network.
-
-        Args:
-            X: the examples, one row each.
-            y: their targets, one number each.
-            groups: whose example each is, for ``radius="auto"`` and :meth:`next_client`; by default one client's.
-        """
+    def _valid(self, X: Any, y: Any) -> tuple[Array, Array]:  # noqa: N803
         if self.power == 1:
             raise ValueError("power=1: the worst squared error in the ball of W_1 is infinite; use power=2")
         valid: Any = validate_data(self, X, y, dtype=np.float64, order="C", y_numeric=True)
         x, targets = valid
-        return self._fit(x, targets.astype(np.float64), groups)
+        return x, targets.astype(np.float64)
 
     def predict(self, X: Any) -> Array:  # noqa: N803
         """The predicted targets."""

@@ -1,13 +1,11 @@
 """Linear models that are solved to their optimum in a ball, in float64 and without anything random."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from wafl.sklearn.descent import Array, Function, Minimum, minimize
+from wafl.sklearn.descent import Array, Function, minimize
 from wafl.sklearn.worst_case import Ball, Classification, Regression
 
 
@@ -28,15 +26,11 @@ def solve_classification(x: Array, y: Array, classes: int, ball: Ball, tol: floa
     worst = Classification(x - center, y, classes, ball)
     size = classes * x.shape[1]
     scale = np.concatenate([np.tile(1.0 / spread, classes), np.ones(classes + worst.priced)])
-
-    def function(params: Array) -> tuple[float, Array]:
-        value, slope = worst(params * scale)
-        return value, slope * scale
-
     shares = np.eye(classes)[y]
     first = 0.1 * (shares - shares.mean(0)).T @ ((x - center) / spread) / len(x)
     price = [math.log(0.25 / ball.radius)] if worst.priced else []
-    found = minimize(function, np.concatenate([first.ravel(), np.log(shares.mean(0)), price]), tol, max_iter)
+    start = np.concatenate([first.ravel(), np.log(shares.mean(0)), price])
+    found = minimize(_scaled(worst, scale), start, tol, max_iter)
     weight = (found.point * scale)[:size].reshape(classes, -1)
     weight -= weight.mean(0)
     bias = found.point[size : size + classes] - weight @ center
@@ -49,21 +43,22 @@ def solve_regression(x: Array, y: Array, ball: Ball, tol: float, max_iter: int) 
     middle, unit = float(y.mean()), float(y.std()) or 1.0
     worst = Regression(x - center, (y - middle) / unit, Ball(ball.radius, ball.norm, 2, ball.label_cost * unit**2))
     scale = np.append(1.0 / spread, 1.0)
-
-    def function(params: Array) -> tuple[float, Array]:
-        value, slope = worst(params * scale)
-        return value, slope * scale
-
-    found = _from_least_squares(function, (x - center) / spread, (y - middle) / unit, tol, max_iter)
+    # From half of ordinary least squares: at 0 and where it fits exactly there may be a kink.
+    start = np.append(0.5 * np.linalg.lstsq((x - center) / spread, (y - middle) / unit, rcond=None)[0], 0.0)
+    found = minimize(_scaled(worst, scale), start, tol, max_iter)
     weight = unit * (found.point * scale)[:-1]
     bias = np.array([middle + unit * found.point[-1] - weight @ center])
     return Solution(weight[None], bias, (unit * found.value) ** 2, found.steps, found.converged)
 
 
-def _from_least_squares(function: Function, x: Array, y: Array, tol: float, max_iter: int) -> Minimum:
-    """From half of ordinary least squares: at 0 and where it fits exactly there may be a kink."""
-    start = np.append(0.5 * np.linalg.lstsq(x, y, rcond=None)[0], 0.0)
-    return minimize(function, start, tol, max_iter)
+def _scaled(worst: Function, scale: Array) -> Function:
+    """The function of parameters in units in which inputs have the deviation 1."""
+
+    def function(params: Array) -> tuple[float, Array]:
+        value, slope = worst(params * scale)
+        return value, slope * scale
+
+    return function
 
 
 def _units(x: Array) -> tuple[Array, Array]:

@@ -7,8 +7,6 @@ The worst loss is convex in the parameters, and so is the dual in parameters and
 because every ``loss(z') - gamma cost`` is. A gradient is that of the loss where the examples move to.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass
@@ -21,6 +19,8 @@ CLOSE, STEPS, FEW_STEPS = 1e-10, 12, 6
 """How far from its fixed point an ascent ends, and the most steps that it takes; few where it may rest on a kink."""
 RIVALS = 2
 """From how many other classes an ascent starts where there may be several maxima."""
+Moves = tuple[Array, Array, Array, Array]
+"""phi_gamma of each example, the gradient of its loss in the outputs, its move, and what that costs."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,7 @@ class Classification:
         gradient = np.concatenate([by_weight.ravel(), lean.mean(0), [excess * gamma]])
         return gamma * self._ball.radius**2 + float(phi.mean()), gradient
 
-    def _worst_moves(self, weight: Array, outputs: Array, gamma: float) -> tuple[Array, Array, Array, Array]:
-        """phi_gamma of each example, the gradient of its loss in the outputs, its move, and what that costs."""
+    def _worst_moves(self, weight: Array, outputs: Array, gamma: float) -> Moves:
         best: tuple[Array, ...] = self._climbed(weight, outputs, self._y, gamma, 0)
         for turn in range(1, self._classes if math.isfinite(self._ball.label_cost) else 1):
             toll = self._ball.label_cost
@@ -113,9 +112,7 @@ class Classification:
             best = _larger(best, other)
         return best[0], best[1], best[2], best[3]
 
-    def _climbed(
-        self, weight: Array, outputs: Array, labels: Array, gamma: float, turn: int
-    ) -> tuple[Array, Array, Array, Array]:
+    def _climbed(self, weight: Array, outputs: Array, labels: Array, gamma: float, turn: int) -> Moves:
         """The same for fixed labels. Where there may be several maxima, ascents start from the best rivals too."""
         leads = outputs - np.take_along_axis(outputs, labels[:, None], -1)
         apart, _ = self._ball.steepest(weight[:, None] - weight)
@@ -139,13 +136,12 @@ class Classification:
             return apart.max() ** 2 / 4.0 * np.array([[1.0, -1.0], [-1.0, 1.0]])
         return weight @ weight.T if self._ball.norm == 2 else None
 
-    def _at(
-        self, weight: Array, leads: Array, labels: Array, gamma: float, p: Array
-    ) -> tuple[Array, Array, Array, Array]:
-        """What the move of p attains: its value, the gradient of the loss in the outputs, the move, its cost."""
+    def _at(self, weight: Array, leads: Array, labels: Array, gamma: float, p: Array) -> Moves:
+        """What the move of p attains."""
         length, along = self._ball.steepest(self._lean(labels, p) @ weight)
         move = (length / (2.0 * gamma))[:, None] * along
-        moved = leads + self._added(weight, labels, move)
+        added = move @ weight.T
+        moved = leads + (added - np.take_along_axis(added, labels[:, None], -1))  # what it adds to leads over the label
         cost = (length / (2.0 * gamma)) ** 2
         return np.logaddexp.reduce(moved, -1) - gamma * cost, self._lean(labels, softmax(moved)), move, cost
 
@@ -190,10 +186,7 @@ class Classification:
         return softmax(leads + added / (2.0 * gamma)), seen
 
     def _jump(self, off: Array, p: Array, seen: Array, gamma: float) -> Array:
-        """Newton's step for ``p = target``, or the plain one where that would lead down.
-
-        ``seen`` is the Gram matrix, or what a unit move adds, whose square bends a target of another norm.
-        """
+        """Newton's step for ``p = target``, or the plain one where that leads down; ``seen`` is by :meth:`_target`."""
         if self._classes == 2:
             jump = off / (1.0 - p.prod(-1) * (2.0 * seen[0, 0] / gamma))[:, None]
         else:
@@ -237,11 +230,6 @@ class Classification:
         lean = p.copy()
         lean[np.arange(len(p)), labels] -= 1.0
         return lean
-
-    def _added(self, weight: Array, labels: Array, move: Array) -> Array:
-        """What a move adds to each class's lead over the label."""
-        added = move @ weight.T
-        return added - np.take_along_axis(added, labels[:, None], -1)
 
 
 def softmax(outputs: Array) -> Array:

@@ -20,11 +20,7 @@ ROUNDS = r"schedule\.rounds|methods\.[^.]+\.rounds"
 
 
 def extend(path: Path, changes: Sequence[str]) -> Study:
-    """A study that was begun, with as many rounds as the changes say; everything is checked before anything is written.
-
-    A change is ``schedule.rounds=400``, or ``methods.afl.rounds=800`` for a method with rounds of its own; no other
-    change keeps what was trained.
-    """
+    """A study with as many rounds as changes such as ``methods.afl.rounds=800`` say; all is checked before a write."""
     folder = StudyFolder.existing(path)
     for change in changes:
         if not re.fullmatch(ROUNDS, change.partition("=")[0].strip()):
@@ -45,8 +41,7 @@ def extend(path: Path, changes: Sequence[str]) -> Study:
         nodes = f"engine = {after.engine!r}, whose nodes forget what their clients keep"
         what = nodes if after.privacy is None else "privacy, whose noise was found for its rounds"
         raise ConfigError(
-            f"{path} has {what}: to train for more rounds, start another study with wafl run {folder.config} "
-            f"--set {changes[-1]}"
+            f"{path} has {what}: for more rounds, start another study with wafl run {folder.config} --set {changes[-1]}"
         )
     for entry in study.plan.entries:
         _check_warm_up(folder, entry, earlier[entry.name])

@@ -202,10 +202,7 @@ class StudyFolder:
         write_whole(self.results, sealed(results))
 
     def extend(self, experiment: Experiment) -> None:
-        """Ask for more rounds, so that the study is no longer finished.
-
-        A crash in between leaves the study as it was or as it will be, and in both cases one that can be resumed.
-        """
+        """Ask for more rounds of a study, finished or not; a crash in between leaves one that can be resumed."""
         about, text, before = self.read_about(), to_toml(experiment).encode(), self.config.read_bytes()
         about["config"] = sha256(text).hexdigest()
         self.results.unlink(missing_ok=True)

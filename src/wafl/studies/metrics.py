@@ -18,22 +18,14 @@ from wafl.studies.folder import StudyFolder, refuse_links
 
 
 class MetricsFile(Callback):
-    """A callback that appends the rounds of one method's runs to a file.
+    """A callback that appends the rounds of a method's runs, one per point of its sweep, after the lines ``before``."""
 
-    ``points`` are what is swept, one combination per run; ``before`` are the lines of the methods that come first.
-    """
-
-    def __init__(
-        self, path: Path, method: str, points: Sequence[Mapping[str, Any]], before: Sequence[str] = ()
-    ) -> None:
-        self._path, self._method, self._points, self._before = path, method, points, list(before)
+    def __init__(self, path: Path, name: str, points: Sequence[Mapping[str, Any]], before: Sequence[str] = ()) -> None:
+        self._path, self._method, self._points, self._before = path, name, points, list(before)
         self._ended: set[int] = set()
 
     def on_start(self, progress: Progress | None) -> None:
-        """Keep the rounds that the checkpoint holds, and none that came after it.
-
-        The whole file is written again, which repairs a line that a crash cut short or damaged.
-        """
+        """Write the whole file again, with the rounds that the checkpoint holds, none after it and no damaged line."""
         kept = [] if progress is None else [progress.runs[place].history for place in sorted(progress.runs)]
         self._ended = {place for place, history in enumerate(kept) if history.diverged}
         write_whole(self._path, joined([*self._before, *self.lines(kept)]))
@@ -94,11 +86,7 @@ SUFFIXES = (".csv", ".parquet")
 
 
 def export_metrics(folder: Path, path: Path) -> Path:
-    """Write the metrics of a study to a new ``.csv`` or ``.parquet`` file (the extra ``parquet``); returns its path.
-
-    The columns are all names that any round has, in order of first appearance. Lists are JSON text, and a cell whose
-    round has no such value is empty.
-    """
+    """Write a study's metrics to a new ``.csv`` or ``.parquet`` file (an extra), lists as JSON; returns its path."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"{path} has no known format: end its name with {' or '.join(SUFFIXES)}")
@@ -128,8 +116,7 @@ def _rows(source: Path) -> Iterator[dict[str, Any]]:
             row = parsed_table(line)
         except ValueError as error:
             raise ValueError(
-                f"{source}, line {number} is damaged: {error}. If the study was interrupted, "
-                f"wafl resume {source.parent} restores it"
+                f"{source}, line {number} is damaged: {error}. If it was interrupted, wafl resume {source.parent} helps"
             ) from error
         yield row
 

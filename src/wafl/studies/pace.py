@@ -1,7 +1,5 @@
 """How far a method of a study is and how fast it goes, as a terminal and a page tell it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,6 +7,8 @@ from statistics import fmean
 from typing import Any
 
 NUMBERS = ("loss", "accuracy", "achieved_radius", "test_loss")
+Lines = Sequence[Mapping[str, Any]]
+"""Lines of the metrics, in their order."""
 LARGEST = 1e100
 """Numbers of a file from anywhere that sums and means are taken of."""
 
@@ -51,17 +51,13 @@ class Pace:
         return ", ".join(text.format(value) for text, value in found.items() if value is not None)
 
 
-def pace_of(method: str, rounds: int, count: int, lines: Sequence[Mapping[str, Any]]) -> Pace:
-    """The pace of a method of so many rounds and ``count`` runs, from its lines in the metrics, in their order.
-
-    A run that diverged, or that is behind the others because it stopped early, has nothing left to do.
-    """
+def pace_of(method: str, rounds: int, count: int, lines: Lines) -> Pace:
+    """The pace of a method of so many rounds and ``count`` runs; one that diverged or stopped early has none left."""
     last: dict[str, dict[str, Any]] = {}
     for row in lines:
         known = {name: row[name] for name in ("round", "diverged") if name in row}
-        last.setdefault(str(point_of(row)), {}).update(
-            known | {name: row[name] for name in NUMBERS if _told(row, name)}
-        )
+        told = {name: row[name] for name in NUMBERS if _told(row, name)}
+        last.setdefault(str(point_of(row)), {}).update(known | told)
     now, count = (lines[-1]["round"] if lines else 0), max(count, len(last))
     ended = sum("diverged" in run or run["round"] + 1 < now for run in last.values())
     others = sum(run["round"] + 1 for run in last.values() if "diverged" not in run and run["round"] + 1 >= now)

@@ -12,11 +12,14 @@ from wafl.base.errors import CheckpointError, CheckpointWarning, FolderError, Un
 from wafl.base.files import write_whole
 from wafl.config.plan import Entry
 from wafl.results.progress import Progress
-from wafl.results.run import Run, load_run
+from wafl.results.run import Run
+from wafl.results.saved import load_run
 from wafl.studies.metrics import MetricsFile, joined
 from wafl.studies.study import Study
 
 FILES = ("run.json", "params.safetensors")
+Sound = dict[str, list[Run] | None]
+"""The runs of each method; None if one of them is not sound."""
 
 
 @dataclass
@@ -36,10 +39,7 @@ class Repair:
 
 
 def repair(study: Study) -> Repair:
-    """Keep what is sound of a study that :meth:`Study.resume` took up; returns what was done to it.
-
-    Its description and its data, model and code must be what they were.
-    """
+    """Keep what is sound of a study that :meth:`Study.resume` took up, unchanged; returns what was done to it."""
     done = Repair()
     with study.folder.locked():
         results = _read_results(study, done)
@@ -86,9 +86,7 @@ def _sound_runs(study: Study, entry: Entry, results: dict[str, Any] | None, done
     return [found[folder] for folder in folders]
 
 
-def _write_results(
-    study: Study, results: dict[str, Any] | None, runs: dict[str, list[Run] | None], done: Repair
-) -> None:
+def _write_results(study: Study, results: dict[str, Any] | None, runs: Sound, done: Repair) -> None:
     """Keep the rows of methods whose runs are sound, and make missing rows again by testing."""
     old, new = results or study.blank(), study.blank()
     for entry in study.plan.entries:
@@ -111,7 +109,7 @@ def _write_results(
         study.write_results(new)
 
 
-def _read_progress(study: Study, runs: dict[str, list[Run] | None], done: Repair) -> dict[str, Progress]:
+def _read_progress(study: Study, runs: Sound, done: Repair) -> dict[str, Progress]:
     """The progress of methods that are not done, from their last good checkpoints."""
     found: dict[str, Progress] = {}
     for entry in study.plan.entries:
@@ -135,9 +133,7 @@ def _read_progress(study: Study, runs: dict[str, list[Run] | None], done: Repair
     return found
 
 
-def _write_metrics(
-    study: Study, runs: dict[str, list[Run] | None], progress: dict[str, Progress], done: Repair
-) -> None:
+def _write_metrics(study: Study, runs: Sound, progress: dict[str, Progress], done: Repair) -> None:
     """Write the rounds of all saved runs, and of the method in training those of its checkpoint; more may follow."""
     lines = [line for entry in study.plan.entries for line in _lines(study, entry, runs[entry.name] or [])]
     for entry in study.plan.entries:

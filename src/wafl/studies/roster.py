@@ -53,10 +53,7 @@ def clients_by_name(folder: StudyFolder) -> FindClients | None:
 
 
 def known_roster(folder: StudyFolder) -> Roster | None:
-    """The clients of a study that was begun; None if it was stopped before anything was asked of them.
-
-    Those of nodes that happen to be here now may be others, or in another order, and anybody could bring their names.
-    """
+    """The clients a study was begun with, whoever is here now; None if it was stopped before they were asked."""
     try:
         roster = read_roster(folder.path)
     except (ValueError, KeyError, TypeError) as error:
@@ -88,9 +85,7 @@ class Remembered:
         return torch.device("cpu")
 
     def shape_of_clients(self) -> Shape:
-        raise FolderError(
-            "the clients of this study are on nodes: only a server that reaches them knows how they differ"
-        )
+        raise FolderError("the clients of this study are on nodes: only their server knows how they differ")
 
     def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:
         """Do nothing: nodes check what fits their examples."""

@@ -1,7 +1,4 @@
-"""Whether a study goes on with what it was begun with: its data, model and code; and with which versions.
-
-The experiment itself is in ``config.toml``, whose checksum is kept too.
-"""
+"""Whether a study goes on with the data, model and code that it was begun with, and with which versions."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 from wafl.base.describe import describe
 from wafl.base.errors import CheckpointError, DivergedError, FolderError, UnboundedError, UnfitCheckpointError
 from wafl.base.files import remove_temporary, write_whole
-from wafl.callbacks import Callback, Callbacks, EarlyStopping, EvaluateEvery, TestedElsewhere, as_callbacks
+from wafl.callbacks import Callback, Callbacks, EvaluateEvery, TestedElsewhere, as_callbacks
 from wafl.config.experiment import Experiment
 from wafl.config.plan import Entry, FindClients, Plan, make_plan
 from wafl.data.federation import Federation
@@ -19,7 +19,8 @@ from wafl.engine.fit import train
 from wafl.engine.keeping.checkpoint import Checkpoint
 from wafl.evaluation.score import ClientScore, Score, generalization, percent_or_loss, spread
 from wafl.results.history import History
-from wafl.results.run import Run, load_run, saved_history
+from wafl.results.run import Run
+from wafl.results.saved import load_run, saved_history
 from wafl.studies.attendance import left_out
 from wafl.studies.folder import StudyFolder
 from wafl.studies.metrics import MetricsFile, joined
@@ -44,22 +45,14 @@ class Study:
         *,
         numbered: bool = False,
     ) -> Self:
-        """A new study in a new folder; everything is checked before anything is written.
-
-        ``source`` is the folder of the experiment's file, where its own modules are; ``find_clients`` finds clients
-        that are not in this process; ``numbered`` is that of :meth:`StudyFolder.create`.
-        """
+        """A new study, checked before anything is written; ``source`` has the modules of its file."""
         plan = make_plan(experiment, source, find_clients)
         fingerprint = fingerprint_of(plan)
         return cls(StudyFolder.create(path, plan.experiment, source, fingerprint, numbered=numbered), plan)
 
     @classmethod
     def resume(cls, path: Path, find_clients: FindClients | None = None, *, trust: bool = False) -> Self:
-        """A study that was begun, as its folder describes it; refused if its data, model or code have changed.
-
-        ``find_clients`` finds clients that are not in this process. With ``trust``, code that the study names may run
-        although it never ran here.
-        """
+        """A study as its folder describes it, if its data, model and code are the same; ``trust`` lets its code run."""
         folder = StudyFolder.existing(path)
         source = folder.read_about().get("source")
         place = None if source is None else Path(source)
@@ -76,8 +69,7 @@ class Study:
         """Train and test what is not done yet; returns what ``results.json`` holds.
 
         What a method gave is on disk before the next one starts, and its progress after every round. A run that
-        diverges ends alone, and so does a method whose runs all do; if every run of the study did, that is an error.
-        The callbacks hear of every round of every method; ``on_start`` comes once per method that is trained.
+        diverges ends alone; if every run did, that is an error. ``on_start`` comes once per method that is trained.
         """
         told = as_callbacks(callbacks)
         if self.pending():
@@ -100,13 +92,8 @@ class Study:
             raise DivergedError(f"every run diverged; {reasons[0]}")
         return results
 
-    def _train(
-        self, entry: Entry, results: dict[str, Any], lines: Sequence[str], told: Sequence[Callback]
-    ) -> list[str]:
-        """Train and test one method, and keep what it gave; returns its lines of the metrics, which follow ``lines``.
-
-        Without a checkpoint, saved runs are only tested: a repair found them, and could not test them.
-        """
+    def _train(self, entry: Entry, results: dict[str, Any], lines: list[str], told: Sequence[Callback]) -> list[str]:
+        """Train and test a method, or only test runs that a repair found; returns its lines, which follow ``lines``."""
         checkpoint = self.checkpoint(entry)
         runs = None if checkpoint.folder.exists() else self._saved_runs(entry)
         if runs is None:
@@ -135,7 +122,7 @@ class Study:
         return [describe(spec.schedule) for spec in entry.specs(self.plan.experiment.seeds)]
 
     def _trained(
-        self, entry: Entry, checkpoint: Checkpoint, lines: Sequence[str], told: Sequence[Callback]
+        self, entry: Entry, checkpoint: Checkpoint, lines: list[str], told: Sequence[Callback]
     ) -> Sequence[Run]:
         experiment, points = self.plan.experiment, self.points(entry)
         metrics, ended = MetricsFile(self.folder.metrics, entry.name, points, lines), _Ended()
@@ -277,7 +264,7 @@ def own_callbacks(experiment: Experiment, testers: Federation | TestedElsewhere)
     if experiment.evaluation.every:
         found.append(EvaluateEvery(testers, experiment.evaluation.every))
     if experiment.early_stopping is not None:
-        found.append(EarlyStopping(**experiment.early_stopping.model_dump()))
+        found.append(experiment.early_stopping)
     return found
 
 

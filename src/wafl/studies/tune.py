@@ -31,10 +31,7 @@ from wafl.tuning.tune import Search
 
 @dataclass(frozen=True)
 class TunedExperiment:
-    """An experiment file with ``key=value`` changes, what is tried of it, and the tuned file to write, ``output``.
-
-    ``known`` are the trials of methods that were done before an interruption.
-    """
+    """An experiment file with changes, what is tried of it, the tuned file to write, and trials known from before."""
 
     source: Path
     changes: tuple[str, ...]
@@ -47,10 +44,7 @@ class TunedExperiment:
     def create(
         cls, source: Path, changes: Sequence[str] = (), output: Path | None = None, attack: Attack | None = None
     ) -> Self:
-        """A tuning, made and checked before any work; nothing that exists is overwritten.
-
-        By default the output is next to the source, as ``<name>.tuned.toml``, and the attack is that of the file.
-        """
+        """A tuning, checked before any work and overwriting nothing; the output is by default ``<name>.tuned.toml``."""
         output = output or source.with_suffix(".tuned.toml")
         if output.exists():
             raise FileExistsError(f"{output} exists already: choose another --output, or remove it")
@@ -104,13 +98,10 @@ class TunedExperiment:
         try:
             content = unsealed(self.trials_file.read_bytes())
         except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{self.trials_file} cannot be read: {error}. Remove it to try everything again"
-            ) from error
+            raise ConfigError(f"{self.trials_file} cannot be read: {error}. Remove it to try all again") from error
         if content["experiment"] != self._digest():
             raise FileExistsError(
-                f"{self.trials_file} has trials of another experiment, or of this one before it was changed: "
-                "choose another --output, or remove it"
+                f"{self.trials_file} has trials of another experiment or version: choose another --output, or remove it"
             )
         return {
             name: [

@@ -1,7 +1,5 @@
 """``wafl audit``: how far a site's own data are from those of a certificate."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

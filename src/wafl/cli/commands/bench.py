@@ -1,7 +1,5 @@
 """``wafl bench``: speed against others on this machine."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from pathlib import Path
@@ -16,23 +14,15 @@ from wafl.cli.terminal import make_console, say
 
 
 def bench(
-    work: Annotated[
-        list[str] | None,
-        Option(help="fedavg or wafl with a linear model, or cnn; may be repeated. Default: fedavg and wafl."),
-    ] = None,
+    work: Annotated[list[str] | None, Option(help="fedavg, wafl or cnn; repeat. Default: fedavg and wafl.")] = None,
     clients: Annotated[int, Option(min=1, help="Clients.")] = 100,
     examples: Annotated[int, Option(min=1, help="Examples per client.")] = 525,
     cohort: Annotated[int, Option(min=1, help="Clients per round.")] = 10,
     rounds: Annotated[int, Option(min=1, help="Rounds.")] = 10,
     repeats: Annotated[int, Option(min=1, help="How often each does the work; they take turns.")] = 3,
-    peers: Annotated[
-        Path | None, Option(help="A folder of other libraries, such as benchmarks/peers of wafl's repository.")
-    ] = None,
+    peers: Annotated[Path | None, Option(help="A folder of other libraries, such as wafl's benchmarks/peers.")] = None,
     threads: Annotated[int | None, Option(min=1, help="Processors that each may use. Default: all.")] = None,
-    clock: Annotated[
-        str,
-        Option(help="What ratios are of: wall, or cpu, the time of processors, for a machine with other work."),
-    ] = "wall",
+    clock: Annotated[str, Option(help="What ratios are of: wall, or cpu, for a machine with other work.")] = "wall",
     output: Annotated[Path, Option(help="Folder for bench.json and bench.png.")] = Path(),
 ) -> None:
     """Measure the speed of wafl on this machine, against a plain PyTorch loop and other libraries.
@@ -60,11 +50,9 @@ def bench(
         size, found = Size(clients, examples, cohort, rounds), list[dict[str, Any]]()
         console = make_console()
         for kind in kinds:
-            contestants = [*at_home(kind), *(peer for peer in others if kind in peer.kinds)]
+            rivals = [*at_home(kind), *(peer for peer in others if kind in peer.kinds)]
             with console.status(kind) as status:
-                contest = hold(
-                    kind, size, contestants, repeats=repeats, threads=threads, clock=clock, show=status.update
-                )
+                contest = hold(kind, size, rivals, repeats=repeats, threads=threads, clock=clock, show=status.update)
             console.print(_table(contest))
             found.append(contest)
         output.mkdir(parents=True, exist_ok=True)

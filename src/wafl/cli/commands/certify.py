@@ -1,42 +1,40 @@
 """``wafl certify``: a certificate of a saved run, as a file that anyone can check."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from wafl.cli.shared import DataDir, GroundNorm, Metric, Trust, clients_of, only_run, parse_norm, parse_numbers, reading
+from wafl.cli.shared import (
+    DataDir,
+    GroundNorm,
+    Metric,
+    Trust,
+    only_run,
+    parse_norm,
+    parse_numbers,
+    reading,
+    seen_and_unseen,
+)
+
+SingleRun = Annotated[Path, Argument(metavar="STUDY|RUN", help="A run, such as runs/digits/wafl, or a study of one.")]
+SigningKey = Annotated[Path | None, Option(metavar="KEY", help="An Ed25519 private key, no password, to sign it.")]
 
 
 def certify(
-    run: Annotated[
-        Path,
-        Argument(metavar="STUDY|RUN", help="A run, such as runs/digits/wafl, or a study that has a single one."),
-    ],
+    run: SingleRun,
     output: Annotated[
         Path, Option("--output", "-o", help="The file to write; the page in words is next to it, as .md.")
     ] = Path("certificate.json"),
-    radii: Annotated[
-        str, Option(help="Radii of the ball, with commas, in the unit of the data.")
-    ] = "0,0.1,0.25,0.5,1,2",
+    radii: Annotated[str, Option(help="Radii, with commas, in the unit of the data.")] = "0,0.1,0.25,0.5,1,2",
     norm: GroundNorm = "2",
     power: Annotated[int, Option(min=1, max=2, help="The order of the ball, 1 or 2.")] = 2,
     metric: Metric = "loss",
     part: Annotated[str, Option(help="Whose examples: train or test.")] = "train",
-    confidence: Annotated[
-        float | None,
-        Option(help="With --part test: the probability that it holds for what the examples were drawn from."),
-    ] = None,
-    points: Annotated[
-        int | None,
-        Option(min=1, help="Publish this many means of groups of examples per label, for wafl audit."),
-    ] = None,
-    sign: Annotated[
-        Path | None, Option(metavar="KEY", help="An Ed25519 private key without a password that signs the file.")
-    ] = None,
+    confidence: Annotated[float | None, Option(help="With --part test: how surely it holds for distributions.")] = None,
+    points: Annotated[int | None, Option(min=1, help="Publish so many group means per label, for wafl audit.")] = None,
+    sign: SigningKey = None,
     data_dir: DataDir = None,
     trust: Trust = False,
 ) -> None:
@@ -45,24 +43,20 @@ def certify(
     The file has a digest of the model and, of each client, its name, weight and number of examples, a digest of the
     examples, and a mean over them at each radius. Next to it is a page in words. wafl verify checks it.
     """
-    from typing import Any, cast
-
+    from wafl.base.describe import visible
     from wafl.base.shown import shown
-    from wafl.base.visible import visible
     from wafl.cli.terminal import say
 
     with reading(trust):
         wanted = parse_numbers("radii", radii)
-        options = {"norm": parse_norm(norm), "power": power, "metric": metric, "part": part}
+        options: dict[str, Any] = {"norm": parse_norm(norm), "power": power, "metric": metric, "part": part}
         name, model = only_run(run)
         from wafl.promises.issue import issue
 
-        clients = clients_of({name: model}, run, data_dir)
+        clients, _ = seen_and_unseen({name: model}, run, data_dir)
         say(f"Certifying {name} at {len(wanted)} radii: seconds for a linear model, minutes for a network.")
         with shown(f"certify {name}"):
-            promise = issue(
-                model, clients, radii=wanted, confidence=confidence, points=points, **cast(dict[str, Any], options)
-            )
+            promise = issue(model, clients, radii=wanted, confidence=confidence, points=points, **options)
         output.parent.mkdir(parents=True, exist_ok=True)
         page = promise.save(output, key=sign)
     typer.echo(visible(str(promise)))

@@ -1,7 +1,5 @@
 """``wafl config``: write, check and document experiment files."""
 
-from __future__ import annotations
-
 import json
 from importlib.resources import files
 from pathlib import Path
@@ -12,16 +10,14 @@ from rich.markup import escape
 from typer import Argument
 
 from wafl.cli.shared import Changes, Trust, one_line_errors, reading
-from wafl.cli.terminal import make_console
+from wafl.cli.terminal import make_console, tell
 from wafl.config.toml_file import read_toml
 
 config_app = typer.Typer(help="Experiment files: write a starter, check one, print the schema.", no_args_is_help=True)
 
 
 @config_app.command()
-def init(
-    path: Annotated[Path, Argument(help="The file to write.")] = Path("experiment.toml"),
-) -> None:
+def init(path: Annotated[Path, Argument(help="The file to write.")] = Path("experiment.toml")) -> None:
     """Write a commented starter that runs as it is."""
     with one_line_errors():
         if path.exists():
@@ -54,9 +50,7 @@ def check(
         count = len(entry.specs(plan.experiment.seeds))
         swept = f", swept: {', '.join(entry.grid)}" if entry.grid else ""
         runs = "1 run" if count == 1 else f"{count} runs"
-        console.print(
-            f"{entry.name}: {entry.method.name}, {entry.schedule['rounds']} rounds, {runs}{swept}", markup=False
-        )
+        tell(f"{entry.name}: {entry.method.name}, {entry.schedule['rounds']} rounds, {runs}{swept}")
     console.print(f"[green]{escape(str(path))} is in order.[/]")
 
 

@@ -1,7 +1,5 @@
 """``wafl data``: list the data sets, download one, look at one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -152,9 +150,8 @@ def show(
             console.print(f"{many} with {sizes.min():,} to {sizes.max():,} examples each", highlight=False)
         console.print(_image_table(parts))
         console.print(Columns(_label_tables(parts, classes), padding=(0, 3)))
-        path = contact_sheet(
-            *parts["train"], classes, output or Path(f"{name}-examples.png"), title=f"{name}: training examples"
-        )
+        path = output or Path(f"{name}-examples.png")
+        contact_sheet(*parts["train"], classes, path, title=f"{name}: training examples")
         console.print(f"Contact sheet: {path}", markup=False, soft_wrap=True, highlight=False)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from typer import Argument, Option
 
-from wafl.cli.shared import DataDir, Trust, clients_of, only_run, reading, seen_and_unseen
+from wafl.cli.shared import DataDir, Trust, only_run, reading, seen_and_unseen
 
 if TYPE_CHECKING:
     from wafl.results.export import Format
@@ -18,18 +18,10 @@ FORMATS = ("safetensors", "pt2", "onnx")
 
 
 def export(
-    run: Annotated[
-        Path,
-        Argument(metavar="RUN|STUDY", help="A run, such as runs/digits/wafl; with --metrics a study, runs/digits."),
-    ],
+    run: Annotated[Path, Argument(metavar="RUN|STUDY", help="A run, or with --metrics a study, runs/digits.")],
     format: Annotated[str | None, Option(help="The format of the model: safetensors, pt2 or onnx; or card.")] = None,
-    output: Annotated[
-        Path | None,
-        Option(help="The file of the model, or folder of the card. Default: model.FORMAT in the folder of the run."),
-    ] = None,
-    metrics: Annotated[
-        Path | None, Option(help="Write the metrics of a study, round by round, to this .csv or .parquet file.")
-    ] = None,
+    output: Annotated[Path | None, Option(help="File, or folder of the card. Default: in that of the run.")] = None,
+    metrics: Annotated[Path | None, Option(help="Write a study's metrics to this .csv or .parquet file.")] = None,
     data_dir: DataDir = None,
     trust: Trust = False,
 ) -> None:
@@ -38,7 +30,7 @@ def export(
     The preprocessing is part of the model: it takes any number of examples as the data set holds them. --format card
     tests and certifies the run and writes a model card for the Hugging Face Hub into a new folder; nothing is uploaded.
     """
-    from wafl.base.visible import visible
+    from wafl.base.describe import visible
 
     with reading(trust):
         if (format is None) == (metrics is None):
@@ -67,7 +59,7 @@ def _export_model(folder: Path, format: Format, output: Path | None, data_dir: P
     refuse_existing(path)
     prepare, shape = run.intake.prepare, run.intake.shape
     if shape is None:  # saved by an earlier version, or trained on Flower
-        clients = clients_of({name: run}, folder, data_dir)
+        clients, _ = seen_and_unseen({name: run}, folder, data_dir)
         prepare, shape = clients.train.prepare, clients.input_shape
     return export_model(run, path, format, prepare, shape)
 

@@ -1,7 +1,5 @@
 """``wafl flower``: an experiment as a Flower app, and what a deployment needs: certificates, files, nodes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +15,9 @@ flower_app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
+AllowApp = Annotated[
+    list[str] | None, Option(metavar="DIGEST", help="An app that may run, by `wafl flower digest`; repeat for several.")
+]
 AnyApp = Annotated[bool, Option("--any-app", help="Nodes run whatever the server sends; instead of --allow-app.")]
 
 
@@ -49,9 +50,7 @@ def app(
 @flower_app.command()
 def run(
     app: Annotated[Path, Argument(metavar="DIR", help="The folder of an app, as `wafl flower app` writes it.")],
-    superlink: Annotated[
-        str | None, Argument(help="A connection in Flower's configuration. Default: the default one there.")
-    ] = None,
+    superlink: Annotated[str | None, Argument(help="A connection in Flower's configuration. Default: its own.")] = None,
     config: Annotated[
         list[str] | None,
         Option("--run-config", "-c", metavar="KEY=VALUE", help="Change a value of the run config; repeat."),
@@ -73,15 +72,10 @@ def run(
 @flower_app.command()
 def certificates(
     folder: Annotated[Path, Argument(metavar="DIR", help="Where certificates and keys go.")],
-    host: Annotated[
-        list[str] | None,
-        Option(help="A name or address of the server; repeat for several. Default: localhost and 127.0.0.1."),
-    ] = None,
+    host: Annotated[list[str] | None, Option(help="The server's name or address; repeat. Default: localhost.")] = None,
     node: Annotated[list[str] | None, Option(help="A SuperNode to make a key pair for; repeat for several.")] = None,
     days: Annotated[int, Option(min=1, help="How many days the server's certificate is valid.")] = 365,
-    renew: Annotated[
-        bool, Option("--renew", help="Replace the server's certificate; with --node, the keys of these nodes.")
-    ] = False,
+    renew: Annotated[bool, Option("--renew", help="Replace the server's certificate, or keys of --node.")] = False,
 ) -> None:
     """Make what a closed deployment needs: a certificate for the server, and a key pair per SuperNode.
 
@@ -127,24 +121,13 @@ def _renewed(folder: Path, hosts: list[str] | None, nodes: list[str], days: int)
 @flower_app.command()
 def deploy(
     folder: Annotated[Path, Argument(metavar="DIR", help="Where the files go, new or empty.")],
-    certificates: Annotated[
-        Path, Argument(metavar="CERTIFICATES", help="The folder that `wafl flower certificates` made.")
-    ],
-    node: Annotated[
-        list[str] | None, Option(help="A SuperNode; repeat for several. Default: all that have a key.")
-    ] = None,
-    host: Annotated[
-        str | None, Option(help="By which nodes reach the server. Default: the certificate's first name.")
-    ] = None,
+    certificates: Annotated[Path, Argument(metavar="CERTIFICATES", help="What `wafl flower certificates` made.")],
+    node: Annotated[list[str] | None, Option(help="A SuperNode; repeat for several. Default: all with a key.")] = None,
+    host: Annotated[str | None, Option(help="By which nodes reach it. Default: the certificate's first name.")] = None,
     port: Annotated[int, Option(help="Where nodes reach the server.")] = 8000,
-    listen: Annotated[
-        str, Option(metavar="ADDRESS", help="The server's own address that nodes come to, such as 192.0.2.7.")
-    ] = "127.0.0.1",
+    listen: Annotated[str, Option(metavar="ADDRESS", help="Where nodes come to, such as 192.0.2.7.")] = "127.0.0.1",
     place: Annotated[str, Option(help="The folder on each machine that its files will be in.")] = "/srv/wafl",
-    allow_app: Annotated[
-        list[str] | None,
-        Option(metavar="DIGEST", help="An app that nodes run, by `wafl flower digest`; repeat for several."),
-    ] = None,
+    allow_app: AllowApp = None,
     any_app: AnyApp = False,
 ) -> None:
     """Write one folder per machine: a proxy that lets nodes do what nodes need, systemd units, and compose files.
@@ -168,9 +151,7 @@ def deploy(
 
 
 @flower_app.command()
-def digest(
-    folder: Annotated[Path, Argument(metavar="APP", help="The folder of an app, as for flwr run.")],
-) -> None:
+def digest(folder: Annotated[Path, Argument(metavar="APP", help="The folder of an app, as for flwr run.")]) -> None:
     """Print the digest of an app, by which the operator of a node allows it."""
     with one_line_errors():
         from wafl.flower.ops.guard import app_digest
@@ -179,14 +160,7 @@ def digest(
 
 
 @flower_app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def node(
-    context: typer.Context,
-    allow_app: Annotated[
-        list[str] | None,
-        Option(metavar="DIGEST", help="An app that may run here, by `wafl flower digest`; repeat for several."),
-    ] = None,
-    any_app: AnyApp = False,
-) -> None:
+def node(context: typer.Context, allow_app: AllowApp = None, any_app: AnyApp = False) -> None:
     """Run flower-supernode with its own options, and no app but those that are allowed.
 
     The SuperNode looks at an app before it is unpacked, and refuses it if its digest is not allowed, or if its run
@@ -199,9 +173,7 @@ def node(
 
 
 @flower_app.command()
-def status(
-    study: Annotated[Path, Argument(metavar="STUDY", help="The folder of a study on Flower, on the server.")],
-) -> None:
+def status(study: Annotated[Path, Argument(metavar="STUDY", help="The folder of a study on Flower.")]) -> None:
     """Show the nodes of a study: when each was last seen, the round, what was sent and received, who was left out.
 
     The server writes all of it to nodes.json in the study's folder while it works.

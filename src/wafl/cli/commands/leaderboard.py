@@ -1,7 +1,5 @@
 """``wafl leaderboard``: methods on natural clients."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any

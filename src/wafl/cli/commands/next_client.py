@@ -1,39 +1,24 @@
 """``wafl next-client``: what a client that nobody has seen may expect of a saved run."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
+from wafl.cli.commands.certify import SigningKey, SingleRun
 from wafl.cli.shared import DataDir, GroundNorm, Metric, Trust, only_run, parse_norm, reading, seen_and_unseen
 
 
 def next_client(
-    run: Annotated[
-        Path,
-        Argument(
-            metavar="STUDY|RUN", help="A run of an experiment with data.unseen, or a study that has a single one."
-        ),
-    ],
-    radius: Annotated[
-        float, Option(min=0.0, help="How far each client's data may move, in the unit of the data.")
-    ] = 0.0,
-    population_radius: Annotated[
-        float, Option(min=0.0, help="How far the population of clients may move; then only the mean is about it.")
-    ] = 0.0,
+    run: SingleRun,
+    radius: Annotated[float, Option(min=0.0, help="How far each client's data may move, in their unit.")] = 0.0,
+    population_radius: Annotated[float, Option(min=0.0, help="How far the population may move, for the mean.")] = 0.0,
     norm: GroundNorm = "2",
     metric: Metric = "loss",
     confidence: Annotated[float, Option(help="The probability with which each statement holds.")] = 0.95,
-    output: Annotated[
-        Path | None,
-        Option("--output", "-o", help="Write it as a file that wafl verify checks; the page in words is next to it."),
-    ] = None,
-    sign: Annotated[
-        Path | None, Option(metavar="KEY", help="An Ed25519 private key without a password that signs the file.")
-    ] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="Write a file that wafl verify checks.")] = None,
+    sign: SigningKey = None,
     data_dir: DataDir = None,
     trust: Trust = False,
 ) -> None:
@@ -42,9 +27,7 @@ def next_client(
     The mean over all clients, what at least 90% of them have, and the next one: each with the probability that
     --confidence says, or why nothing can be said. With --output, what wafl verify can prove of it is a file.
     """
-    from typing import Any
-
-    from wafl.base.visible import visible
+    from wafl.base.describe import visible
 
     with reading(trust):
         if sign is not None and output is None:

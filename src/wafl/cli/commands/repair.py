@@ -1,7 +1,5 @@
 """``wafl repair``: make a damaged study whole again."""
 
-from __future__ import annotations
-
 from wafl.cli.shared import OneStudy, Trust, check_study, reading
 
 WHY = (
@@ -10,10 +8,7 @@ WHY = (
 )
 
 
-def repair(
-    folder: OneStudy,
-    trust: Trust = False,
-) -> None:
+def repair(folder: OneStudy, trust: Trust = False) -> None:
     """Keep what is sound of a damaged study, and say what is dropped.
 
     Results and metrics are made again from the saved runs. A method one of whose runs is damaged, and whatever has no

@@ -12,20 +12,13 @@ from wafl.cli.shared import DataDir, Trust, load_runs, reading, seen_and_unseen
 from wafl.cli.terminal import say, tell
 
 if TYPE_CHECKING:
-    from wafl.report import Study
+    from wafl.report.blocks import Study
 
 
 def report(
-    studies: Annotated[
-        list[Path], Argument(metavar="STUDY...", help="Studies, such as runs/digits; several are compared.")
-    ],
-    output: Annotated[
-        Path | None,
-        Option("--output", "-o", help="The page. Default: report.html in the study, or here if there are several."),
-    ] = None,
-    quick: Annotated[
-        bool, Option("--quick", help="Only what the folders tell: measure nothing with models and data.")
-    ] = False,
+    studies: Annotated[list[Path], Argument(metavar="STUDY...", help="Such as runs/digits; several are compared.")],
+    output: Annotated[Path | None, Option("--output", "-o", help="The page. Default: report.html there.")] = None,
+    quick: Annotated[bool, Option("--quick", help="Only what the folders tell, without models and data.")] = False,
     data_dir: DataDir = None,
     trust: Trust = False,
 ) -> None:
@@ -40,7 +33,8 @@ def report(
         for path in studies:
             if not all((path / file).is_file() for file in ("config.toml", "about.json")):
                 raise ValueError(f"{path} is not a study: give a folder that wafl run made, such as runs/digits")
-        from wafl.report import Page, write_page
+        from wafl.report.blocks import Page
+        from wafl.report.page import write_page
         from wafl.studies.pages.shown import together
 
         shown = [_study(path, quick, data_dir) for path in studies]

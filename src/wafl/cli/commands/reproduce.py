@@ -1,7 +1,5 @@
 """``wafl reproduce``: a figure or table of the paper, from its experiment file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -12,19 +10,11 @@ from wafl.cli.shared import one_line_errors
 
 
 def reproduce(
-    name: Annotated[
-        list[str] | None, Argument(help="One or several experiments, such as fig-attacked-share. Default: list.")
-    ] = None,
-    protocol: Annotated[
-        str, Option(help="paper, as the paper and its released code ran it, or fair, tuned alike.")
-    ] = "fair",
-    scale: Annotated[
-        str, Option(help="full; small, two minutes without a data folder; or smoke, a few seconds.")
-    ] = "full",
+    name: Annotated[list[str] | None, Argument(help="Experiments, such as fig-attacked-share. Default: list.")] = None,
+    protocol: Annotated[str, Option(help="paper, as the paper and its code ran it, or fair, tuned alike.")] = "fair",
+    scale: Annotated[str, Option(help="full; small, two minutes without data; or smoke, a few seconds.")] = "full",
     part: Annotated[list[str] | None, Option(help="Only this data set of the experiment, such as mnist.")] = None,
-    method: Annotated[
-        list[str] | None, Option("--method", "-m", help="Only this method of the experiment; repeat for several.")
-    ] = None,
+    method: Annotated[list[str] | None, Option("--method", "-m", help="Only this method; repeat for several.")] = None,
     device: Annotated[str, Option(help="Where to compute: cpu or cuda.")] = "cpu",
     jobs: Annotated[int, Option(min=1, help="Methods made at once, each in a process of its own.")] = 1,
     output: Annotated[Path, Option(help="Where numbers and pictures go.")] = Path("docs/reproduction"),

@@ -1,7 +1,5 @@
 """``wafl resume``: continue a study that was interrupted."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from typer import Option
@@ -13,8 +11,7 @@ from wafl.cli.shared import OneStudy, Trust, check_study, reading
 def resume(
     folder: OneStudy,
     changes: Annotated[
-        list[str] | None,
-        Option("--set", metavar="KEY=VALUE", help="Train for more rounds, such as schedule.rounds=400."),
+        list[str] | None, Option("--set", metavar="KEY=VALUE", help="More rounds, such as schedule.rounds=400.")
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -34,13 +31,13 @@ def resume(
     with reading(trust):
         check_study(folder)
         from wafl.studies.extend import extend
-        from wafl.studies.pages.figures import draw_missing
+        from wafl.studies.pages.figures import draw_figures
         from wafl.studies.study import Study
 
         study = extend(folder, changes) if changes else Study.resume(folder)
         if study.folder.status() == "finished":
             results = study.run()  # trains nothing, and repairs the metrics if they were damaged
-            figures = "".join(f"\nFigure: {path}" for path in draw_missing(study, results))
+            figures = "".join(f"\nFigure: {path}" for path in draw_figures(study, results, missing=True))
             make_console().print(f"{folder} is a finished study: there is nothing to train.{figures}", markup=False)
             exit_if_diverged(results)
             return

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 @with_method_options
 def run(
     context: typer.Context,
-    experiment: Annotated[
-        Path | None, Argument(help="An experiment file. Default: WAFL and its six rivals on digits.")
-    ] = None,
+    experiment: Annotated[Path | None, Argument(help="An experiment file. Default: seven methods on digits.")] = None,
     changes: Changes = None,
     method: Annotated[
         list[str] | None,
@@ -33,9 +31,7 @@ def run(
     cohort: Annotated[int, Option(min=1, help="Clients per round.")] = 10,
     local_epochs: Annotated[int, Option(min=1, help="Passes of a client over its examples per round.")] = 2,
     batch_size: Annotated[int, Option(min=1, help="Examples per local step.")] = 64,
-    learning_rate: Annotated[
-        float | None, Option(help="Of the clients' steps. Default: tuned for each method.")
-    ] = None,
+    learning_rate: Annotated[float | None, Option(help="Of clients' steps. Default: tuned for each method.")] = None,
     model: Annotated[str, Option(help="The model: mlr or cnn.")] = "mlr",
     clients: Annotated[int, Option(min=1, help="How many clients there are.")] = 20,
     labels_per_client: Annotated[int, Option(min=1, help="Labels per client.")] = 3,
@@ -45,10 +41,7 @@ def run(
     name: Annotated[str | None, Option(help="The folder of the study, below --output. Default: a new one.")] = None,
     output: Annotated[Path, Option(help="Where studies go.")] = Path("runs"),
     device: Annotated[str, Option(help="Where to compute: cpu or cuda.")] = "cpu",
-    engine: Annotated[
-        str | None,
-        Option(help="Where clients live: embedded (default), or flower-sim, on simulated Flower nodes."),
-    ] = None,
+    engine: Annotated[str | None, Option(help="Where clients live: embedded, or flower-sim (simulated nodes).")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
     serve: Serve = False,

@@ -1,7 +1,5 @@
 """``wafl runs``: the studies in a folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -13,9 +11,7 @@ from wafl.cli.shared import one_line_errors
 from wafl.cli.terminal import make_console
 
 
-def runs(
-    output: Annotated[Path, Argument(metavar="FOLDER", help="The folder of the studies.")] = Path("runs"),
-) -> None:
+def runs(output: Annotated[Path, Argument(metavar="FOLDER", help="The folder of the studies.")] = Path("runs")) -> None:
     """List studies: how far each has come, and what it found."""
     from wafl.cli.tables import studies
     from wafl.studies.folder import StudyFolder

@@ -1,20 +1,16 @@
 """What ``wafl flower status`` shows: the nodes of a study, and who was left out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
+from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from wafl.base.describe import some
-from wafl.base.visible import visible
-
-UNITS = ("B", "KB", "MB", "GB", "TB")
+from wafl.base.describe import some, visible
 
 
 def status_table(status: Mapping[str, Any], now: datetime | None = None) -> Group:
@@ -34,7 +30,7 @@ def status_table(status: Mapping[str, Any], now: datetime | None = None) -> Grou
             "yes" if node["present"] else Text("no", style="yellow"),
             *(_ago(node[when], now).removesuffix(" ago") for when in ("last_seen", "last_reply")),
             f"{node['failures']} of {node['replies'] + node['failures']}",
-            *(_size(node[size]) for size in ("bytes_sent", "bytes_received")),
+            *(decimal(int(node[size])) for size in ("bytes_sent", "bytes_received")),
         )
     failures = [
         f"{node['name'] or node['id']} has failed, at last: {node['last_failure']}"
@@ -64,15 +60,3 @@ def _ago(when: str | None, now: datetime) -> str:
         if seconds >= length:
             return f"{seconds // length:.0f} {unit} ago"
     return f"{seconds:.0f} s ago"
-
-
-def _size(count: float) -> str:
-    """Bytes as people read them.
-
-    >>> _size(999), _size(31_400), _size(6_700_000)
-    ('999 B', '31 KB', '6.7 MB')
-    """
-    place = 0
-    while count >= 1000 and place < len(UNITS) - 1:
-        count, place = count / 1000, place + 1
-    return f"{count:.1f} {UNITS[place]}" if place and count < 10 else f"{count:.0f} {UNITS[place]}"

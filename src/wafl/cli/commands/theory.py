@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Option
 
+from wafl.base.bounds import check_box
 from wafl.cli.shared import DataDir, StudyOrRun, Trust, load_runs, parse_norm, parse_numbers, reading, seen_and_unseen
 from wafl.cli.terminal import make_console
 
@@ -24,26 +25,15 @@ def theory(
     metric: Annotated[str, Option(help="Certificates: loss, or error, the error rate of a linear model.")] = "loss",
     gamma: Annotated[float | None, Option(help="Bounds: the price of transport. Default: that of the run.")] = None,
     radius: Annotated[float | None, Option(help="Bounds: the radius of the ball. Default: L_z / gamma.")] = None,
-    params_radius: Annotated[
-        float | None, Option(help="Bounds: C in ||theta|| <= C. Default: the norm of the parameters.")
-    ] = None,
-    data_bounds: Annotated[
-        str | None, Option(help="Bounds: the box of all inputs, LOW,HIGH. Default: that of the data.")
-    ] = None,
-    label_cost: Annotated[
-        float | None,
-        Option(help="The price kappa of changing a label. Default: for bounds that of the run, for certificates inf."),
-    ] = None,
+    params_radius: Annotated[float | None, Option(help="Bounds: C in ||theta|| <= C. Default: ||theta||.")] = None,
+    data_bounds: Annotated[str | None, Option(help="Bounds: the box of inputs, LOW,HIGH. Default: the data's.")] = None,
+    label_cost: Annotated[float | None, Option(help="Price kappa of a label. Default: the run's, or inf.")] = None,
     delta: Annotated[float, Option(help="Bounds: the probability that they fail.")] = 0.05,
     c1: Annotated[float | None, Option(help="Bounds: Fournier and Guillin's first constant.")] = None,
     c2: Annotated[float | None, Option(help="Bounds: Fournier and Guillin's second constant.")] = None,
     alpha: Annotated[float, Option(help="Bounds: Fournier and Guillin's moment, above 2.")] = 3.0,
-    target_distance: Annotated[
-        float | None, Option(help="Bounds: W_2 from the mixture to a target, as wafl weights measures it.")
-    ] = None,
-    target_examples: Annotated[
-        int | None, Option(help="Bounds: how many examples of the target that was measured with.")
-    ] = None,
+    target_distance: Annotated[float | None, Option(help="Bounds: W_2 to a target, as by wafl weights.")] = None,
+    target_examples: Annotated[int | None, Option(help="Bounds: how many of the target's examples that is by.")] = None,
     data_dir: DataDir = None,
     output: Annotated[Path | None, Option(help="Folder for the figure. Default: that of the study or run.")] = None,
     trust: Trust = False,
@@ -73,7 +63,7 @@ def theory(
                 gamma=gamma,
                 radius=radius,
                 params_radius=params_radius,
-                data_bounds=None if data_bounds is None else _pair(data_bounds),
+                data_bounds=None if data_bounds is None else check_box(parse_numbers("data_bounds", data_bounds)),
                 label_cost=label_cost,
                 delta=delta,
                 concentration=concentration,
@@ -101,10 +91,3 @@ def _concentration(c1: float | None, c2: float | None, alpha: float, shape: tupl
     if c1 is None or c2 is None:
         raise ValueError("give --c1 and --c2 together: the bound needs both")
     return Concentration(c1, c2, alpha, math.prod(shape))
-
-
-def _pair(text: str) -> tuple[float, float]:
-    numbers = parse_numbers("data_bounds", text)
-    if len(numbers) != 2:
-        raise ValueError(f"data_bounds={text!r} must be two numbers, LOW,HIGH")
-    return numbers[0], numbers[1]

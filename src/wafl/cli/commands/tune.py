@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 def tune(
     experiment: Annotated[Path, Argument(help="An experiment file (`wafl config init` writes a starter).")],
     changes: Changes = None,
-    output: Annotated[
-        Path | None, Option(help="The experiment file to write. Default: next to the other, as NAME.tuned.toml.")
-    ] = None,
+    output: Annotated[Path | None, Option(help="The file to write. Default: NAME.tuned.toml beside the other.")] = None,
 ) -> None:
     """Try the same number of settings of every method, and write the experiment with the best.
 
@@ -71,9 +69,7 @@ def _search(tuned: TunedExperiment) -> Tuning:
             tuning = tuned.run([bars])
         except (KeyboardInterrupt, Stopped) as stop:
             display.stop()
-            kept = (
-                f"The methods that were done are in {tuned.trials_file}, and the same command goes on with the others."
-            )
+            kept = f"What was done is in {tuned.trials_file}, and the same command goes on with the others."
             tell(f"\nStopped. {kept if tuned.trials_file.exists() else 'No method was done yet.'}")
             raise typer.Exit(exit_status(stop)) from None
     for message in dict.fromkeys(str(warning.message) for warning in caught):

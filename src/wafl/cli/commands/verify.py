@@ -21,18 +21,10 @@ UNSIGNED = (
 
 
 def verify(
-    certificate: Annotated[
-        Path, Argument(metavar="CERTIFICATE", help="The file that wafl certify or next-client wrote.")
-    ],
-    model: Annotated[
-        Path | None, Option(metavar="RUN", help="The run that it is about, such as runs/digits/wafl.")
-    ] = None,
+    certificate: Annotated[Path, Argument(metavar="CERTIFICATE", help="What wafl certify or next-client wrote.")],
+    model: Annotated[Path | None, Option(metavar="RUN", help="The run it is about, such as runs/digits/wafl.")] = None,
     data: Annotated[
-        Path | None,
-        Option(
-            metavar="FOLDER|STUDY",
-            help="Clients that it is about, all or some: a folder with one NAME.npz per client, or a study or run.",
-        ),
+        Path | None, Option(metavar="FOLDER|STUDY", help="Its clients, all or some: NAME.npz each, or a study or run.")
     ] = None,
     key: PublicKey = None,
     data_dir: DataDir = None,
@@ -42,7 +34,7 @@ def verify(
 
     The exit status is 1 if a line is wrong, and 2 if the file cannot be read or was not signed with the key.
     """
-    from wafl.base.visible import visible
+    from wafl.base.describe import visible
     from wafl.cli.terminal import make_console, say
 
     with reading(trust):
@@ -69,10 +61,7 @@ def check_certificate(file: Path) -> None:
 
 
 def read_data(place: Path, run: Run | None, data_dir: Path | None, *, held: bool = False) -> Federation:
-    """The clients of a study or run, made again, or of a folder of files, whose bytes the run prepares.
-
-    Of a study or run, ``held`` asks for the clients that were held out of training.
-    """
+    """The clients of a study or run (``held``: those that never trained), or of files, whose bytes the run prepares."""
     from dataclasses import replace
 
     import torch

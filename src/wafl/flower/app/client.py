@@ -34,10 +34,7 @@ def reply(message: Message, context: Context) -> Message:
 
 
 def make_client_app(mods: Sequence[Mod] = ()) -> ClientApp:
-    """The ClientApp with Flower's mods around it, such as ``fixedclipping_mod``; for a module of your own.
-
-    Mods see every message before the node and every reply after it, from the outside in.
-    """
+    """The ClientApp, for your own module, with Flower's mods around it, from the outside in."""
     app = ClientApp(mods=list(mods))
     for kind in HANDLERS:
         category, _, action = kind.partition(".")

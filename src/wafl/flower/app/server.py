@@ -1,9 +1,4 @@
-"""The ServerApp: trains a study whose clients are on nodes, or has them compute certificates or weights.
-
-The run config says which (``task``: train, certify or mixture) and holds the experiment; see docs/flower.md.
-"""
-
-from __future__ import annotations
+"""The ServerApp: trains a study on nodes, or has them certify or find weights, as ``task`` says (docs/flower.md)."""
 
 import json
 import warnings
@@ -93,10 +88,7 @@ def train(post: Post, values: Mapping[str, Any]) -> None:
 
 
 def mixture(post: Post, values: Mapping[str, Any]) -> None:
-    """Find the weights of the clients' mixture that is nearest to the examples ``x`` in the file ``target``, exactly.
-
-    The target's examples are shown to every node. The weights go to ``NAME-mixture.json`` in ``output``.
-    """
+    """Write the weights of the clients' mixture nearest to ``x`` in the file ``target``, which every node is shown."""
     experiment, aim = from_run_config(values), _target(values)
     clients = Finder(post, experiment, Path(str(values["target"])).parent)([])
     seed, roster = experiment.seeds[0], clients.roster
@@ -153,10 +145,7 @@ class _Narrator(Callback):
 
 
 def _same(begun: Experiment, given: Experiment, folder: Path) -> Experiment:
-    """The study's experiment, with the run config's settings for nodes.
-
-    Nodes train by the run config, so one of another experiment is refused.
-    """
+    """The study's experiment, with the run config's settings for nodes; that of another experiment is refused."""
     one, other = (
         {
             **each.model_dump(exclude=FREE),
@@ -167,7 +156,6 @@ def _same(begun: Experiment, given: Experiment, folder: Path) -> Experiment:
     for key in sorted({*one, *other}):
         if one.get(key) != other.get(key):
             raise ConfigError(
-                f"{folder} was begun with {key} = {one.get(key)}, the run config has {other.get(key)}: give the same, "
-                "or another folder"
+                f"{folder} was begun with {key} = {one.get(key)}, the run config has {other.get(key)}: give the same"
             )
     return begun.model_copy(update={name: getattr(given, name) for name in NODES})

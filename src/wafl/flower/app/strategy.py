@@ -62,16 +62,7 @@ class WAFL(FedAvg):
             the round's median. The default is 3; ``math.inf`` limits none.
         caps: the most that a client may claim, a :class:`wafl.Caps`; here its ``examples``, ``cost`` and
             ``client_share`` count, the last by default as on nodes: twice an equal share.
-        fraction_train: FedAvg's share of nodes that train in a round.
-        fraction_evaluate: FedAvg's share of nodes that evaluate in a round.
-        min_train_nodes: FedAvg's least number of nodes that train.
-        min_evaluate_nodes: FedAvg's least number of nodes that evaluate.
-        min_available_nodes: FedAvg's least number of connected nodes.
-        weighted_by_key: the metric by which FedAvg weights replies, by default ``num-examples``.
-        arrayrecord_key: what FedAvg calls the record of arrays.
-        configrecord_key: what FedAvg calls the record of the train config.
-        train_metrics_aggr_fn: FedAvg's function that averages the metrics of training.
-        evaluate_metrics_aggr_fn: FedAvg's function that averages the metrics of evaluation.
+        options: those of Flower's FedAvg, such as ``fraction_train``, the share of nodes that train in a round.
 
     >>> WAFL(gamma=0.5, fraction_train=0.5).gamma
     0.5
@@ -127,10 +118,7 @@ class WAFL(FedAvg):
         return ArrayRecord({name: _typed(value, self._sent[name]) for name, value in arrays.items()}), metrics
 
     def start(self, *arguments: Any, **options: Any) -> Result:
-        """The result of FedAvg's ``start``, whose arguments these are; an error if no client could train in any round.
-
-        The ball of a radius grows in the first call, as in :func:`wafl.fit`.
-        """
+        """The result of FedAvg's ``start``, in which a ball first grows; an error if no client could ever train."""
         self._rounds_trained, self._rounds_asked = 0, 0
         if self.radius is not None and self._planned is None:
             given = signature(super().start).bind(*arguments, **options)
@@ -175,10 +163,8 @@ class WAFL(FedAvg):
 
     def _fault(self, content: RecordDict) -> str | None:
         if len(content.array_records) != 1 or len(content.metric_records) != 1:
-            return (
-                f"{len(content.array_records)} ArrayRecords and {len(content.metric_records)} MetricRecords, "
-                "expected one of each"
-            )
+            found = f"{len(content.array_records)} ArrayRecords and {len(content.metric_records)} MetricRecords"
+            return f"{found}, expected one of each"
         (arrays,), (metrics,) = content.array_records.values(), content.metric_records.values()
         fault = array_fault(arrays, self._sent)
         if fault is not None:
@@ -233,10 +219,7 @@ class WAFL(FedAvg):
 
 
 def _typed(value: Array, sent: Array) -> Array:
-    """The array in the type that was sent: servers such as FedAdam compute in double precision.
-
-    A mean of whole numbers is not whole: what clients do not train, such as counters and masks, stays as it was.
-    """
+    """The array in the type that was sent; whole numbers, which have no mean and are not trained, stay as they were."""
     if value.dtype == sent.dtype:
         return value
     return Array(value.numpy().astype(sent.dtype)) if np.dtype(sent.dtype).kind == "f" else sent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -80,9 +81,7 @@ def train(
     rate = _rate(lr, config, context) if optimizer is None else 0.0
     fault = array_fault(arrays, ArrayRecord(model.state_dict()))
     if fault is not None:
-        raise ValueError(
-            f"the message does not fit {type(model).__name__}: {fault}; start the ServerApp from this model"
-        )
+        raise ValueError(f"the message does not fit {type(model).__name__}: {fault}; start the server from this model")
     model.load_state_dict(arrays.to_torch_state_dict())
 
     home = next((value.device for value in model.parameters()), "cpu")
@@ -94,7 +93,7 @@ def train(
     if objective.learns:
         told["gamma"] = max(gamma, objective.lowest_gamma(Problem(task, params)))
     key = _key(config, context, params.device)
-    step = _plain(rate) if optimizer is None else _stepped(optimizer, model, task)
+    step = partial(torch.sub, alpha=rate) if optimizer is None else _stepped(optimizer, model, task)
     params, metrics = _descend(task, objective, told, params, loader, _held(step, params, mu), epochs, key)
     _write(model, task, params)
 
@@ -156,10 +155,6 @@ def _descend(
     return params, MetricRecord({"train_loss": loss / seen, "num-examples": seen // epochs, COST: cost / seen})
 
 
-def _plain(rate: float) -> Step:
-    return lambda params, gradient: params.sub(gradient, alpha=rate)
-
-
 def _stepped(optimizer: torch.optim.Optimizer, model: nn.Module, task: Task) -> Step:
     """Steps that the optimizer takes with the model's own parameters, wherever they are."""
 
@@ -219,9 +214,7 @@ def _only(records: Mapping[str, Record], kind: str) -> Record:
 
 def _objective(config: ConfigRecord) -> tuple[Wasserstein, float]:
     """The objective and the current gamma, which changes from round to round if it is found for a radius."""
-    own: dict[str, Any] = {
-        name.removeprefix(PREFIX): value for name, value in config.items() if name.startswith(PREFIX)
-    }
+    own: dict[str, Any] = {key.removeprefix(PREFIX): value for key, value in config.items() if key.startswith(PREFIX)}
     if "gamma" not in own:
         raise ValueError(f"the message's config has no {PREFIX}gamma: the server must use wafl.flower.WAFL")
     own["bounds"] = (own.pop("low"), own.pop("high")) if "low" in own else None
@@ -238,9 +231,7 @@ def _rate(lr: float | None, config: ConfigRecord, context: Context) -> float:
     given = [lr, *(source.get(name) for source in (config, context.run_config) for name in _RATES)]
     rate = next((value for value in given if value is not None), None)
     if rate is None:
-        raise ValueError(
-            "no learning rate: give train(..., lr=0.1), or lr in the strategy's train_config or in the run config"
-        )
+        raise ValueError("no learning rate: give train(..., lr=0.1), or lr in the train_config or the run config")
     if not isinstance(rate, int | float):
         raise ValueError(f"lr={rate!r} must be a number")
     check_positive("lr", rate)

@@ -1,7 +1,5 @@
 """An experiment as a Flower app: a folder that ``flwr run`` starts."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
@@ -31,11 +29,7 @@ SERVER, CLIENT = "wafl.flower.app.server:server_app", "wafl.flower.app.client:cl
 def write_app(
     folder: Path, experiment: Experiment, source: Path | None = None, *, with_data: bool = False
 ) -> list[Path]:
-    """Write the app into a new or empty folder and return its files.
-
-    Modules in ``source`` that the experiment names are copied with it; that of its data only ``with_data``, because
-    real nodes have their own.
-    """
+    """Write the app, with the modules it names, into a new or empty folder; its data's only ``with_data``."""
     import tomlkit
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -55,25 +49,16 @@ def write_app(
     document["tool"] = {
         "wafl": {"open": list(OPEN)},
         "flwr": {
-            "app": {
-                "publisher": "wafl",
-                "components": {"serverapp": SERVER, "clientapp": CLIENT},
-                "config": config,
-            }
+            "app": {"publisher": "wafl", "components": {"serverapp": SERVER, "clientapp": CLIENT}, "config": config}
         },
     }
-    project = folder / "pyproject.toml"
-    write_whole(project, tomlkit.dumps(document).encode())
-    write_whole(folder / "LICENSE", NOTICE.encode())
-    write_whole(folder / "README.md", _readme(experiment).encode())
+    texts = {"pyproject.toml": tomlkit.dumps(document), "LICENSE": NOTICE, "README.md": _readme(experiment)}
+    for name, text in texts.items():
+        write_whole(folder / name, text.encode())
     modules = dict.fromkeys(map(top_module, imports(experiment, data=with_data)))
     own = [] if source is None else [source / f"{module}.py" for module in modules]
-    return [
-        project,
-        folder / "LICENSE",
-        folder / "README.md",
-        *(Path(shutil.copy(file, folder / file.name)) for file in own if file.is_file()),
-    ]
+    copied = [Path(shutil.copy(file, folder / file.name)) for file in own if file.is_file()]
+    return [*(folder / name for name in texts), *copied]
 
 
 def _readme(experiment: Experiment) -> str:

@@ -1,7 +1,5 @@
 """The files of a deployment whose nodes reach what nodes need, and nothing else: one folder per machine."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -16,17 +14,9 @@ from wafl.base.files import write_whole
 from wafl.flower.ops.tls import Certificates
 
 CALLS = (
-    "activate-node",
-    "deactivate-node",
-    "send-node-heartbeat",
-    "pull-messages",
-    "push-messages",
-    "get-run",
-    "get-fab",
-    "push-object",
-    "pull-object",
-    "confirm-message-received",
-)
+    "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
+    "push-object", "pull-object", "confirm-message-received",
+)  # fmt: skip
 """What a SuperNode calls that its operator has registered; the proxy passes nothing else."""
 PORT, CONTROL_PORT, HEALTH_PORT = 8000, 9093, 9099
 NODE_PORT, NODE_HEALTH_PORT = 9094, 9098

@@ -1,7 +1,5 @@
 """Which apps a node runs: those that its operator allows by digest, with these bytes and an open run config."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import warnings
@@ -10,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from zipfile import ZipFile
 
 from flwr.cli.build import build_fab_from_disk
@@ -51,7 +49,7 @@ class Guard:
     allowed: frozenset[str]
 
     @classmethod
-    def of(cls, digests: Iterable[str]) -> Guard:
+    def of(cls, digests: Iterable[str]) -> Self:
         return cls(frozenset(map(check_digest, digests)))
 
     def knows(self, fab: Fab) -> bool:
@@ -62,9 +60,7 @@ class Guard:
     def check(self, run: Run, fab: Fab | None, run_config: Mapping[str, Any]) -> None:
         """Raise an error unless a Flower run has the bytes, the folder and the run config of an allowed app."""
         if fab is None or not self.knows(fab) or run.fab_hash != fab.hash_str:
-            raise RefusedError(
-                f"the app {run.fab_hash[:64]} is not allowed here, or its bytes are not those of its digest"
-            )
+            raise RefusedError(f"the app {run.fab_hash[:64]} is not allowed here, or its bytes have another digest")
         project = get_fab_config(fab.content)
         own = get_metadata_from_config(project)
         if (run.fab_id, run.fab_version) != own or not PLAIN.fullmatch(" ".join(own)):
@@ -75,10 +71,7 @@ class Guard:
 
 
 def compare(folder: Path, content: bytes) -> None:
-    """Raise an error if an app lies in this folder that is not this one; it is removed, to be unpacked anew.
-
-    Python's own caches are removed too: what runs is compiled from what was compared.
-    """
+    """Remove Python's caches from this folder; an error if another app is there than this, which is removed too."""
     if not folder.exists():
         return
     for cache in list(folder.rglob(CACHE)):

@@ -94,11 +94,7 @@ class Loopback:
         register: bool = True,
         allowed: Sequence[str] = (),
     ) -> Node:
-        """Start a SuperNode, which may connect later.
-
-        It identifies itself by the key pair named ``key``; with ``register``, the SuperLink is told of it first. If
-        digests of apps are ``allowed``, it runs no others.
-        """
+        """Start a SuperNode with the key pair ``key``, registered first, that runs the apps ``allowed`` or any."""
         if not NAME.fullmatch(name) or name in self.nodes:
             raise ValueError(f"node {name!r}: give a new name of letters, digits, '.', '_' and '-'")
         security = ["--insecure"]
@@ -140,10 +136,7 @@ class Loopback:
             time.sleep(POLL)
 
     def submit(
-        self,
-        app: Path,
-        config: Mapping[str, object] | None = None,
-        federation: Mapping[str, object] | None = None,
+        self, app: Path, config: Mapping[str, object] | None = None, federation: Mapping[str, object] | None = None
     ) -> RunHandle:
         """Start a Flower run of the app in that folder, with these values for its run config and for the simulation."""
         options = [f"--run-config={pair}" for pair in settings(config or {})]

@@ -1,7 +1,5 @@
 """A program with its own log and session, signaled together with all processes that it has started."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

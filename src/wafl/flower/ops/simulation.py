@@ -1,7 +1,5 @@
 """A study whose clients are on nodes that Flower simulates on this machine."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable
@@ -30,10 +28,7 @@ Show = Callable[[str, int], None]
 
 
 def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:
-    """Run the study in a Flower simulation; returns what ``results.json`` holds.
-
-    The server works in the study's folder: if a simulation ends early, what is done is kept, and can be resumed.
-    """
+    """Run the study in a Flower simulation; returns its results. What is done is kept, and can be resumed."""
     require("ray", extra="flower", what="engine = 'flower-sim'")
     experiment, folder = study.plan.experiment, study.folder
     roster, unseen = study.plan.clients.roster, study.plan.unseen
@@ -68,10 +63,7 @@ def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:
 
 
 def _for_everyone(experiment: Experiment) -> Experiment:
-    """The experiment for a server that starts with all nodes or not at all, and trains with the replies of all.
-
-    Processes that share one machine may take minutes to start; a tolerance that the experiment gives is its own.
-    """
+    """The experiment for a server that waits for all nodes, which takes minutes, and by default for all replies."""
     flower = experiment.flower
     changed = {"min_nodes": flower.nodes, "wait": max(flower.wait, START), "at_once": min(flower.at_once, AT_ONCE)}
     tolerance = experiment.tolerance or Tolerance(min_replies=1.0)

@@ -1,7 +1,5 @@
 """A Flower run from its start to its end, with a status that scripts can trust: Flower's own command always gives 0."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -12,11 +10,7 @@ from wafl.flower.ops.loopback import SUBMITTED, find_tool
 
 
 def submit(app: Path, superlink: str | None, config: Sequence[str], show: Callable[[str], None]) -> str:
-    """How a Flower run of the app in a folder ended: completed, failed or stopped; ``show`` gets each line of its log.
-
-    ``superlink`` is a connection of Flower's configuration, None its default one; ``config`` are values for the run
-    config, such as ``schedule.rounds=50``.
-    """
+    """How a Flower run of an app ended: completed, failed or stopped; ``show`` gets the lines of its log."""
     where = [] if superlink is None else [superlink]
     values = [f"--run-config={pair}" for pair in config]
     command, said = [find_tool("flwr"), "run", str(app), *where, "--stream", *values], ""

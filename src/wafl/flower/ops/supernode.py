@@ -4,8 +4,6 @@ Nothing of Flower's is replaced, and no mark of its own is touched: a SuperNode 
 asks it for every task. An app that is refused is answered with Flower's error 7, and the node goes on.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -95,15 +93,10 @@ def guarded(guard: Guard) -> NodeStateFactory:
 
 
 def run_node(arguments: Sequence[str], allowed: Sequence[str], *, any_app: bool = False) -> None:
-    """Run ``flower-supernode`` with these arguments in this process, and no apps but those with ``allowed`` digests.
-
-    Without digests, ``--trusted-entities`` among the arguments says whose apps run, or ``any_app`` that all do.
-    """
+    """Run ``flower-supernode`` here, with apps of ``allowed`` digests, of trusted entities, or ``any_app``."""
     guard = Guard.of(allowed)
     if not any_app and not package_version.startswith(KNOWN):
-        raise ValueError(
-            f"flwr {package_version} is not known to ask before it runs an app: install 'flwr>=1.41,<1.43'"
-        )
+        raise ValueError(f"flwr {package_version} is not known to ask before it runs apps: install 'flwr>=1.41,<1.43'")
     before, sys.argv = sys.argv, ["flower-supernode", *arguments]
     try:
         config = _parse_supernode_lifespan_config()

@@ -1,7 +1,5 @@
 """TLS certificates and node keys, set up by one command."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -9,17 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Self
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePrivateKey, generate_private_key
+from cryptography.hazmat.primitives import serialization as form
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey as Key
 from cryptography.hazmat.primitives.hashes import SHA384
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 HOSTS = ("localhost", "127.0.0.1")
@@ -34,10 +28,7 @@ CLOCKS = timedelta(hours=1)  # by how much a node's clock may be behind
 
 
 class Certificates:
-    """Where the files of a federation's certificates and node keys are.
-
-    Every node gets ``ca``, and trusts the server by it.
-    """
+    """Where the files of a federation's certificates and node keys are; every node gets ``ca``, to trust the server."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +36,7 @@ class Certificates:
         self.server_cert, self.server_key = folder / "server.pem", folder / "server.key"
 
     @classmethod
-    def open(cls, folder: Path) -> Certificates:
+    def open(cls, folder: Path) -> Self:
         """The files that :func:`make_certificates` made in a folder."""
         found = cls(folder.resolve())
         for file in (found.ca, found.server_cert, found.server_key):
@@ -72,17 +63,12 @@ class Certificates:
 
 
 def make_certificates(
-    folder: Path,
-    *,
-    hosts: Sequence[str] = HOSTS,
-    nodes: Sequence[str] = (),
-    days: int = 365,
+    folder: Path, *, hosts: Sequence[str] = HOSTS, nodes: Sequence[str] = (), days: int = 365
 ) -> Certificates:
     """Make a CA, a server certificate for these hosts and for localhost, and one key pair per node; returns the files.
 
-    ``hosts`` are the names and addresses by which nodes reach the server. The server certificate is valid for so many
-    days, the CA for at least ten years. In a folder that has certificates, only key pairs are added, and nothing is
-    overwritten; see :func:`renew_certificates`.
+    The server certificate is valid for so many days, the CA for at least ten years. In a folder that has certificates,
+    only key pairs are added, and nothing is overwritten; see :func:`renew_certificates`.
     """
     _check(hosts, nodes, days)
     files = Certificates(folder.resolve())
@@ -117,16 +103,15 @@ class Renewed:
 def renew_certificates(folder: Path, *, hosts: Sequence[str] | None = None, days: int = 365) -> Renewed:
     """Replace the server's certificate and key; returns how long they are valid. ``hosts`` are given if they changed.
 
-    The CA keeps its key, which must be in the folder, so nodes trust the new certificate by the ``ca.crt`` that they
-    have. If that would expire first, the CA's certificate is renewed as well.
+    The CA keeps its key, so nodes trust it by their ``ca.crt``, which is renewed as well if it would expire first.
     """
     files = Certificates.open(folder)
     wanted = files.hosts() if hosts is None else hosts
     _check(wanted, (), days)
     if not files.ca_key.is_file():
         raise FileNotFoundError(f"{files.ca_key} is missing: put it back from where it is kept, and renew again")
-    ca_key, ca = load_pem_private_key(files.ca_key.read_bytes(), None), _read(files.ca)
-    if not isinstance(ca_key, EllipticCurvePrivateKey) or ca_key.public_key() != ca.public_key():
+    ca_key, ca = form.load_pem_private_key(files.ca_key.read_bytes(), None), _read(files.ca)
+    if not isinstance(ca_key, Key) or ca_key.public_key() != ca.public_key():
         raise ValueError(f"{files.ca_key} is not the key of {files.ca}: put the right one there, and renew again")
     lasts = ca.not_valid_after_utc >= datetime.now(UTC) + timedelta(days=days)
     if not lasts:
@@ -154,9 +139,7 @@ def _check(hosts: Sequence[str], nodes: Sequence[str], days: int) -> None:
         raise ValueError("hosts is empty: give the name or the address by which nodes reach the server")
     for host in hosts:
         if not _is_address(host) and not _is_name(host):
-            raise ValueError(
-                f"host {host!r} is not a DNS name or an IP address: give one such as fl.example.org or 10.0.0.5"
-            )
+            raise ValueError(f"host {host!r} is no DNS name or IP address: give one such as fl.example.org or 10.0.0.5")
     for name in nodes:
         if not NODE.fullmatch(name) or name.endswith(".pub"):
             raise ValueError(f"node {name!r}: give 1 to 64 letters, digits, '.', '_' and '-', and no .pub at the end")
@@ -194,7 +177,7 @@ def _refuse_overwriting(files: Certificates, nodes: Sequence[str], *, made: bool
                 raise FileExistsError(f"{file} exists: choose another name, or remove the key and its .pub file")
 
 
-def _ca(key: EllipticCurvePrivateKey, days: int) -> bytes:
+def _ca(key: Key, days: int) -> bytes:
     """The CA's certificate, signed by its own key; it outlives a server certificate of so many days."""
     certificate = (
         _builder(CA_NAME, key, key, max(days, CA_DAYS))
@@ -204,7 +187,7 @@ def _ca(key: EllipticCurvePrivateKey, days: int) -> bytes:
     return _signed(certificate, key)
 
 
-def _server(ca_key: EllipticCurvePrivateKey, hosts: Sequence[str], days: int) -> tuple[bytes, bytes]:
+def _server(ca_key: Key, hosts: Sequence[str], days: int) -> tuple[bytes, bytes]:
     """A new key of the server, and its certificate."""
     key = generate_private_key(SECP384R1())
     everywhere = dict.fromkeys((*hosts, *HOSTS))
@@ -223,7 +206,7 @@ def _write_keys(files: Certificates, nodes: Sequence[str], write: Callable[..., 
     """Write a key pair per node in the formats of ``ssh-keygen -t ecdsa -b 384``, which Flower requires."""
     for name in nodes:
         key = generate_private_key(SECP384R1())
-        public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
         write(files.node_key(name), _private(key, ssh=True))
         write(files.node_pub(name), public + f" {name}\n".encode(), 0o644)
 
@@ -232,9 +215,7 @@ def _read(certificate: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(certificate.read_bytes())
 
 
-def _builder(
-    subject: str, key: EllipticCurvePrivateKey, ca_key: EllipticCurvePrivateKey, days: int
-) -> x509.CertificateBuilder:
+def _builder(subject: str, key: Key, ca_key: Key, days: int) -> x509.CertificateBuilder:
     """The beginning of every certificate of the CA: whose it is, the CA's name, a key, and how long it is valid."""
     now = datetime.now(UTC)
     owner, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in (subject, CA_NAME))
@@ -252,26 +233,18 @@ def _builder(
 
 
 def _usage(*, ca: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not ca,
-        key_cert_sign=ca,
-        crl_sign=ca,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    never = dict.fromkeys((*unused, "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **never)
 
 
-def _signed(builder: x509.CertificateBuilder, key: EllipticCurvePrivateKey) -> bytes:
-    return builder.sign(key, SHA384()).public_bytes(Encoding.PEM)
+def _signed(builder: x509.CertificateBuilder, key: Key) -> bytes:
+    return builder.sign(key, SHA384()).public_bytes(form.Encoding.PEM)
 
 
-def _private(key: EllipticCurvePrivateKey, *, ssh: bool = False) -> bytes:
-    layout = PrivateFormat.OpenSSH if ssh else PrivateFormat.PKCS8
-    return key.private_bytes(Encoding.PEM, layout, NoEncryption())
+def _private(key: Key, *, ssh: bool = False) -> bytes:
+    layout = form.PrivateFormat.OpenSSH if ssh else form.PrivateFormat.PKCS8
+    return key.private_bytes(form.Encoding.PEM, layout, form.NoEncryption())
 
 
 def _write(path: Path, content: bytes, mode: int = 0o600) -> None:

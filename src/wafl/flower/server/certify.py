@@ -28,12 +28,12 @@ from wafl.flower.server.name_owners import capped
 from wafl.flower.wire.logs import log
 from wafl.flower.wire.run_config import from_run_config
 from wafl.objectives import Objective
-from wafl.results.run import has_own_model, load_run
+from wafl.results.saved import has_own_model, load_run
 from wafl.studies.roster import read_roster
 from wafl.tasks.task import Task
+from wafl.theory.certificates.certificate import UNKNOWN, Question
 from wafl.theory.certificates.certify import (
     ERRORS,
-    Question,
     beyond,
     certificates_of,
     check_confidence,
@@ -47,9 +47,6 @@ from wafl.theory.certificates.sampling import Domain
 from wafl.theory.certificates.soundness import room_elsewhere
 from wafl.theory.certificates.upper import Report
 from wafl.theory.constants.assumptions import data_free_constants, task_of
-from wafl.theory.constants.constant import Constant
-
-UNKNOWN = Constant(math.inf, "bound", "not known without the clients' examples")
 
 
 def certify(post: Post, values: Mapping[str, Any]) -> None:
@@ -88,10 +85,11 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
         raise ConfigError(
             "no bound on this model's L_zz is known without its clients' examples: certify a linear model"
         )
-    steep, bent = (known.get(name, UNKNOWN) for name in ("L_z", "L_zz"))
     by_margins = knows_margins(task) or (question.metric == "error" and task.linear(params[None]) is None)
     asked = replace(question, finite_above=finite_above(task, params, norm), by_margins=by_margins)
-    found = certificates_of(means, radii, asked, roster.unit, steep, bent, lambda _: room_elsewhere)
+    steep, bent = (known.get(name, UNKNOWN) for name in ("L_z", "L_zz"))
+    asked = replace(asked, unit=roster.unit, steep=steep, bent=bent)
+    found = certificates_of(means, radii, asked, lambda _: room_elsewhere)
     if confidence:
         domain = Domain(roster.input_shape, roster.bounds, roster.num_classes)
         found = beyond(found, training, test, domain, confidence)

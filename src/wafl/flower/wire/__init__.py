@@ -1,4 +1,1 @@
-"""What travels between server and nodes: plain values and arrays, checked on arrival.
-
-No code travels.
-"""
+"""What travels between server and nodes: plain values and arrays, checked on arrival. No code travels."""

@@ -1,11 +1,9 @@
 """What our apps write to Flower's log: text from other machines is shown on one line, and never obeyed."""
 
-from __future__ import annotations
-
 from logging import getLogger
 from typing import Any
 
-from wafl.base.visible import visible
+from wafl.base.describe import visible
 
 _flower = getLogger("flwr")  # what Flower shows of a Flower run
 

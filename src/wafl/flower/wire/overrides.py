@@ -1,16 +1,10 @@
-"""What a Flower run may change of an app on a node: numbers, of keys that the app calls open, and no code.
-
-The SuperNode asks before a task begins, and the ClientApp again before anything is imported. Values are judged as the
-experiment will read them, not as they are written.
-"""
-
-from __future__ import annotations
+"""What a Flower run may change of an app on a node: open keys, to numbers, judged as read, before code is imported."""
 
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 from flwr.common.config import flatten_dict
 
@@ -42,7 +36,7 @@ class AppConfig:
     open: tuple[str, ...] = OPEN
 
     @classmethod
-    def of(cls, project: Mapping[str, Any]) -> AppConfig:
+    def of(cls, project: Mapping[str, Any]) -> Self:
         """That of an app's ``pyproject.toml``, which names open keys as ``open`` in its table ``[tool.wafl]``."""
         tools = project["tool"]
         named = tools.get("wafl", {}).get("open", list(OPEN))
@@ -51,10 +45,7 @@ class AppConfig:
         return cls(flatten_dict(tools["flwr"]["app"].get("config", {})), tuple(named))
 
     def on_node(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The run config for a node's experiment: the app's own, with what a Flower run may change of it.
-
-        Raises ConfigError if it changes anything else that nodes read.
-        """
+        """The app's run config with what a Flower run changes of it; a ConfigError if it may not, and nodes read it."""
         values = dict(self.values)
         for key, value in given.items():
             if key not in values:

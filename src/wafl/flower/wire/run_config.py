@@ -1,7 +1,5 @@
 """An experiment as a Flower run config, which holds plain values under dotted keys, and back."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,9 +85,7 @@ def _options(values: Mapping[str, Any]) -> dict[str, Any]:
     """Options of any kind in plain values; a nested table stays in one piece, as its keys may have dots."""
     for name in values:
         if not name.isidentifier():
-            raise ConfigError(
-                f"options: {name!r} is not an argument's name: use letters, digits and '_', and no digit first"
-            )
+            raise ConfigError(f"options: {name!r} is not an argument's name: use letters, '_' and, not first, digits")
     return {name: _inline(value) if isinstance(value, Mapping) else _write(value) for name, value in values.items()}
 
 

@@ -1,7 +1,5 @@
 """What travels between a server and its nodes: plain values and arrays, no code; all of it is checked on arrival."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Mapping, Sequence
@@ -102,10 +100,7 @@ def num_outputs(content: RecordDict) -> int:
 
 @dataclass(frozen=True)
 class Outline:
-    """Which runs and clients a node is asked about, and every name in the query: checked before any array is read.
-
-    ``vectors`` travel with the parameters; ``iterates`` and ``sends`` are to be sent back.
-    """
+    """What a node is asked about, checked before any array is read; ``iterates`` and ``sends`` are to be sent back."""
 
     kind: Literal["train", "loss"]
     entry: str

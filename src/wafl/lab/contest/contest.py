@@ -57,15 +57,11 @@ def read_peers(folder: Path) -> tuple[list[Contestant], list[str]]:
     missing: list[str] = []
     for script in sorted(folder.glob("*/peer.py")):
         home = script.parent
-        python, about = home / ".venv" / "bin" / "python", json.loads((home / "peer.json").read_text())
+        python, told = home / ".venv" / "bin" / "python", json.loads((home / "peer.json").read_text())
         if python.exists():
-            peers.append(
-                Contestant(home.name, (str(python), str(script)), tuple(about["kinds"]), about["same_batches"])
-            )
+            peers.append(Contestant(home.name, (str(python), str(script)), tuple(told["kinds"]), told["same_batches"]))
         else:
-            made = (
-                f"python3 -m venv {home / '.venv'} && {python.with_name('pip')} install -r {home / 'requirements.txt'}"
-            )
+            made = f"python3 -m venv {home / '.venv'} && {python} -m pip install -r {home / 'requirements.txt'}"
             missing.append(f"{home.name} is left out. To have it: {made}")
     if not peers and not missing:
         raise ValueError(f"{folder} holds no peers: give the folder that has NAME/peer.py, such as benchmarks/peers")
@@ -82,11 +78,7 @@ def hold(
     clock: Clock = "wall",
     show: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """What each contestant took, by its name, when all did the work in turns: one value per turn, and ratios to wafl.
-
-    ``kind`` is ``fedavg`` or ``wafl`` with a linear model, or ``cnn``; wafl must be among the contestants. Each may run
-    on ``threads`` processors, by default all. Ratios are of seconds on the wall, or of the processors' (``clock``).
-    """
+    """What each contestant took in its turns of this work, by its name, and the ratios of its ``clock`` to wafl's."""
     with tempfile.TemporaryDirectory() as folder:
         work = make_work(kind, size)
         place = Path(folder) / "work.npz"
@@ -149,15 +141,12 @@ def _row(
     if not ratios:
         return {**row, "failed": "there is nothing to compare it with: wafl failed"}
     row["ratio"] = {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
-    row["accuracy"] = _accuracy(work, turns[0]["params"])
+    params = turns[0]["params"]
+    row["accuracy"] = _accuracy(work, params)
     if reference is not None:
-        row["difference"] = max(
-            float(np.abs(value - reference[name]).max()) for name, value in turns[0]["params"].items()
-        )
+        row["difference"] = max(float(np.abs(value - reference[name]).max()) for name, value in params.items())
         if each.same_batches and row["difference"] > SAME:
-            row["failed"] = (
-                f"its parameters differ from the plain loop's by {row['difference']:.1e}, more than {SAME:g}"
-            )
+            row["failed"] = f"its parameters differ from the plain loop's by {row['difference']:.1e}, above {SAME:g}"
         elif not each.same_batches and _accuracy(work, reference) - row["accuracy"] > LIKE:
             row["failed"] = f"its accuracy is {row['accuracy']:.3f}, more than {LIKE:g} below the plain loop's"
     return row

@@ -1,8 +1,6 @@
-"""The opponent: WAFL and FedAvg as a careful person writes them in plain PyTorch.
+"""The opponent: WAFL and FedAvg as a careful person writes them in plain PyTorch, one client after another.
 
-One client after another, a preallocated tensor a client, ``nn.Module`` and ``torch.optim.SGD``, the inner
-ascent by autograd on the inputs with gradients for the inputs alone. It is handed the cohorts and batches
-that wafl drew, so that both sides do the same work on the same examples and end with the same parameters.
+It is handed the cohorts and batches that wafl drew, so both do the same work and end with the same parameters.
 """
 
 import copy

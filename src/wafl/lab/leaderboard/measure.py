@@ -1,9 +1,7 @@
 """Methods on natural clients: seen, unseen, the worst tenth, disturbed and attacked, over several splits.
 
-Every method is tuned once per data set, with the same number of trials, on clients that no split leaves out: first its
-learning rate, then its own options. What a method gave on a data set is kept as soon as it is there, and the same
-command goes on after an interruption. Nothing in the numbers depends on the time or the machine, so they repeat bit for
-bit.
+Every method is tuned once per data set, with as many trials, on clients that no split leaves out. What is made is kept,
+and nothing depends on the time or the machine: the numbers repeat bit for bit.
 """
 
 import itertools
@@ -52,10 +50,7 @@ EPSILON = 0.1
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is tried and trained: trials per method, splits into seen and unseen clients, and the schedule of a run.
-
-    A method whose clients take single steps gets as many rounds as others take steps.
-    """
+    """How much is tried and trained; a method whose clients take single steps gets as many rounds as others steps."""
 
     trials: int = 8
     splits: int = 5
@@ -68,11 +63,7 @@ class Effort:
 def leaderboard(
     data: Sequence[str], methods: Sequence[str], effort: Effort, work: Path, say: Say = print
 ) -> dict[str, Any]:
-    """What the table of these methods on these data sets is made from, both by name.
-
-    What a method gave on a data set is kept in the folder ``work``, and not made again. Data sets that are not here are
-    listed under ``absent``.
-    """
+    """What the table of these methods on these data sets is made from; ``work`` keeps it, absent data are listed."""
     _check_names(data, methods)
     absent = {name: missing for name in data if (missing := DATA[name].missing) is not None}
     for name, missing in absent.items():
@@ -86,10 +77,7 @@ def leaderboard(
 
 
 def finished(data: Sequence[str], methods: Sequence[str], effort: Effort, work: Path) -> dict[str, Any]:
-    """What the table is made from of all that a working folder has, which several machines may have filled.
-
-    Nothing is trained, and the data sets need not be here; what is not done is listed under ``unfinished``.
-    """
+    """What the table is made from of all that a working folder has; nothing is trained, and the rest is listed."""
     _check_names(data, methods)
     results, unfinished = dict[str, dict[str, Any]](), dict[str, list[str]]()
     for name, method in itertools.product(data, methods):

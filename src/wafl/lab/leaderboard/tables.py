@@ -47,9 +47,7 @@ def _ahead(methods: Mapping[str, Any], method: str) -> str:
     if method == BASE or BASE not in methods:
         return ""
     ours, theirs = _values(methods[method], "unseen"), _values(methods[BASE], "unseen")
-    if len(ours) != len(theirs):
-        return "some splits diverged"
-    return signed(paired(ours, theirs))
+    return signed(paired(ours, theirs)) if len(ours) == len(theirs) else "some splits diverged"
 
 
 def signed(mean: Mean) -> str:

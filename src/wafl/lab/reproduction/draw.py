@@ -62,10 +62,7 @@ def tested(numbers: Numbers, test: str, **where: Any) -> Rows:
 
 
 def _lines(axes: Any, groups: Mapping[str, dict[Any, Mean]], methods: Sequence[str], scale: float = 1.0) -> None:
-    """Draw one line per group in the color of its method; several of one method differ in their dashes and markers.
-
-    Lines with intervals are moved a little to the side, so that none hides another's.
-    """
+    """Draw a line per group in its method's color, with its own dashes and markers, and intervals side by side."""
     intervals = any(mean.half for points in groups.values() for mean in points.values())
     for place, ((label, points), method) in enumerate(zip(groups.items(), methods, strict=True)):
         aside = 0.7 * (place - (len(groups) - 1) / 2) if intervals else 0.0
@@ -132,10 +129,7 @@ def _logarithmic(axis: Any) -> None:
 
 
 def matching_gamma(numbers: Numbers) -> float | None:
-    """The gamma whose moves are as long as the attack's, at the model that was trained with the nearest one.
-
-    Where that was not measured, the swept gamma whose achieved radius is closest to the attack's length in l2.
-    """
+    """The gamma whose moves are as long as the attack's, measured or by the achieved radius that is closest in l2."""
     near = [row for row in numbers["rows"] if "gamma" in row and "matching_gamma" in row]
     if near:
         return min(near, key=lambda row: abs(math.log(row["gamma"] / row["matching_gamma"])))["matching_gamma"]

@@ -113,9 +113,8 @@ def _part(name: str, part: str, protocol: Protocol, scale: Scale, file: Mapping[
     rest["methods"] = [each for table in methods.values() for each in _at_rounds(table, about["at_rounds"])]
     experiment = parse_experiment(rest, f"{name}.toml ({part}, {protocol}, {scale})")
     tests = {label: dict(test) for label, test in (about["tests"] or {}).items() if test}
-    return Part(
-        name, part, protocol, scale, content["title"], content["figure"], experiment, tests, about["judged"], content
-    )
+    head = content["title"], content["figure"]
+    return Part(name, part, protocol, scale, *head, experiment, tests, about["judged"], content)
 
 
 def _at_rounds(table: dict[str, Any], rounds: list[int] | None) -> list[dict[str, Any]]:
@@ -126,10 +125,7 @@ def _at_rounds(table: dict[str, Any], rounds: list[int] | None) -> list[dict[str
 
 
 def _resolved(table: Mapping[str, Any], chosen: tuple[str, ...], others: set[str]) -> dict[str, Any]:
-    """A table without its sections for parts, protocols and scales, changed by those that were chosen.
-
-    Sections of a scale count last, and among them, as among the others, the deepest.
-    """
+    """A table, changed by its sections that were chosen, the deepest last, and those of a scale after all others."""
     found: dict[str, Any] = {}
     layers = sorted(_layers(table, chosen, others), key=lambda each: (not SCALED.isdisjoint(each[0]), len(each[0])))
     for _, layer in layers:

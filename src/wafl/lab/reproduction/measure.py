@@ -13,7 +13,8 @@ from wafl.config.plan import Entry, make_attack
 from wafl.data.federation import Federation
 from wafl.engine.embedded import find_device
 from wafl.evaluation.compare import compare
-from wafl.results.run import Run, load_run
+from wafl.results.run import Run
+from wafl.results.saved import load_run
 from wafl.studies.study import Study
 from wafl.theory.calibration import calibrate
 

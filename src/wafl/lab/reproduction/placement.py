@@ -73,10 +73,7 @@ class RandomPlacement(Objective):
 
 
 def shape_of(images: Tensor) -> Shape:
-    """The shape in which moves of these images are cheap: the root of the mean of ``d d^T`` over their moves d.
-
-    It is shrunk toward a round shape, and scaled so that a move costs on average what it costs in a round ball.
-    """
+    """The shape in which moves d of these images are cheap: the root of the mean ``d d^T``, shrunk and scaled."""
     moves = (Placement(1.0, bounds=None).apply(images) - images).flatten(1).double()
     spread = moves.T @ moves
     spread *= (1.0 - SHRINKAGE) * len(spread) / spread.trace()
@@ -85,11 +82,7 @@ def shape_of(images: Tensor) -> Shape:
 
 
 def ball(clients: str, center: int, radius: float) -> Method:
-    """WAFL around the source at place ``center`` of a domain task, in a ball with the shape of how its images may move.
-
-    ``clients`` is the name of the function that makes the task's clients. A move costs on average what it costs in a
-    round ball of the same radius.
-    """
+    """WAFL around source ``center`` of the task ``clients``, in a ball with the shape of how its images may move."""
     objective = Wasserstein(radius=radius, shape=_shape_of_source(clients, center), bounds=None)
     return Method("WAFL", objective, _one_or_all(clients, center))
 

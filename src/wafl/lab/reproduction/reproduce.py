@@ -1,8 +1,4 @@
-"""Tune, train and test a part of an experiment, and keep what is done: numbers as JSON, and a picture of them.
-
-What is finished is never done again: every method has its own folder and is kept as soon as it is tested, and a part
-whose numbers are there is only drawn.
-"""
+"""Tune, train and test a part of an experiment, method by method; what is finished is kept, and never done again."""
 
 import json
 import math
@@ -45,11 +41,7 @@ JUDGED: dict[str, Attack] = {"placement": Placement(1.0)}
 def reproduce(
     part: Part, output: Path, work: Path, say: Say = print, methods: Sequence[str] | None = None, jobs: int = 1
 ) -> Path | None:
-    """Make the numbers and the picture of a part; returns the file with the numbers, or None if the data are not here.
-
-    Both go to the folder ``output``; trials, trained runs and tests are kept in ``work``. ``methods`` limits what is
-    made, by name, and the numbers say which are missing. ``jobs`` methods are made at once, each in its own process.
-    """
+    """Make a part's numbers and picture in ``output``, from trials kept in ``work``; None if its data are not here."""
     numbers = output / f"{part.label}.json"
     kept = _kept(numbers, part)
     if kept is None and (missing := missing_data(part)):
@@ -118,10 +110,7 @@ def _kept(path: Path, part: Part) -> dict[str, Any] | None:
     content = json.loads(path.read_text(encoding="utf-8"))
     if content.get("digest") == digest(part):
         return content
-    raise ConfigError(
-        f"{path} has numbers of another version of this experiment: remove it to make them again, or choose another "
-        "--output"
-    )
+    raise ConfigError(f"{path} has numbers of another version of this experiment: remove it, or give another --output")
 
 
 def _made(part: Part, folder: Path, name: str) -> dict[str, Any]:
@@ -196,9 +185,7 @@ def _tuned(part: Part, name: str, work: Path) -> tuple[Experiment, dict[str, Any
 def _refuse_code(found: Experiment, part: Part, where: Path) -> None:
     """An error if what lies in the working folder names code that the experiment itself does not name."""
     for name in set(imports(found)) - set(imports(part.experiment)):
-        raise ConfigError(
-            f"{where} names code, {name}, which {part.name} does not: remove it, or choose another --work folder"
-        )
+        raise ConfigError(f"{where} names code, {name}, which {part.name} does not: remove it, or give another --work")
 
 
 def _untuned(part: Part, name: str, reason: str) -> list[dict[str, Any]]:

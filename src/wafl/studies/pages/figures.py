@@ -1,7 +1,5 @@
 """The figures of a finished study, from its results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,23 +14,15 @@ Draw = Callable[[Path], Any]
 """A function that draws a figure to a path."""
 
 
-def draw_figures(study: Study, results: Mapping[str, Any]) -> list[Path]:
-    """Write every figure that the study has numbers for; returns their paths."""
-    return _drawn(study.folder.figures, _figures(study, results))
-
-
-def draw_missing(study: Study, results: Mapping[str, Any]) -> list[Path]:
-    """Write the figures that are not there, as after a kill while they were drawn; returns their paths."""
+def draw_figures(study: Study, results: Mapping[str, Any], *, missing: bool = False) -> list[Path]:
+    """Write all figures that the study has numbers for, or those ``missing`` after a kill; returns their paths."""
     folder, figures = study.folder.figures, _figures(study, results)
-    return _drawn(folder, {name: draw for name, draw in figures.items() if not (folder / name).exists()})
-
-
-def _drawn(folder: Path, figures: Mapping[str, Draw]) -> list[Path]:
-    """Draw each in a place of its own first, so that no figure is there in part."""
+    if missing:
+        figures = {name: draw for name, draw in figures.items() if not (folder / name).exists()}
     if figures:
         folder.mkdir(exist_ok=True)
         remove_temporary(folder)
-    for name, draw in figures.items():
+    for name, draw in figures.items():  # each in a place of its own first, so that none is there in part
         with TemporaryDirectory(prefix=".", suffix=TEMPORARY, dir=folder) as place:
             draw(Path(place, name))
             Path(place, name).replace(folder / name)
@@ -55,7 +45,7 @@ def _figures(study: Study, results: Mapping[str, Any]) -> dict[str, Draw]:
     found: dict[str, Draw] = {f"{measure}.png": partial(measure_against_attacked, lines, unit, attack, methods=methods)}
     for parameter, panels in _swept(study, rows).items():
         found[f"{measure}-{parameter}.png"] = partial(measure_against_parameter, panels, parameter, unit)
-    if study.plan.holds_out:
+    if study.plan.unseen is not None or study.plan.clients.roster.unseen:
         found["unseen.png"] = partial(generalization, {**results, "methods": rows})
     return found
 

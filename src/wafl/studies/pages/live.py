@@ -1,7 +1,5 @@
 """Studies as pages while they run: a small server that reads folders and writes nothing."""
 
-from __future__ import annotations
-
 import hmac
 import ipaddress
 import secrets
@@ -17,8 +15,8 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from wafl.base.extras import require
 from wafl.base.files import is_temporary
-from wafl.report import Page, as_html
-from wafl.report.page import plotly_script
+from wafl.report.blocks import Page
+from wafl.report.page import as_html, plotly_script
 from wafl.studies.folder import StudyFolder
 from wafl.studies.pages.shown import list_of, show_study, summary_of
 
@@ -84,10 +82,7 @@ class Pages:
 
 
 class Server(ThreadingHTTPServer):
-    """A server of the pages of a study, or of a folder of studies, that only answers GET; port 0 is any free one.
-
-    Readers must know the token, which is needed unless only this machine can reach the address.
-    """
+    """A server of the pages of studies that only answers GET; readers elsewhere need the token; port 0 is any one."""
 
     daemon_threads = True
 
@@ -137,10 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def _allowed(self, query: str) -> bool:
-        """Whether the reader knows the token; without one, whether the page was asked for by this machine's name.
-
-        A page of a stranger can have its own name lead to this machine, and must not read what is here.
-        """
+        """Whether the reader knows the token or, without one, used this machine's name: strangers' pages use others."""
         token = self.server.token
         if token is None:
             host = self.headers.get("Host", "").rpartition(":")[0].strip("[]")

@@ -1,7 +1,5 @@
 """What models do on their clients' data, for a page: client by client, radius by radius, and what the ball moves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,11 +15,10 @@ from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.evaluation.compare import compare
 from wafl.evaluation.evaluate import present_clients
-from wafl.evaluation.score import percent_or_loss
 from wafl.objectives import Wasserstein
 from wafl.objectives.surrogate import move_one_lane
-from wafl.report import Figure, Pictures, Section, Stop, Walk, Walks, charts, pictures, sections
-from wafl.report.blocks import Block, Reading
+from wafl.report import charts, pictures, sections
+from wafl.report.blocks import Block, Figure, Pictures, Reading, Section, Stop, Walk, Walks
 from wafl.report.charts import Curve
 from wafl.results.run import Run
 from wafl.studies.pages.shown import radius_against_gamma
@@ -51,14 +48,10 @@ def measure(
     told: Told = lambda what: None,
     lost: Told = lambda why: None,
 ) -> list[Section]:
-    """The sections of a page that need models and data; each is left out where it does not apply.
-
-    ``runs`` has one run per row of the table, by its label. ``told`` hears what is being done, and ``lost`` why
-    something is left out, such as a ball around examples that are integers.
-    """
+    """What models do on data, for a page; ``told`` hears what is being done, ``lost`` why a section is left out."""
     methods, few = {label: run.method for label, run in runs.items()}, _thinned(clients, MOST_EXAMPLES)
     parts: dict[str, Callable[[], Section | None]] = {
-        "client by client": lambda: _by_client(runs, methods, clients, unseen, attack),
+        "client by client": lambda: _by_client(runs, clients, unseen, attack),
         "radius by radius": lambda: _radius(runs, few),
         "what the ball moves": lambda: _moves(runs, few),
         "radius and gamma": lambda: _calibration(runs, few),
@@ -76,23 +69,11 @@ def measure(
 
 
 def _by_client(
-    runs: Mapping[str, Run],
-    methods: Mapping[str, str],
-    clients: Federation,
-    unseen: Federation | None,
-    attack: Attack | None,
+    runs: Mapping[str, Run], clients: Federation, unseen: Federation | None, attack: Attack | None
 ) -> Section | None:
     attacks: list[Attack | None] = [None] if attack is None else [None, attack]
-    tests: dict[str, dict[str, list[tuple[str, float]]]] = {}
-    kind = "loss" if clients.num_classes is None else "accuracy"
-    for row in compare(runs, clients, attacks=attacks, unseen=unseen).rows:
-        parts = {"clean data": row.score} if row.attacked == 0 else {"every client attacked": row.score}
-        if row.score.unseen is not None and row.attacked == 0:
-            parts["unseen clients"] = row.score.unseen
-        for test, score in parts.items():
-            points = [(client.name, percent_or_loss(client)) for client in score.per_client]
-            tests.setdefault(test, {})[row.run] = points
-    return sections.by_client(tests, methods, kind)
+    found = compare(runs, clients, attacks=attacks, unseen=unseen).sections()
+    return next((section for section in found if section.title == "Client by client"), None)
 
 
 @dataclass(frozen=True)

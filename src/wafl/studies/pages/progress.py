@@ -1,7 +1,5 @@
 """How far each method of a study has come, by its metrics: rounds, pace, last numbers, who failed, what is to come."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -16,10 +14,10 @@ from wafl.base.errors import FolderError
 from wafl.base.json_types import check_types, parsed_table
 from wafl.config.experiment import Experiment
 from wafl.config.method_keys import MethodTable
-from wafl.report import Section, Table, charts
-from wafl.report.blocks import Cell
+from wafl.report import charts
+from wafl.report.blocks import Cell, Section, Table
 from wafl.studies.folder import Status
-from wafl.studies.pace import Pace, pace_of, point_of
+from wafl.studies.pace import Lines, Pace, pace_of, point_of
 
 LARGEST = 256 * 2**20
 """The most bytes of a file that is read for a page."""
@@ -89,7 +87,7 @@ class MethodProgress:
 def progress_of(
     experiment: Experiment,
     results: Mapping[str, Any],
-    lines: Sequence[Mapping[str, Any]],
+    lines: Lines,
     status: Status,
     titles: Mapping[str, str],
     name: Callable[[int], str] = str,
@@ -104,9 +102,8 @@ def progress_of(
         title, count = titles.get(method.label, method.label), _count(own[-1], method, experiment) if own else 1
         pace, stage = pace_of(title, rounds, count, own), "to come"
         if status == "finished" or method.label in results.get("done", ()):
-            pace = replace(
-                pace, round=max((row["round"] + ("diverged" not in row) for row in own), default=0), seconds_left=None
-            )
+            reached = max((row["round"] + ("diverged" not in row) for row in own), default=0)
+            pace = replace(pace, round=reached, seconds_left=None)
             stage, pace = "done", _tested(pace, {labels_of(row, titles) for row in own}, results)
         elif status == "running" and all(each.stage == "done" for each in found):
             stage = "training" if pace.round < rounds else "testing"
@@ -132,7 +129,7 @@ def _tested(pace: Pace, labels: Collection[str], results: Mapping[str, Any]) -> 
     return replace(pace, accuracy=mean / 100.0, test_loss=None)
 
 
-def _failed(lines: Sequence[Mapping[str, Any]], name: Callable[[int], str]) -> list[str]:
+def _failed(lines: Lines, name: Callable[[int], str]) -> list[str]:
     """The runs that diverged, and the clients that were left out, those of the most rounds first."""
     diverged = [f"the run of seed {row.get('seed')} diverged" for row in lines if "diverged" in row]
     absent = Counter(client for row in lines for client in absent_in(row))

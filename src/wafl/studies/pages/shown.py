@@ -1,7 +1,5 @@
 """A study as a page shows it, from its folder alone: no code of the study runs, and no data are needed."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,35 +11,22 @@ from wafl.base.describe import some
 from wafl.base.errors import FolderError
 from wafl.base.json_types import check_types, parsed_table
 from wafl.config.experiment import Experiment
-from wafl.report import Figure, Note, Section, Study, Table, charts, sections
-from wafl.report.blocks import Block, Cell
+from wafl.report import charts, sections
+from wafl.report.blocks import Block, Cell, Figure, Note, Section, Study, Table
 from wafl.report.charts import Curve
 from wafl.report.sections import Tested
 from wafl.studies.attendance import privacies
 from wafl.studies.folder import StudyFolder, refuse_links
-from wafl.studies.pace import point_of
+from wafl.studies.pace import Lines, point_of
 from wafl.studies.pages import progress
 from wafl.studies.pages.progress import labels_of, progress_of, read_lines, titles_of
 from wafl.studies.roster import known_roster
 
 ORDER = (
-    "Progress",
-    "Methods",
-    "Under attack",
-    "Radius",
-    "Client by client",
-    "Seen and unseen",
-    "What the ball moves",
-    "Round by round",
-    "Radius and gamma",
-    "Client weights",
-    "Data",
-    "Participation",
-    "Nodes",
-    "Privacy",
-    "Left out",
+    "Progress", "Methods", "Under attack", "Radius", "Client by client", "Seen and unseen", "What the ball moves",
+    "Round by round", "Radius and gamma", "Client weights", "Data", "Participation", "Nodes", "Privacy", "Left out",
     "Setup",
-)
+)  # fmt: skip
 """The order of the sections on a page, by title."""
 
 QUANTITIES = {
@@ -60,16 +45,9 @@ T = TypeVar("T")
 
 
 def show_study(
-    path: Path,
-    measured: Sequence[Section] = (),
-    names: Sequence[str] | None = None,
-    notes: Sequence[str] = (),
+    path: Path, measured: Sequence[Section] = (), names: Sequence[str] | None = None, notes: Sequence[str] = ()
 ) -> Study:
-    """Everything that the folder of a study tells about it; what is missing or damaged is left out.
-
-    ``measured`` are more sections, of what its models do on its data; ``names`` are the clients' names, if they are
-    known; ``notes`` say why something is left out.
-    """
+    """All that a study's folder tells, with sections that were ``measured``; ``notes`` say why others are left out."""
     refuse_links(path)
     folder, missing = StudyFolder(path), list(notes)
 
@@ -93,7 +71,7 @@ def show_study(
     def name(client: int) -> str:
         return names[client] if names is not None and client < len(names) else f"client {client}"
 
-    tested = scores_of(results)
+    tested, spent = scores_of(results), [Note(line) for line in privacies(results)]
     measure = results.get("measure", "accuracy")
     methods = [] if experiment is None else progress_of(experiment, results, lines, folder.status(), titles, name)
     found: list[Section | None] = [
@@ -104,7 +82,7 @@ def show_study(
         sections.rounds(*_by_round(lines, titles)),
         _participation(lines, name, results),
         _nodes(bulletin),
-        _privacy(results),
+        Section("Privacy", "What each client has spent.", spent) if spent else None,
         *measured,
     ]
     if "Radius and gamma" not in {section.title for section in measured}:
@@ -164,9 +142,7 @@ def _method_of(label: str, row: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) else label
 
 
-def _by_round(
-    lines: Sequence[Mapping[str, Any]], titles: Mapping[str, str]
-) -> tuple[dict[str, list[Curve]], dict[str, str]]:
+def _by_round(lines: Lines, titles: Mapping[str, str]) -> tuple[dict[str, list[Curve]], dict[str, str]]:
     """Means over the seeds, by quantity and run; and the method of each run."""
     values: dict[str, dict[str, dict[int, list[float]]]] = {}
     methods: dict[str, str] = {}
@@ -179,16 +155,14 @@ def _by_round(
                 points = values.setdefault(quantity, {}).setdefault(label, {})
                 points.setdefault(row["round"] + 1, []).append(100.0 * value if "%" in quantity else value)
     curves = {
-        quantity: [
-            Curve(label, sorted(points), [fmean(points[x]) for x in sorted(points)]) for label, points in runs.items()
-        ]
+        quantity: [Curve(label, sorted(at), [fmean(at[x]) for x in sorted(at)]) for label, at in runs.items()]
         for quantity, runs in ((name, values[name]) for name in QUANTITIES.values() if name in values)
         if quantity != "gamma" or any(len({fmean(each) for each in points.values()}) > 1 for points in runs.values())
     }
     return curves, methods
 
 
-def _radius_and_gamma(lines: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> Section | None:
+def _radius_and_gamma(lines: Lines, titles: Mapping[str, str]) -> Section | None:
     """The section of where the training of each run ended: its gamma, and how far it moved examples."""
     last: dict[str, dict[str, tuple[float, float]]] = {}
     for row in lines:
@@ -210,16 +184,13 @@ def radius_against_gamma(curves: Sequence[Curve], what: str) -> Section:
 
 
 def _unseen(results: Mapping[str, Any]) -> Section | None:
-    rows = {
-        label: row["generalization"] for label, row in results.get("methods", {}).items() if "generalization" in row
-    }
+    tested = results.get("methods", {}).items()
+    rows = {label: row["generalization"] for label, row in tested if "generalization" in row}
     methods = {label: _method_of(label, results["methods"][label]) for label in rows}
     return sections.unseen(rows, methods, results["measure"]) if rows else None
 
 
-def _participation(
-    lines: Sequence[Mapping[str, Any]], name: Callable[[int], str], results: Mapping[str, Any]
-) -> Section | None:
+def _participation(lines: Lines, name: Callable[[int], str], results: Mapping[str, Any]) -> Section | None:
     asked, counted, reasons = Counter[int](), Counter[int](), dict[int, Counter[str]]()
     for row in lines:
         asks: Any = row["cohort"] if isinstance(row.get("cohort"), list) else []
@@ -260,11 +231,6 @@ def _nodes(bulletin: Mapping[str, Any]) -> Section | None:
         return None
     lead = f"Flower's nodes, as the server last saw them ({bulletin['state']})."
     return Section("Nodes", lead, [sections.nodes(bulletin["nodes"])])
-
-
-def _privacy(results: Mapping[str, Any]) -> Section | None:
-    found = privacies(results)
-    return Section("Privacy", "What each client has spent.", [Note(line) for line in found]) if found else None
 
 
 def _setup(path: Path, about: Mapping[str, Any], folder: StudyFolder) -> Section:
@@ -308,10 +274,7 @@ def _facts(
 
 
 def leaders_of(results: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """The best methods on clean data, under the strongest attack, and for the worst client; ties are named together.
-
-    Each is the word for the best, the test, the number, and whose it is; the word is empty for a method that is alone.
-    """
+    """The best on clean data, under the strongest attack and for the worst client: a word, test, number, and whose."""
     tested, measure = scores_of(results), results.get("measure", "accuracy")
     most = max((share for row in tested for share in row.attacked), default=None)
     tests: dict[str, Callable[[Tested], Sequence[float]]] = {"on clean data": lambda row: row.clean}

@@ -1,7 +1,4 @@
-"""Where metrics go in addition to ``metrics.jsonl``: TensorBoard, MLflow, Weights & Biases, each an extra.
-
-One file each; ``base.py`` is what they share.
-"""
+"""Where metrics go besides ``metrics.jsonl``: TensorBoard, MLflow, Weights & Biases, one file and one extra each."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wafl.config.plan import check_trackers
 from wafl.studies.trackers.base import Log, Tracker
 from wafl.studies.trackers.mlflow import MLflowTracker
 from wafl.studies.trackers.tensorboard import TensorBoardTracker
@@ -23,13 +19,7 @@ __all__ = ["Log", "MLflowTracker", "TensorBoardTracker", "Tracker", "WandbTracke
 
 
 def make_trackers(trackers: Trackers, folder: Path, method: str) -> list[Tracker]:
-    """The trackers that an experiment asks for, for one method of a study.
-
-    TensorBoard's files go to ``folder/tensorboard/<method>``, MLflow's to ``folder/mlflow`` unless
-    ``$MLFLOW_TRACKING_URI`` names a place, wandb's to ``folder/wandb``. A resumed study continues the runs that it
-    had there.
-    """
-    check_trackers(trackers)
+    """The trackers of one method; their files are in the study's folder, unless ``$MLFLOW_TRACKING_URI`` is set."""
     found: list[Tracker] = []
     about = folder / "about.json"  # by which a study that was removed and begun again in the same folder is another
     content = about.read_bytes() if about.is_file() else b""

@@ -44,9 +44,7 @@ class WandbTracker(Tracker):
             try:
                 self._wandb.login()
             except self._wandb.Error as error:
-                raise ValueError(
-                    f"wandb cannot log in: {error} Or set WANDB_MODE=offline, and use `wandb sync` later"
-                ) from error
+                raise ValueError(f"wandb cannot log in: {error} Or set WANDB_MODE=offline, and sync later") from error
 
     def _open(self, place: int, run: Run) -> Log:
         if self._folder is not None:

@@ -15,6 +15,32 @@ from wafl.theory.certificates.upper import setting_of
 from wafl.theory.constants.constant import Constant
 
 Metric = Literal["loss", "error"]
+UNKNOWN = Constant(math.inf, "bound", "not known without the clients' examples")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is certified: see :func:`wafl.certify`; ``steep`` and ``bent`` are L_z and L_zz.
+
+    ``finite_above`` is for a linear model whose phi_gamma is known: the gamma above which it is finite. ``by_margins``
+    says that the model is a network whose margins have known slopes (:mod:`wafl.theory.networks.margins`). With a
+    finite ``label_cost`` the clients that are asked let their labels change (:mod:`wafl.theory.certificates.labels`).
+    """
+
+    norm: float = 2
+    power: int = 2
+    metric: Metric = "loss"
+    gap: float = 0.02
+    finite_above: float | None = None
+    by_margins: bool = False
+    label_cost: float = math.inf
+    unit: str = ""
+    steep: Constant = UNKNOWN
+    bent: Constant = UNKNOWN
+
+    @property
+    def labels_move(self) -> bool:
+        return math.isfinite(self.label_cost)
 
 
 @dataclass(frozen=True)
@@ -118,7 +144,8 @@ class Certificates:
         Returns:
             The file.
         """
-        from wafl.report import Page, Section, Study, Walks, write_page
+        from wafl.report.blocks import Page, Section, Study, Walks
+        from wafl.report.page import write_page
 
         walks = [found.walk(name) for name, found in {"this run": self, **others}.items()]
         caption = f"The {norm_name(self.norm)} ball; radii in {self.unit}."
@@ -178,12 +205,9 @@ class Certificates:
         ball = f"{norm_name(self.norm)} ball of W_{self.power}, {self.unit}, unbounded"
         if math.isfinite(self.label_cost):
             ball += f", labels change at {self.label_cost:g}"
-        about = f"{what} in the {ball}; certified is {label}"
-        return "\n".join([*lines, about + _with_probability(self.confidence)])
-
-
-def _with_probability(confidence: float | None) -> str:
-    return "" if confidence is None else f", for the clients' true mixture with probability {confidence:g}"
+        if self.confidence is not None:
+            label += f", for the clients' true mixture with probability {self.confidence:g}"
+        return "\n".join([*lines, f"{what} in the {ball}; certified is {label}"])
 
 
 def plot_certificates(runs: Mapping[str, Certificates], path: Path | None = None) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ from wafl.data.federation import Federation
 from wafl.results.run import Run
 from wafl.tasks.task import Loss, Task
 from wafl.theory.certificates import other_spaces as elsewhere
-from wafl.theory.certificates.certificate import Certificate, Certificates, Metric
+from wafl.theory.certificates.certificate import Certificate, Certificates, Metric, Question
 from wafl.theory.certificates.dual import CLOSE, Surrogate, search_dual
 from wafl.theory.certificates.labels import check_label_cost, with_labels
 from wafl.theory.certificates.mixture import Asked, Mixture
@@ -156,14 +156,13 @@ def certify(
     limit = finite_above(mixture.task, mixture.params, norm) if curvature is None else None
     if limit is not None:
         limit += (mixture.task.loss.quadratic or 0.0) / label_cost
-    question = Question(norm, power, metric, gap, limit, by_margins, label_cost)
-    asked = (wanted, question, clients.unit, known["L_z"], bent)
+    question = Question(norm, power, metric, gap, limit, by_margins, label_cost, clients.unit, known["L_z"], bent)
     if confidence is None:
         means = with_labels(partial(mixture.means, seed=seed), label_cost)
-        found = certificates_of(means, *asked, partial(room_of, mixture), achieved=reach)
+        found = certificates_of(means, wanted, question, partial(room_of, mixture), reach)
         return found if achieved else replace(found, rows=tuple(replace(row, achieved=None) for row in found.rows))
     training = replace(mixture, examples=clients.train)
-    chosen = certificates_of(partial(training.means, seed=seed), *asked, partial(room_of, training))
+    chosen = certificates_of(partial(training.means, seed=seed), wanted, question, partial(room_of, training))
     found = beyond(chosen, training, mixture, Domain.of(clients), confidence, seed)
     found = replace(found, rows=tuple(replace(row, achieved=reach(row.radius)) for row in found.rows))
     return hold_rows(found, room_of(mixture, found))
@@ -172,10 +171,7 @@ def certify(
 def beyond(
     chosen: Certificates, training: Asked, test: Asked, domain: Domain, confidence: float, seed: int = 0
 ) -> Certificates:
-    """Certificates for the distributions behind the test examples, at the gammas chosen on the training examples.
-
-    All of them hold together with probability ``confidence``: each radius has an equal part of what is left.
-    """
+    """Certificates at the chosen gammas for the distributions behind the test examples, all with this probability."""
     level = (1.0 - confidence) / len(chosen)
     rows = tuple(_beyond(row, chosen, training, test, domain, level, seed) for row in chosen.rows)
     report, setting = (ErrorSurrogate(chosen.norm), {"gamma": LARGEST}) if chosen.metric == "error" else (None, {})
@@ -197,18 +193,14 @@ def check_confidence(confidence: float, part: str) -> None:
         raise ValueError(f"confidence={confidence} must lie between 0 and 1, such as 0.95")
     if part != "test":
         raise PreconditionError(
-            f"part={part!r}: what a model does to examples that it was trained on says little about others; "
-            "use part='test' with a confidence"
+            f"part={part!r}: trained examples say little about others; use part='test' with a confidence"
         )
 
 
 def _beyond(
     row: Certificate, chosen: Certificates, training: Asked, test: Asked, domain: Domain, level: float, seed: int
 ) -> Certificate:
-    """The certificate of one radius for the distributions behind the test examples, but for probability ``level``.
-
-    By duality or by the slope, whichever is smaller on the training examples, and at the gamma that is best there.
-    """
+    """One radius for the distributions, but for probability ``level``: by what is smallest on the training examples."""
     if chosen.metric == "error":
         gamma = LARGEST if row.radius == 0 else row.gamma
         drawn = Drawn.of_errors(training, test, chosen.norm, gamma, seed)
@@ -227,28 +219,6 @@ def _beyond(
     )
 
 
-@dataclass(frozen=True)
-class Question:
-    """What is certified: see :func:`certify`.
-
-    ``finite_above`` is for a linear model whose phi_gamma is known: the gamma above which it is finite. ``by_margins``
-    says that the model is a network whose margins have known slopes (:mod:`wafl.theory.networks.margins`). With a
-    finite ``label_cost`` the clients that are asked let their labels change (:mod:`wafl.theory.certificates.labels`).
-    """
-
-    norm: float = 2
-    power: int = 2
-    metric: Metric = "loss"
-    gap: float = 0.02
-    finite_above: float | None = None
-    by_margins: bool = False
-    label_cost: float = math.inf
-
-    @property
-    def labels_move(self) -> bool:
-        return math.isfinite(self.label_cost)
-
-
 def finite_above(task: Task, params: Tensor, norm: float) -> float | None:
     """The gamma above which phi_gamma of a linear model is finite: 0 for cross-entropy; None if that is not known."""
     layer = task.linear(params[None])
@@ -259,18 +229,11 @@ def certificates_of(
     means: AskMeans,
     radii: Sequence[float],
     question: Question,
-    unit: str,
-    steep: Constant,
-    bent: Constant,
     room: Callable[[Certificates], Room],
     achieved: Callable[[float], float | None] = lambda radius: None,
 ) -> Certificates:
-    """The certificates of a mixture whose clients answer with two numbers per gamma, wherever they are.
-
-    ``means`` asks the clients; ``steep`` and ``bent`` are L_z and L_zz; ``room`` says what float64 may have lost. None
-    is handed out that lies below what was reached (:mod:`wafl.theory.certificates.soundness`).
-    """
-    found = replace(_found(means, radii, question, unit, steep, bent, achieved), label_cost=question.label_cost)
+    """The certificates of a mixture whose clients answer ``means``, none below what was reached, but for ``room``."""
+    found = _found(means, radii, question, achieved)
     if question.metric == "loss" and question.labels_move:
         hold_flipped(found, means, room(found))
     if question.metric == "loss" and question.finite_above is None:
@@ -279,35 +242,30 @@ def certificates_of(
 
 
 def _found(
-    means: AskMeans,
-    radii: Sequence[float],
-    question: Question,
-    unit: str,
-    steep: Constant,
-    bent: Constant,
-    achieved: Callable[[float], float | None],
+    means: AskMeans, radii: Sequence[float], question: Question, achieved: Callable[[float], float | None]
 ) -> Certificates:
     if question.metric == "error":
         clean, rows = _of_errors(means, radii, question)
-        return Certificates(tuple(rows), clean, question.norm, unit, steep, bent, metric="error", power=question.power)
-    clean = means(None, [{}]).value[0]
-    simple = _simple(means, radii, question, float(steep), clean)
-    if question.power == 1:
-        rows = _of_order_one(means, radii, question, float(steep), simple)
-    elif question.finite_above is not None:
-        rows = _tight(means, radii, question, question.finite_above, clean, simple, float(steep))
     else:
-        known = (question.norm, question.gap, steep, bent, question.by_margins, clean, question.labels_move)
-        found = prove_network(means, radii, *known)
-        rows = [
-            Certificate(radius, value, gamma, cruder, achieved(radius), tolerance)
-            for radius, (value, gamma, tolerance), cruder in zip(radii, found, simple, strict=True)
-        ]
-    return Certificates(tuple(rows), clean, question.norm, unit, steep, bent, power=question.power)
+        clean = means(None, [{}]).value[0]
+        simple = _simple(means, radii, question, clean)
+        if question.power == 1:
+            rows = _of_order_one(means, radii, question, simple)
+        elif question.finite_above is not None:
+            rows = _tight(means, radii, question, question.finite_above, clean, simple)
+        else:
+            found = prove_network(means, radii, question, clean)
+            rows = [
+                Certificate(radius, value, gamma, cruder, achieved(radius), tolerance)
+                for radius, (value, gamma, tolerance), cruder in zip(radii, found, simple, strict=True)
+            ]
+    made = Certificates(tuple(rows), clean, question.norm, question.unit, question.steep, question.bent)
+    return replace(made, metric=question.metric, power=question.power, label_cost=question.label_cost)
 
 
-def _simple(means: AskMeans, radii: Sequence[float], question: Question, steep: float, clean: float) -> list[float]:
+def _simple(means: AskMeans, radii: Sequence[float], question: Question, clean: float) -> list[float]:
     """``E[loss] + L_z radius``: the dual at the gamma at which moves of that slope gain the most."""
+    steep = float(question.steep)
     if not question.labels_move or math.isinf(steep):
         return [clean + steep * radius if radius > 0 else clean for radius in radii]
     gammas = [steep if question.power == 1 else steep / (2.0 * radius) for radius in radii if radius > 0]
@@ -316,9 +274,10 @@ def _simple(means: AskMeans, radii: Sequence[float], question: Question, steep: 
 
 
 def _of_order_one(
-    means: AskMeans, radii: Sequence[float], question: Question, steep: float, simple: Sequence[float]
+    means: AskMeans, radii: Sequence[float], question: Question, simple: Sequence[float]
 ) -> list[Certificate]:
     """Beyond its steepest slope the loss gains nothing from distance, and below it everything; labels may still pay."""
+    steep = float(question.steep)
     reached = [None if question.finite_above is None else value for value in simple]
     if not question.labels_move or math.isinf(steep):
         rows = zip(radii, simple, reached, strict=True)
@@ -338,16 +297,10 @@ def _of_order_one(
 
 
 def _tight(
-    means: AskMeans,
-    radii: Sequence[float],
-    question: Question,
-    limit: float,
-    clean: float,
-    simple: Sequence[float],
-    slope: float,
+    means: AskMeans, radii: Sequence[float], question: Question, limit: float, clean: float, simple: Sequence[float]
 ) -> list[Certificate]:
     """For every gamma: search with what an ascent reaches, then prove the value at the gammas found."""
-    report = SearchedSurrogate(question.norm)
+    report, slope = SearchedSurrogate(question.norm), float(question.steep)
     exact = clean if clean > 0 else 1.0
 
     def ask(gammas: Sequence[float]) -> list[Surrogate]:
@@ -380,10 +333,7 @@ def _tight(
 
 
 def _of_errors(means: AskMeans, radii: Sequence[float], question: Question) -> tuple[float, list[Certificate]]:
-    """The error rate of the examples as they are, and a certificate of the error rate for each radius.
-
-    At every gamma it is exact for linear models. The mean cost jumps, so the search goes on until gamma is known.
-    """
+    """The error rate of the examples at rest and at each radius, exact for linear models at every gamma."""
     report, power = ErrorSurrogate(question.norm, question.power, label_cost=question.label_cost), question.power
 
     def ask(gammas: Sequence[float]) -> list[Surrogate]:

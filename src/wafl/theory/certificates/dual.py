@@ -1,7 +1,5 @@
 """The minimum of ``gamma radius^2 + E[phi_gamma]`` over gamma, for many radii at once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -11,10 +11,8 @@ which is as tight as the report. Targets move by ``kappa ||y' - y||^2``: with th
     sup over (x', y') of loss - gamma cost = sup over x' of c loss - gamma ||x' - x||^2 = c phi_(gamma / c)(x, y).
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,11 +24,9 @@ from wafl.objectives.base import lane_scalar
 from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Task
-from wafl.theory.certificates.mixture import Means
+from wafl.theory.certificates.mixture import Means, Settings
 from wafl.theory.certificates.network_bound import AskMeans
 from wafl.theory.certificates.upper import ErrorSurrogate, Moved, Report
-
-Settings = Sequence[Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -80,10 +76,7 @@ class LabelsMove(Objective):
 
 
 def with_labels(means: Callable[[Objective | None, Settings], Means], price: float) -> AskMeans:
-    """A way to ask clients whose labels may change at this price; an infinite one keeps them.
-
-    Labels stay in what is asked without a gamma, and errors count their own labels.
-    """
+    """A way to ask clients about a gamma whose labels may change at this price; not errors, which count their own."""
     if math.isinf(price):
         return means
 

@@ -1,10 +1,8 @@
 """The center of the ball as the theory sees it: a model on the clients' mixed examples, in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +18,9 @@ from wafl.tasks.problem import Problem
 from wafl.tasks.task import Loss, Task
 from wafl.theory.constants.assumptions import task_of
 from wafl.weights import ClientWeights, by_examples
+
+Settings = Sequence[Mapping[str, float]]
+"""What an objective's scalars are, once per question."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,7 @@ class Asked(Protocol):
     def params(self) -> Tensor: ...
     @property
     def weights(self) -> Tensor: ...
-    def answers(
-        self, objective: Objective | None, settings: Sequence[Mapping[str, float]], seed: int = 0
-    ) -> SurveyReplies: ...
+    def answers(self, objective: Objective | None, settings: Settings, seed: int = 0) -> SurveyReplies: ...
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Mixture:
         part: Literal["train", "test"] = "train",
         client_weights: ClientWeights | None = None,
         loss: Loss | None = None,
-    ) -> Mixture:
+    ) -> Self:
         """``client_weights=None`` means the run's final weights, or by examples for a plain model."""
         if part not in ("train", "test"):
             raise ValueError(f"part={part!r} must be 'train' or 'test'")
@@ -74,9 +73,7 @@ class Mixture:
         else:
             weights = model.client_weights.double()
             if len(weights) != len(sizes):
-                raise ValueError(
-                    f"the run has {len(weights)} clients, this federation {len(sizes)}: give the run's own"
-                )
+                raise ValueError(f"the run has {len(weights)} clients, this federation {len(sizes)}: give its own")
         task, params = task_of(model, loss)
         mixture = cls(task, params, examples, weights / weights.sum())
         population = mixture._population(slice(0, 1))
@@ -87,14 +84,12 @@ class Mixture:
     def problem(self) -> Problem:
         return Problem(self.task, self.params[None])
 
-    def means(self, objective: Objective | None, settings: Sequence[Mapping[str, float]], seed: int = 0) -> Means:
+    def means(self, objective: Objective | None, settings: Settings, seed: int = 0) -> Means:
         """``sum_i lambda_i`` times what each client reports: two numbers per client and setting."""
         answers = self.answers(objective, settings, seed)
         return Means((answers.value @ self.weights).tolist(), (answers.cost @ self.weights).tolist())
 
-    def answers(
-        self, objective: Objective | None, settings: Sequence[Mapping[str, float]], seed: int = 0
-    ) -> SurveyReplies:
+    def answers(self, objective: Objective | None, settings: Settings, seed: int = 0) -> SurveyReplies:
         """What each client reports."""
         return Survey(self.task, self.params, self.examples, objective).ask(settings, seed)
 

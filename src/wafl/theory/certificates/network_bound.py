@@ -1,19 +1,17 @@
 """What is proven of a network at each radius: by the curvature, along the margins, or the better of both."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from wafl.base.describe import rounded
 from wafl.tasks.task import Task
+from wafl.theory.certificates.certificate import Question
 from wafl.theory.certificates.dual import Surrogate, minimize_dual, search_dual
-from wafl.theory.certificates.mixture import Means
+from wafl.theory.certificates.mixture import Means, Settings
 from wafl.theory.certificates.upper import Report, SearchedSurrogate, UpperBound, setting_of
-from wafl.theory.constants.constant import Constant
 from wafl.theory.networks.margins import leads_of, margins_of
 
-AskMeans = Callable[[Report | None, Sequence[Mapping[str, float]]], Means]
+AskMeans = Callable[[Report | None, Settings], Means]
 Proven = tuple[float, float, float | None]
 """A bound, the gamma at which it was found, and the tolerance of a search, if there was one."""
 CLOSE = 0.01
@@ -32,47 +30,30 @@ def knows_errors(task: Task) -> bool:
     return task.linear(task.initial()[None]) is not None or leads_of(task, task.initial(), 1) is not None
 
 
-def prove_network(
-    means: AskMeans,
-    radii: Sequence[float],
-    norm: float,
-    gap: float,
-    steep: Constant,
-    bent: Constant,
-    by_margins: bool,
-    clean: float,
-    labels_move: bool = False,
-) -> list[Proven]:
+def prove_network(means: AskMeans, radii: Sequence[float], question: Question, clean: float) -> list[Proven]:
     """The smaller of what is proven at each radius; an estimate by the curvature only if nothing is."""
     found: list[list[Proven]] = []
-    if bent.proven or not by_margins:
-        found.append(_by_curvature(means, radii, norm, bent, clean))
-    if by_margins:
-        found.append(_by_margins(means, radii, norm, gap, steep, clean, labels_move))
+    if question.bent.proven or not question.by_margins:
+        found.append(_by_curvature(means, radii, question, clean))
+    if question.by_margins:
+        found.append(_by_margins(means, radii, question, clean))
     return [min(each, key=lambda proven: proven[0]) for each in zip(*found, strict=True)]
 
 
-def _by_curvature(means: AskMeans, radii: Sequence[float], norm: float, bent: Constant, clean: float) -> list[Proven]:
+def _by_curvature(means: AskMeans, radii: Sequence[float], question: Question, clean: float) -> list[Proven]:
     """For gamma above ``L_zz / 2``, where the inner problem is concave or nearly so."""
 
     def ask(gammas: Sequence[float]) -> list[Surrogate]:
-        settings = [{"gamma": gamma, "curvature": float(bent)} for gamma in gammas]
-        return surrogates_of(means(UpperBound(norm), settings))
+        settings = [{"gamma": gamma, "curvature": float(question.bent)} for gamma in gammas]
+        return surrogates_of(means(UpperBound(question.norm), settings))
 
-    return [(value, gamma, None) for value, gamma in minimize_dual(ask, radii, bent / 2.0, clean)]
+    return [(value, gamma, None) for value, gamma in minimize_dual(ask, radii, question.bent / 2.0, clean)]
 
 
-def _by_margins(
-    means: AskMeans,
-    radii: Sequence[float],
-    norm: float,
-    gap: float,
-    steep: Constant,
-    clean: float,
-    labels_move: bool,
-) -> list[Proven]:
+def _by_margins(means: AskMeans, radii: Sequence[float], question: Question, clean: float) -> list[Proven]:
     """For every gamma, among them ``L_z / (2 radius)``, at which it is at most ``E[loss] + L_z radius``."""
-    report, tolerance = SearchedSurrogate(norm), rounded(gap * max(clean, SMALL_LOSS), 3)
+    report, steep = SearchedSurrogate(question.norm), question.steep
+    tolerance = rounded(question.gap * max(clean, SMALL_LOSS), 3)
 
     def settings(gammas: Sequence[float]) -> list[dict[str, float]]:
         return [setting_of(gamma, 0.0, tolerance) for gamma in gammas]
@@ -81,7 +62,7 @@ def _by_margins(
         return surrogates_of(means(report, settings(gammas)))
 
     positive = [radius for radius in radii if radius > 0]
-    if not positive or (steep == 0.0 and not labels_move):
+    if not positive or (steep == 0.0 and not question.labels_move):
         return [(clean, math.inf, None if radius == 0 else tolerance) for radius in radii]
     dual = search_dual(ask, positive, 0.0, CLOSE)
     gammas = [*(rounded(dual.least(each)[1], 6) for each in positive), *(steep / (2.0 * each) for each in positive)]

@@ -4,8 +4,6 @@ At a layer, the examples are its outputs, and the model is what comes after it. 
 ``A^-1 x``, and the model is ``u -> model(A u)``. So everything that is known about round balls holds there too.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any

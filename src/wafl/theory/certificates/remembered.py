@@ -1,7 +1,5 @@
 """What a network makes of the same examples, computed once for all the gammas that a search asks about."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,8 +37,3 @@ def remembered(problem: Problem, x: Tensor | Inputs, y: Tensor, about: str, find
                 kept[1][words.digest()] = find(alone, batch, y[lane])
             found.append(kept[1][words.digest()])
     return torch.stack(found)
-
-
-def outputs_of(problem: Problem, x: Tensor | Inputs, y: Tensor) -> Tensor:
-    """The outputs ``[L, B, C]``."""
-    return remembered(problem, x, y, "outputs", lambda alone, batch, _: alone.outputs(batch[None])[0].detach())

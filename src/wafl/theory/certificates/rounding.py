@@ -10,8 +10,6 @@ Moved examples have outputs larger by ``||w_j||_* ||x' - x||``, where the move i
 usual practice, not a proof.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What is proven, held against what was reached: a bound below that is a mistake of ours, and is not handed out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -38,10 +36,7 @@ def hold(where: str, bound: float, reached: float, room: Callable[[], float]) ->
 
 
 def hold_rows(found: Certificates, room: Room) -> Certificates:
-    """The certificates, if each that is called proven is at least the loss at rest and what was reached inside.
-
-    What was reached is then at most what is certified.
-    """
+    """The certificates, if each proven one is at least the loss at rest and what was reached, which it then limits."""
     for row in found.rows:
         for bound, proven in ((row.value, found.proven), (row.simple, found.simple_proven)):
             for reached in (found.loss, row.achieved):
@@ -91,10 +86,7 @@ def _hold_reached(
 
 
 def room_of(mixture: Mixture, found: Certificates) -> Room:
-    """A function of a radius and a bound: how much of the bound float64 may have lost on the examples of a mixture.
-
-    See :mod:`wafl.theory.certificates.rounding`.
-    """
+    """A function of a radius and a bound: how much of it float64 may have lost on a mixture (``rounding.py``)."""
 
     def room(radius: float, bound: float) -> float:
         sizes = mixture.examples.num_examples.tolist()

@@ -1,7 +1,5 @@
 """What clients report for a certificate: phi_gamma from above or from below, and the cost of the moves behind it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from wafl.objectives.base import lane_scalar
 from wafl.tasks.inputs import Inputs, dense, shared
 from wafl.tasks.losses import MarginLoss
 from wafl.tasks.problem import Problem
-from wafl.theory.certificates.remembered import outputs_of, remembered
+from wafl.theory.certificates.remembered import remembered
 from wafl.theory.networks.margins import leads_of, margins_of
 from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
 
@@ -60,7 +58,8 @@ class SearchedSurrogate(Objective):
         self, problem: Problem, x: Tensor | Inputs, y: Tensor, real: Tensor, gamma: Tensor, tolerance: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Value and cost of a network: lanes with the same model go together, whatever their gammas are."""
-        outputs, x = outputs_of(problem, x, y), dense(x)
+        outputs = remembered(problem, x, y, "outputs", lambda one, x, _: one.outputs(x[None])[0].detach())  # [L, B, C]
+        x = dense(x)
         found = torch.zeros_like(outputs[..., :2])
         for _, lanes in _alike(torch.zeros_like(gamma)[:, None], problem.params):
             here = torch.zeros_like(real)
@@ -154,9 +153,7 @@ class UpperBound(Objective):
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
         state = state or ObjectiveState()
-        gamma, curvature = (
-            lane_scalar(state, name, value, problem.params)[:, None] for name, value in self.scalars().items()
-        )
+        gamma, curvature = (lane_scalar(state, *each, problem.params)[:, None] for each in self.scalars().items())
         if self.norm == 2:
             ascent = Wasserstein(steps=self.steps, tolerance=self.tolerance, bounds=None)
             move = ascent(problem, x, y, state)
@@ -171,10 +168,7 @@ class UpperBound(Objective):
 
 @dataclass(frozen=True)
 class Moved(Objective):
-    """The loss of examples that all move by ``distance`` along their steepest slope, or stay if that is no better.
-
-    It is what a bound is held against, so it must not be clever.
-    """
+    """The loss of examples that move by ``distance`` along their slope, if that is better: a plain test of bounds."""
 
     norm: float = 2
     steps: int = 2
@@ -201,10 +195,7 @@ class Moved(Objective):
 def _slope_and_cost(
     problem: Problem, x: Inputs, y: Tensor, move: Move, gamma: Tensor, modulus: Tensor, norm: float
 ) -> tuple[Tensor, Tensor]:
-    """``||grad f||_*^2`` where an ascent ended, and the squared distance at which the bound itself is largest.
-
-    That is farther by ``grad f / modulus``: the bound is a parabola with that curvature.
-    """
+    """``||grad f||_*^2`` where an ascent ended, and the squared distance, farther, where the bound is largest."""
     moved = move.inputs
     if isinstance(moved, Inputs) and moved.shift is not None and moved.outputs is not None and problem.linear:
         # In class space the move is W^T u and the gradient W^T r with r = dloss - 2 gamma u; ||W^T r||^2 = r^T W W^T r.

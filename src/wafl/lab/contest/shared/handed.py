@@ -1,7 +1,4 @@
-"""What every contestant is handed, and what it reports.
-
-Contestants run in environments of their own, so this file needs numpy alone. Theirs finds it as ``import handed``.
-"""
+"""What contestants, in environments with numpy alone, are handed as ``import handed``, and what they report."""
 
 from __future__ import annotations
 

@@ -1,13 +1,10 @@
 """Another project on PyPI, a chatbot called ``wafl``, installs a package of the same name as this one."""
 
-from __future__ import annotations
-
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
+from wafl.base.describe import some
 from wafl.base.errors import warn_user
-
-SHOWN = 5
 
 
 def warn_of_namesake(site: Path) -> None:
@@ -17,8 +14,8 @@ def warn_of_namesake(site: Path) -> None:
     shared, alone = sorted(theirs & ours), sorted(theirs - ours)
     warn_user(
         f"two projects are installed into {site / 'wafl'}: wafl, a chatbot, and wafl-learn, which you are importing. "
-        f"Files of wafl: {_some(alone)}; of both, where the one installed last has overwritten the other: "
-        f"{_some(shared)}. All others are of wafl-learn. Keep them apart in two environments: "
+        f"Files of wafl: {some(alone) or 'none'}; of both, where the one installed last has overwritten the other: "
+        f"{some(shared) or 'none'}. All others are of wafl-learn. Keep them apart in two environments: "
         "pip uninstall wafl wafl-learn, then pip install wafl-learn",
         RuntimeWarning,
     )
@@ -27,8 +24,3 @@ def warn_of_namesake(site: Path) -> None:
 def _files(found: Distribution | None) -> set[str]:
     files = [] if found is None else found.files or []
     return {str(file) for file in files if file.parts[0] == "wafl" and file.suffix == ".py"}
-
-
-def _some(files: list[str]) -> str:
-    more = len(files) - SHOWN
-    return (", ".join(files[:SHOWN]) or "none") + (f" and {more} more" if more > 0 else "")

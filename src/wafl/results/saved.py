@@ -1,0 +1,161 @@
+"""Runs from disk: what their files must hold, and who they were."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from wafl import models
+from wafl.base.files import unsealed
+from wafl.base.json_types import check_types, parsed_table
+from wafl.data.bring.intake import Intake
+from wafl.results.history import History
+from wafl.results.run import FORMAT, LAST, Run, buffers, check_names, with_params
+from wafl.tasks.layout import Layout
+from wafl.tasks.task import Loss
+
+SAVED: dict[str, Any] = {
+    "method": str,
+    "model": dict[str, Any] | None,
+    "num_classes": int | None,
+    "intake?": {
+        "classes": list[str] | None,
+        "columns": list[str] | None,
+        "prepare": dict[str, Any],
+        "shape?": list[int] | None,
+    },
+    "trained": list[str],
+    "statistics?": list[str],
+    "buffers?": list[str],
+    "loss": str | None,
+    "settings": {
+        "method?": {"objective?": dict[str, Any] | None},
+        "schedule?": {
+            "rounds": int,
+            "cohort": int | None,
+            "local_steps": int | None,
+            "local_epochs": int | None,
+            "batch_size": int | None,
+            "learning_rate": float | str,
+            "momentum": float,
+            "weight_decay": float,
+            "server_learning_rate": float | None,
+            "seed": int,
+            "clip_norm?": float | None,
+            "statistics?": str,
+            "precision?": str,
+            "shift?": int,
+            "flip?": float,
+            "average_last?": float | None,
+        },
+        "sweep?": dict[str, Any] | None,
+        "data?": dict[str, Any] | None,
+        "unit?": str,
+        "scalars?": dict[str, float],
+    },
+    "client_weights": list[float],
+    "history": list[dict[str, Any]],
+    "sha256": str,
+}
+"""What ``run.json`` holds (:func:`wafl.base.json_types.check_types`)."""
+
+
+def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss: Loss | None = None) -> Run:
+    """The run in a folder that :meth:`Run.save` wrote.
+
+    Args:
+        path: the folder.
+        model: the module, if it is your own; a model from :mod:`wafl.models` is built from the folder.
+        loss: the loss, if it is your own.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    folder = Path(path)
+    for name in ("run.json", "params.safetensors"):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{folder} is not a saved run: it has no {name}")
+    try:
+        written = (folder / "run.json").read_bytes()
+        if (found := parsed_table(written).get("format")) != FORMAT:
+            raise ValueError(f"it has format {found}, this version reads {FORMAT}: update wafl-learn")
+        about = unsealed(written)
+        check_types(about, SAVED)
+        saved = load(_tensors(folder, about))
+        history = History.from_json(about["history"])
+        weights = torch.tensor(about["client_weights"], dtype=torch.float64)
+        method, settings, num_classes = about["method"], _as_named_now(about["settings"]), about["num_classes"]
+        architecture, own_loss, trained = about["model"], about["loss"], about["trained"]
+        params = {name: saved[name] for name in trained}
+        last = {name: saved.pop(LAST + name) for name in trained if LAST + name in saved} or None
+        kept = {name: saved.pop(name) for name in about.get("buffers", ())}
+        statistics = {name: kept[name].shape for name in about.get("statistics", ())}
+        intake = Intake.from_json(about.get("intake"))
+    except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
+        raise ValueError(f"{folder} is damaged: {error}") from error
+    if model is None:
+        if architecture is None:
+            raise ValueError(f"{folder} holds a model that wafl did not build: pass it as load_run(path, model=...)")
+        try:
+            model = models.build(architecture)
+        except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
+            raise ValueError(f"{folder} is damaged: it describes no model that wafl builds: {error}") from error
+    loss = loss if loss is not None else own_loss
+    if loss is None:
+        raise ValueError(f"{folder} was trained with your own loss: pass it as load_run(path, loss=...)")
+    model = with_params(model, saved)
+    if "buffers" in about:  # an earlier version saved none
+        own = buffers(model)
+        check_names("buffer", own, kept)
+        for name, value in kept.items():
+            own[name].data = value.to(own[name].device)
+    if "statistics" in about:
+        layout = Layout({name: value.shape for name, value in params.items()}, statistics)
+        for name, value in model.named_parameters():
+            value.requires_grad_(name in params)
+    else:  # an earlier version left it to the model
+        layout = Layout.of(model)
+    return Run(method, params, model, layout, history, weights, settings, num_classes, loss, intake, last)
+
+
+def _as_named_now(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a saved run: earlier versions called the objective of a method its adversary."""
+    method = settings.get("method")
+    if not isinstance(method, dict) or "adversary" not in method:
+        return settings
+    renamed = {"objective" if name == "adversary" else name: value for name, value in cast(Any, method).items()}
+    return {**settings, "method": renamed}
+
+
+def has_own_model(path: str | os.PathLike[str]) -> bool:
+    """Whether a saved run holds a model that wafl did not build, which must be passed to load it."""
+    try:
+        return unsealed((Path(path) / "run.json").read_bytes()).get("model") is None
+    except (OSError, ValueError):
+        return False  # load_run will say what is wrong
+
+
+def saved_history(path: str | os.PathLike[str]) -> History:
+    """The history of a saved run; its files are checked, but its model is not built."""
+    folder = Path(path)
+    try:
+        about = unsealed((folder / "run.json").read_bytes())
+        check_types(about, {"sha256": str, "history": list[Any]})
+        _tensors(folder, about)
+        return History.from_json(about["history"])
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder} is damaged: {error}") from error
+
+
+def _tensors(folder: Path, about: Mapping[str, Any]) -> bytes:
+    """The tensors of a saved run; a ValueError if they are not those that it was saved with."""
+    content = (folder / "params.safetensors").read_bytes()
+    if sha256(content).hexdigest() != about["sha256"]:
+        raise ValueError("params.safetensors is not the file that run.json was written with")
+    return content
