@@ -14,7 +14,10 @@ from wafl.cli.terminal import make_console, say
 
 
 def bench(
-    work: Annotated[list[str] | None, Option(help="fedavg, wafl or cnn; repeat. Default: fedavg and wafl.")] = None,
+    work: Annotated[
+        list[str] | None,
+        Option(help="fedavg or wafl with a linear model, or cnn; may be repeated. Default: fedavg and wafl."),
+    ] = None,
     clients: Annotated[int, Option(min=1, help="Clients.")] = 100,
     examples: Annotated[int, Option(min=1, help="Examples per client.")] = 525,
     cohort: Annotated[int, Option(min=1, help="Clients per round.")] = 10,
@@ -22,7 +25,9 @@ def bench(
     repeats: Annotated[int, Option(min=1, help="How often each does the work; they take turns.")] = 3,
     peers: Annotated[Path | None, Option(help="A folder of other libraries, such as wafl's benchmarks/peers.")] = None,
     threads: Annotated[int | None, Option(min=1, help="Processors that each may use. Default: all.")] = None,
-    clock: Annotated[str, Option(help="What ratios are of: wall, or cpu, for a machine with other work.")] = "wall",
+    clock: Annotated[
+        str, Option(help="What ratios are of: wall, or cpu, the time of processors, for a machine with other work.")
+    ] = "wall",
     output: Annotated[Path, Option(help="Folder for bench.json and bench.png.")] = Path(),
 ) -> None:
     """Measure the speed of wafl on this machine, against a plain PyTorch loop and other libraries.

@@ -18,8 +18,12 @@ from wafl.cli.shared import (
     seen_and_unseen,
 )
 
-SingleRun = Annotated[Path, Argument(metavar="STUDY|RUN", help="A run, such as runs/digits/wafl, or a study of one.")]
-SigningKey = Annotated[Path | None, Option(metavar="KEY", help="An Ed25519 private key, no password, to sign it.")]
+SingleRun = Annotated[
+    Path, Argument(metavar="STUDY|RUN", help="A run, such as runs/digits/wafl, or a study that has a single one.")
+]
+SigningKey = Annotated[
+    Path | None, Option(metavar="KEY", help="An Ed25519 private key without a password that signs the file.")
+]
 
 
 def certify(
@@ -27,13 +31,20 @@ def certify(
     output: Annotated[
         Path, Option("--output", "-o", help="The file to write; the page in words is next to it, as .md.")
     ] = Path("certificate.json"),
-    radii: Annotated[str, Option(help="Radii, with commas, in the unit of the data.")] = "0,0.1,0.25,0.5,1,2",
+    radii: Annotated[
+        str, Option(help="Radii of the ball, with commas, in the unit of the data.")
+    ] = "0,0.1,0.25,0.5,1,2",
     norm: GroundNorm = "2",
     power: Annotated[int, Option(min=1, max=2, help="The order of the ball, 1 or 2.")] = 2,
     metric: Metric = "loss",
     part: Annotated[str, Option(help="Whose examples: train or test.")] = "train",
-    confidence: Annotated[float | None, Option(help="With --part test: how surely it holds for distributions.")] = None,
-    points: Annotated[int | None, Option(min=1, help="Publish so many group means per label, for wafl audit.")] = None,
+    confidence: Annotated[
+        float | None,
+        Option(help="With --part test: the probability that it holds for what the examples were drawn from."),
+    ] = None,
+    points: Annotated[
+        int | None, Option(min=1, help="Publish this many means of groups of examples per label, for wafl audit.")
+    ] = None,
     sign: SigningKey = None,
     data_dir: DataDir = None,
     trust: Trust = False,

@@ -23,22 +23,39 @@ SHIFTS = (
 def evaluate(
     run: StudyOrRun,
     attack: Annotated[
-        str, Option(help=f"{', '.join((*ATTACKS, *SHIFTS))}, or your own module:function of (model, x, y) from here.")
+        str,
+        Option(
+            help=f"What happens to attacked clients: {', '.join((*ATTACKS, *SHIFTS))}; or your own module:function of "
+            "(model, x, y) in this folder."
+        ),
     ] = "pgd",
-    epsilon: Annotated[str, Option(help="pgd, fgsm, autoattack: sizes in the data's unit, with commas.")] = "0.1",
+    epsilon: Annotated[
+        str, Option(help="pgd, fgsm, autoattack: the size, in the unit of the data; several with commas.")
+    ] = "0.1",
     step_size: Annotated[float | None, Option(help="pgd: the length of a step. Default: 2.5 epsilon / steps.")] = None,
     steps: Annotated[int, Option(min=1, help="pgd: ascent steps.")] = 40,
-    norm: Annotated[str | None, Option(help="The norm of the size: 1, 2 or inf. Default: inf; wasserstein: 2.")] = None,
+    norm: Annotated[
+        str | None,
+        Option(help="The norm of the size: 2 or inf (wasserstein: 1, 2 or inf). Default: inf; wasserstein: 2."),
+    ] = None,
     bounds: Annotated[
-        str, Option(metavar="data|none|LOW,HIGH", help="Where examples stay: as the data declare, anywhere, or a box.")
+        str,
+        Option(
+            metavar="data|none|LOW,HIGH",
+            help="Where moved examples must stay: data (what the data declare), none (anywhere), or a box.",
+        ),
     ] = "data",
     radius: Annotated[str, Option(help="wasserstein: the size of the shift; several with commas.")] = "1.0",
-    space: Annotated[str | None, Option(help="pgd, fgsm, wasserstein: the layer to attack, not the inputs.")] = None,
+    space: Annotated[
+        str | None, Option(help="pgd, fgsm, wasserstein: the layer whose output is attacked, not the inputs.")
+    ] = None,
     severity: Annotated[str, Option(help="Shifts: how strong, where 0 changes nothing; several with commas.")] = "0.5",
     attacked: Annotated[str, Option(help="Shares of the clients that are attacked, with commas.")] = "0.2,0.4,0.6,0.8",
     seed: Annotated[int, Option(min=0, help="Decides which clients are attacked.")] = 0,
     data_dir: DataDir = None,
-    output: Annotated[Path | None, Option(help="Folder for comparison.csv and .json. Default: the run's.")] = None,
+    output: Annotated[
+        Path | None, Option(help="Folder for comparison.csv and comparison.json. Default: that of the study or run.")
+    ] = None,
     trust: Trust = False,
 ) -> None:
     """Test saved runs on their clients' held-out data while a share of the clients is attacked.

@@ -18,10 +18,18 @@ FORMATS = ("safetensors", "pt2", "onnx")
 
 
 def export(
-    run: Annotated[Path, Argument(metavar="RUN|STUDY", help="A run, or with --metrics a study, runs/digits.")],
+    run: Annotated[
+        Path,
+        Argument(metavar="RUN|STUDY", help="A run, such as runs/digits/wafl; with --metrics a study, runs/digits."),
+    ],
     format: Annotated[str | None, Option(help="The format of the model: safetensors, pt2 or onnx; or card.")] = None,
-    output: Annotated[Path | None, Option(help="File, or folder of the card. Default: in that of the run.")] = None,
-    metrics: Annotated[Path | None, Option(help="Write a study's metrics to this .csv or .parquet file.")] = None,
+    output: Annotated[
+        Path | None,
+        Option(help="The file of the model, or folder of the card. Default: model.FORMAT in the folder of the run."),
+    ] = None,
+    metrics: Annotated[
+        Path | None, Option(help="Write the metrics of a study, round by round, to this .csv or .parquet file.")
+    ] = None,
     data_dir: DataDir = None,
     trust: Trust = False,
 ) -> None:

@@ -50,7 +50,9 @@ def app(
 @flower_app.command()
 def run(
     app: Annotated[Path, Argument(metavar="DIR", help="The folder of an app, as `wafl flower app` writes it.")],
-    superlink: Annotated[str | None, Argument(help="A connection in Flower's configuration. Default: its own.")] = None,
+    superlink: Annotated[
+        str | None, Argument(help="A connection in Flower's configuration. Default: the default one there.")
+    ] = None,
     config: Annotated[
         list[str] | None,
         Option("--run-config", "-c", metavar="KEY=VALUE", help="Change a value of the run config; repeat."),
@@ -72,10 +74,15 @@ def run(
 @flower_app.command()
 def certificates(
     folder: Annotated[Path, Argument(metavar="DIR", help="Where certificates and keys go.")],
-    host: Annotated[list[str] | None, Option(help="The server's name or address; repeat. Default: localhost.")] = None,
+    host: Annotated[
+        list[str] | None,
+        Option(help="A name or address of the server; repeat for several. Default: localhost and 127.0.0.1."),
+    ] = None,
     node: Annotated[list[str] | None, Option(help="A SuperNode to make a key pair for; repeat for several.")] = None,
     days: Annotated[int, Option(min=1, help="How many days the server's certificate is valid.")] = 365,
-    renew: Annotated[bool, Option("--renew", help="Replace the server's certificate, or keys of --node.")] = False,
+    renew: Annotated[
+        bool, Option("--renew", help="Replace the server's certificate; with --node, the keys of these nodes.")
+    ] = False,
 ) -> None:
     """Make what a closed deployment needs: a certificate for the server, and a key pair per SuperNode.
 
@@ -125,7 +132,9 @@ def deploy(
     node: Annotated[list[str] | None, Option(help="A SuperNode; repeat for several. Default: all with a key.")] = None,
     host: Annotated[str | None, Option(help="By which nodes reach it. Default: the certificate's first name.")] = None,
     port: Annotated[int, Option(help="Where nodes reach the server.")] = 8000,
-    listen: Annotated[str, Option(metavar="ADDRESS", help="Where nodes come to, such as 192.0.2.7.")] = "127.0.0.1",
+    listen: Annotated[
+        str, Option(metavar="ADDRESS", help="The server's own address that nodes come to, such as 192.0.2.7.")
+    ] = "127.0.0.1",
     place: Annotated[str, Option(help="The folder on each machine that its files will be in.")] = "/srv/wafl",
     allow_app: AllowApp = None,
     any_app: AnyApp = False,

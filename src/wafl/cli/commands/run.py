@@ -41,7 +41,9 @@ def run(
     name: Annotated[str | None, Option(help="The folder of the study, below --output. Default: a new one.")] = None,
     output: Annotated[Path, Option(help="Where studies go.")] = Path("runs"),
     device: Annotated[str, Option(help="Where to compute: cpu or cuda.")] = "cpu",
-    engine: Annotated[str | None, Option(help="Where clients live: embedded, or flower-sim (simulated nodes).")] = None,
+    engine: Annotated[
+        str | None, Option(help="Where clients live: embedded (default), or flower-sim, on simulated Flower nodes.")
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
     serve: Serve = False,

@@ -27,12 +27,17 @@ def theory(
     radius: Annotated[float | None, Option(help="Bounds: the radius of the ball. Default: L_z / gamma.")] = None,
     params_radius: Annotated[float | None, Option(help="Bounds: C in ||theta|| <= C. Default: ||theta||.")] = None,
     data_bounds: Annotated[str | None, Option(help="Bounds: the box of inputs, LOW,HIGH. Default: the data's.")] = None,
-    label_cost: Annotated[float | None, Option(help="Price kappa of a label. Default: the run's, or inf.")] = None,
+    label_cost: Annotated[
+        float | None,
+        Option(help="The price kappa of changing a label. Default: for bounds that of the run, for certificates inf."),
+    ] = None,
     delta: Annotated[float, Option(help="Bounds: the probability that they fail.")] = 0.05,
     c1: Annotated[float | None, Option(help="Bounds: Fournier and Guillin's first constant.")] = None,
     c2: Annotated[float | None, Option(help="Bounds: Fournier and Guillin's second constant.")] = None,
     alpha: Annotated[float, Option(help="Bounds: Fournier and Guillin's moment, above 2.")] = 3.0,
-    target_distance: Annotated[float | None, Option(help="Bounds: W_2 to a target, as by wafl weights.")] = None,
+    target_distance: Annotated[
+        float | None, Option(help="Bounds: W_2 from the mixture to a target, as wafl weights measures it.")
+    ] = None,
     target_examples: Annotated[int | None, Option(help="Bounds: how many of the target's examples that is by.")] = None,
     data_dir: DataDir = None,
     output: Annotated[Path | None, Option(help="Folder for the figure. Default: that of the study or run.")] = None,

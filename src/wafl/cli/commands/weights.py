@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 
 def weights(
     source: Annotated[list[str], Option("--source", "-s", help="A data set; repeat for each source.")],
-    target: Annotated[str | None, Option("--target", "-t", help="The data set to be near. Default: cover all.")] = None,
-    sample: Annotated[int | None, Option(min=1, help="Points per data set. Default: 600; without target 100.")] = None,
+    target: Annotated[
+        str | None, Option("--target", "-t", help="The data set to be near. Without one, the ball covers all sources.")
+    ] = None,
+    sample: Annotated[
+        int | None, Option(min=1, help="Points drawn from each data set. Default: 600, or 100 without a target.")
+    ] = None,
     seed: Annotated[int, Option(min=0, help="The seed of the draw.")] = 0,
     label_aware: Annotated[bool, Option("--label-aware", help="Add the distance between labels (OTDD).")] = False,
     label_cost: Annotated[float | None, Option(help="The price kappa of another label. Default: inputs alone.")] = None,
