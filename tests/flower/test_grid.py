@@ -542,6 +542,7 @@ def test_nothing_leaves_a_node_except_what_is_listed(method: dict[str, Any], mor
     assert sent(grid) == {**usual, "train": usual["train"] | more}
 
 
+@pytest.mark.filterwarnings("default::wafl.OptimumWarning")
 def test_the_optimum_is_checked_on_nodes_if_the_experiment_says_so(
     stage: Stage, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
