@@ -50,6 +50,7 @@ TABLES = [
     ),
     Table("docs/performance.md", "| times the plain loop |", "python benchmarks/unequal.py"),
     Table("docs/performance.md", "| | command | |", "python benchmarks/million.py"),
+    Table("docs/faq.md", "| method | last | averaged |", "python benchmarks/average_last.py --data demo"),
     Table("docs/choosing.md", "| data, on what | best of six |", "python benchmarks/auto_radius.py"),
     Table("docs/natural.md", "| data | clients | examples |", "python benchmarks/natural.py"),
     Table("docs/rivals.md", "| method, on what it has not seen | digits", "python benchmarks/rivals.py --processes 16"),

@@ -75,6 +75,13 @@ def test_a_lazy_model_is_initialized_and_one_example_is_no_batch(clients: wafl.F
         run.predict(clients.test.x[0])
 
 
+def test_what_is_no_run_is_not_compared(clients: wafl.Federation) -> None:
+    others: list[Any] = [{"a": wafl.FedAvg}, {"a": wafl.models.mlr(clients)}, [wafl.FedAvg()]]
+    for runs in others:
+        with pytest.raises(TypeError, match=r"runs holds a \w+: compare runs, which wafl.fit and wafl.sweep return"):
+            wafl.compare(runs, clients)
+
+
 def test_clients_of_a_frame_are_sorted() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"who": [10, 2, 10, 2, 1, 1], "x": np.arange(6.0), "y": [0, 1] * 3})

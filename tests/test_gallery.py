@@ -23,7 +23,7 @@ def cases() -> list[object]:
 
 
 @pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")  # said to who runs it, and no reason to stop
-@pytest.mark.filterwarnings("ignore::wafl.OptimumWarning")
+@pytest.mark.filterwarnings("ignore::wafl.OptimumWarning")  # small cohorts and local epochs are what they show
 @pytest.mark.parametrize("script", cases())
 def test_a_script_of_the_gallery_draws_its_picture(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -42,6 +42,14 @@ def test_an_attack_beyond_the_box_of_the_data_is_said_at_the_users_line(attack: 
     assert "[0, 1] (pixels)" in str(caught[0].message)
 
 
+def test_a_certificate_beyond_the_box_is_said_and_given() -> None:
+    run = trained()
+    with pytest.warns(wafl.UnitWarning, match="radius=9 is beyond the diameter of the data, 2: they lie in") as caught:
+        assert len(wafl.certify(run, BOXED, radii=[1.0, 9.0], achieved=False)) == 2
+    assert [each.filename for each in caught] == [__file__]
+    wafl.certify(run, BOXED, radii=[9.0], achieved=False, label_cost=1.0)  # labels are paid from the radius, too
+
+
 @pytest.mark.parametrize("method", [wafl.FedPGM(epsilon=8, steps=1), wafl.WAFL(radius=2.5)])
 def test_training_in_a_ball_beyond_the_box_is_said(method: wafl.Method) -> None:
     with warnings.catch_warnings(record=True) as caught:

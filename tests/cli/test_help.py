@@ -80,6 +80,21 @@ def test_help_the_list_of_methods_and_refusals_do_not_load_torch(tmp_path: Path)
     assert done.returncode == 0, done.stderr
 
 
+HEAVY = {"flwr", "jinja2", "matplotlib", "numpy", "pandas", "plotly", "pydantic", "scipy", "sklearn", "torch"}
+
+
+@pytest.mark.processes
+def test_the_longest_help_loads_little_more_than_what_draws_it() -> None:
+    """It takes half a second of processor time, most of it for rich; under load a clock would say otherwise."""
+    code = (
+        "import sys, wafl.cli.main as main\nsys.argv = ['wafl', 'run', '--help']\ntry:\n    main.app()\nfinally:\n"
+        f"    print(*{HEAVY!r} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert "--label-cost" in done.stdout
+    assert done.stderr.strip() == ""
+
+
 def test_every_public_name_can_be_imported() -> None:
     names = set(wafl.__all__) - (set() if find_spec("flwr") else {"flower"})
     assert all(getattr(wafl, name) is not None for name in names)

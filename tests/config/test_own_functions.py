@@ -141,7 +141,7 @@ class Half(wafl.servers.Server):
     def initial_vectors(self, params):
         return {"last": params.clone()}
 
-    def step(self, params, weights, replies, vectors):
+    def step(self, params, combined, replies, vectors):
         return self.keep * params + (1 - self.keep) * replies.params.mean(0), {"last": params}
 
 

@@ -108,7 +108,8 @@ def test_each_round_records_how_far_updates_agree() -> None:
     alike = wafl.Federation.from_arrays([(x, y)] * 3, test_fraction=0)
     options = {"rounds": 2, "local_steps": 2, "batch_size": None, "learning_rate": 0.1}
     assert fit(alike, wafl.FedAvg(), **options).history.column("agreement") == pytest.approx([1.0, 1.0])
-    apart = wafl.Federation.from_arrays([(x, torch.zeros(12).long()), (x, torch.ones(12).long())], test_fraction=0)
-    run = wafl.fit(wafl.models.mlr(apart), apart, wafl.FedAvg(), **options)
-    assert run.history[0].agreement == pytest.approx(0.0, abs=1e-6)
-    assert run.history.rows()[0]["agreement"] == run.history[0].agreement
+    apart = wafl.Federation.from_arrays([(x, torch.full((12,), label)) for label in (0, 0, 1)], test_fraction=0)
+    for server in (wafl.servers.averaging(), wafl.servers.averaging(wafl.servers.adam()), wafl.servers.krum(0)):
+        run = fit(apart, wafl.FedAvg(server=server), **options)
+        assert run.history[0].agreement == pytest.approx(1 / 3, abs=1e-6), "of the mean, whatever the server makes"
+        assert run.history.rows()[0]["agreement"] == run.history[0].agreement

@@ -28,6 +28,7 @@ from wafl.base.errors import CheckpointWarning, ConfigError, TooFewRepliesError
 from wafl.base.files import unsealed
 from wafl.base.options import options_of
 from wafl.config.read import parse_experiment
+from wafl.engine import optimum
 from wafl.engine.spec import Spec
 from wafl.flower.app import server
 from wafl.flower.node.refusals import refusal
@@ -399,6 +400,8 @@ def test_partial_sums_give_the_embedded_numbers_up_to_rounding(whole: Path, stag
     experiment = {**BASE, "methods": methods, "flower": {"nodes": 3, "wait": 5.0, "partial_sums": True}}
     grid = stage.train(experiment)
     assert_close(stage.study, whole)
+    assert all("agreement" in row for row in history(whole))
+    assert not any("agreement" in row for row in history(stage.study)), "nobody knows how long each update is"
     for seen in grid.seen:
         if seen.kind == "train":
             rows = {name: array.shape[0] for name, array in seen.reply["vectors"].items()}
@@ -540,6 +543,28 @@ def test_nothing_leaves_a_node_except_what_is_listed(method: dict[str, Any], mor
     grid = stage.train(experiment)
     usual = listed("WAFL" if ":" in method["method"] else method["method"])
     assert sent(grid) == {**usual, "train": usual["train"] | more}
+
+
+@pytest.mark.filterwarnings("default::wafl.OptimumWarning")
+def test_the_optimum_is_checked_on_nodes_if_the_experiment_says_so(
+    stage: Stage, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimum, "MOST_FALL", -1.0)  # anything is said
+    experiment = only({"method": "WAFL", "gamma": 2.0}, {"method": "DRFA"}, evaluation={"check_optimum": True})
+    with pytest.warns(wafl.OptimumWarning) as caught:
+        stage.embedded(experiment)
+    grid = stage.train(experiment)
+    (expected,) = [str(each.message) for each in caught if each.category is wafl.OptimumWarning]
+    assert [each for each in said() if "not at its optimum" in each] == [expected]
+    asked = [seen for seen in grid.seen if seen.kind == "evaluate" and seen.query["query"]["entry"] == "wafl"]
+    assert len(asked) == 3 * 11
+    assert {key for seen in asked for key in keys(seen.reply)} == WORK | {"vectors.gradient"}
+
+
+def test_private_clients_send_no_gradients(stage: Stage) -> None:
+    private = {"privacy": {}, "evaluation": {"check_optimum": True}}
+    with pytest.raises(ConfigError, match="check_optimum looks at gradients without noise: leave it out, or privacy"):
+        stage.embedded(only({"method": "FedAvg", "client_weights": "uniform"}, **private))
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,7 @@ def test_nodes_give_the_embedded_numbers_and_the_same_epsilon(stage: Stage) -> N
     params = [(folder / "fedavg" / "params.safetensors").read_bytes() for folder in (here, stage.study)]
     assert params[0] == params[1]
     assert {seen.query["query"].get("clipping_norm") for seen in grid.seen if seen.kind == "train"} == {0.4}
+    assert not any("agreement" in row for each in (here, stage.study) for row in StudyFolder(each).read_metrics())
     there = StudyFolder(stage.study).read_results()
     spent = StudyFolder(here).read_results()["methods"]["FedAvg"]["privacy"]
     assert there["methods"]["FedAvg"]["privacy"] == spent

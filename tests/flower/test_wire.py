@@ -382,8 +382,10 @@ def test_no_iterate_leaves_a_client_whose_method_does_not_ask_for_one(node: Node
 def test_no_losses_leave_a_client_whose_method_does_not_ask_for_them(node: Node) -> None:
     asked = node_query("loss")
     asked = replace(asked, entry="afl")
-    with pytest.raises(WireError, match="afl does not ask clients for their losses"):
-        check_refusal(answer("evaluate", lambda: node, carried(encode_query(asked))))
+    curious = replace(asked, queries=tuple(replace(each, sends=("gradient",)) for each in asked.queries))
+    for each in (asked, curious):
+        with pytest.raises(WireError, match="afl does not ask clients for their losses"):
+            check_refusal(answer("evaluate", lambda: node, carried(encode_query(each))))
 
 
 @pytest.mark.parametrize(("count", "value", "why"), [(1000, 0.0, "must all differ"), (1, math.nan, "NaN")])

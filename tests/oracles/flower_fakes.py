@@ -314,7 +314,7 @@ def remembering(pull: float = 0.5, gamma: float = 2.0) -> wafl.Method:
 class Median(Server):
     """A server that needs each client's model: their median, coordinate by coordinate."""
 
-    def step(self, params: Tensor, weights: Tensor, replies: Replies, vectors: Vectors) -> tuple[Tensor, Vectors]:
+    def step(self, params: Tensor, combined: Tensor, replies: Replies, vectors: Vectors) -> tuple[Tensor, Vectors]:
         return replies.params.median(0).values, vectors
 
 

@@ -128,7 +128,7 @@ def test_a_robust_server_has_the_optimizer_that_it_is_given(name: str) -> None:
     start, models = torch.zeros(4), torch.arange(24.0).view(6, 4)
     replies = Replies(tuple(range(6)), torch.zeros(6), torch.zeros(6), {"params": models})
     weights, vectors = torch.ones(6, dtype=torch.float64), server.initial_vectors(start)
-    found, kept = server.step(start, weights, replies, vectors)
+    found, kept = server.step(start, server.aggregate(start, weights, models), replies, vectors)
     expected, as_kept = adam.apply(start, plain.aggregate(start, weights, models), vectors)
     assert torch.equal(found, expected)
     assert kept.keys() == as_kept.keys() == {"mean", "square"}

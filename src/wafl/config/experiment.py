@@ -144,6 +144,9 @@ class Evaluation(Section):
     """Shares of the clients that are attacked."""
     every: Annotated[int, Field(ge=0)] = 0
     """While training, test on clean data once per this many rounds; 0 tests only at the end."""
+    check_optimum: bool = False
+    """Warn at the end of a training if ten steps of all clients together would lower what they minimize; clients on
+    nodes then send their gradients."""
 
 
 class Between(Section):
@@ -275,7 +278,9 @@ class Experiment(Section):
         return self
 
     @model_validator(mode="after")
-    def _private_clients_are_not_tuned_on(self) -> Self:
+    def _nobody_looks_at_private_clients(self) -> Self:
         if self.privacy is not None and self.tune is not None:
             raise ValueError("tune looks at clients without noise, and privacy forbids that: leave one of them out")
+        if self.privacy is not None and self.evaluation.check_optimum:
+            raise ValueError("evaluation.check_optimum looks at gradients without noise: leave it out, or privacy")
         return self

@@ -102,6 +102,11 @@ class Clients(Protocol):
     def caps(self) -> Caps | None:
         """What clients may claim, if anything is limited."""
 
+    @property
+    def sees_updates(self) -> bool:
+        """Whether the server may know each client's update: not if they are private, nor if only means are sent."""
+        ...
+
     def shape_of_clients(self) -> Shape:
         """The shape of how clients differ, for objectives with ``shape="clients"``; an error if they do not tell."""
 

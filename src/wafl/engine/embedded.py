@@ -50,6 +50,7 @@ class Embedded:
     caps: Caps | None = None
     roster: Roster = field(init=False)
     absent = ""  # everybody is here
+    sees_updates = True
 
     def __post_init__(self) -> None:
         for name, kind in (("faults", Faults), ("tolerance", Tolerance)):

@@ -95,7 +95,7 @@ def fit(model: nn.Module, clients: Federation, method: Method, options: Training
     trainer = Trainer(model, here, usual_loss(options.loss, clients), options.init)
     with shown(method.name, options.progress):
         run = train(trainer, [spec], options.on_round, options.callbacks, options.checkpoint)[0]
-        check_near(trainer, spec, run, options.check_optimum)
+        check_near(trainer, [spec], [run], options.check_optimum)
         return run
 
 
@@ -143,8 +143,7 @@ def sweep(
     trainer = Trainer(model, here, usual_loss(loss, clients), init)
     with shown(f"{len(specs)} runs of {method.name}", progress):
         runs = Runs(train(trainer, specs, on_round, callbacks, checkpoint))
-        for spec, run in zip(specs, runs, strict=True):
-            check_near(trainer, spec, run, check_optimum)
+        check_near(trainer, specs, runs, check_optimum)
         return runs
 
 

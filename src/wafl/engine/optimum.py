@@ -1,15 +1,14 @@
 """Whether a trained model is near its optimum: a few steps of all clients together from there, which are not kept."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from wafl.base.errors import OptimumWarning, warn_user
-from wafl.engine.embedded import Embedded, first_example
+from wafl.base.errors import OptimumWarning, TooFewRepliesError, warn_user
+from wafl.engine.embedded import Embedded
 from wafl.engine.spec import Spec
 from wafl.engine.trainer import Trainer
 from wafl.local import sgd
-from wafl.parts.messages import Query, mean_reply, weighted_mean
-from wafl.parts.schedule import Schedule
+from wafl.parts.messages import GRADIENT, Query, mean_reply, weighted_mean
 from wafl.results.progress import Progress
 from wafl.results.run import Run
 from wafl.tasks.modes.statistics import FROZEN
@@ -24,67 +23,69 @@ SHARE = 4
 """Without being asked, the check takes at most one of so many of training's gradients."""
 
 
-def check_near(trainer: Trainer, spec: Spec, run: Run, wanted: bool | None) -> None:
+def check_near(trainer: Trainer, specs: Sequence[Spec], runs: Sequence[Run], wanted: bool | None) -> None:
     """Warn if a few steps of all clients lower what they minimize; ``wanted=None`` leaves it to the cost and the model.
 
     With learned client weights there is no such objective, servers that take no mean do not mean to minimize it, and
-    with images that are moved at random it is noise.
+    with images that are moved at random it is noise. What differential privacy hides is not asked for.
     """
-    schedule, linear = spec.schedule, trainer.task.linear(trainer.start[None]) is not None
-    still = not (schedule.shift or schedule.flip) and schedule.statistics == FROZEN
-    meant = spec.method.server.averages and not spec.method.client_weights.learns
-    if wanted is False or run.diverged or not run.history or not still or not meant:
+    if wanted is False or not trainer.clients.sees_updates:
         return
-    if wanted is None and not (linear and _is_cheap(trainer, spec, run)):
-        return
-    if spec.undecided:
-        spec = spec.with_radius(run.settings["chosen"]["radius"])
-    (spec,) = trainer.within([spec])
-    losses = list(_losses_ahead(trainer, spec, run))
-    fall = 1.0 - min(losses) / losses[0] if losses and losses[0] > 0 else 0.0
-    if losses and fall > MOST_FALL:
-        warn_user(
-            f"{spec.name} is not at its optimum: {STEPS} steps of all clients together from its model, which are not "
-            f"kept, lower the objective by {fall:.1%}, to {min(losses):.4g}. {_remedy(trainer, spec)}",
-            OptimumWarning,
-        )
+    linear = trainer.task.linear(trainer.start[None]) is not None
+    for place, (spec, run) in enumerate(zip(specs, runs, strict=True)):
+        schedule, rule = spec.schedule, spec.method.client_weights
+        still = not (schedule.shift or schedule.flip) and schedule.statistics == FROZEN
+        meant = spec.method.server.averages and not (rule.learns or rule.asks_losses)
+        if run.diverged or not run.history or not still or not meant:
+            continue
+        if wanted is None and not (linear and _is_cheap(trainer, spec, run)):
+            continue
+        if spec.undecided:
+            spec = spec.with_radius(run.settings["chosen"]["radius"])
+        (spec,) = trainer.within([spec])
+        losses = list(_losses_ahead(trainer, place, spec, run))
+        fall = 1.0 - min(losses) / losses[0] if losses and losses[0] > 0 else 0.0
+        if losses and fall > MOST_FALL:
+            warn_user(
+                f"{spec.name} is not at its optimum: {STEPS} steps of all clients together from its model, which are "
+                f"not kept, lower the objective by {fall:.1%}, to {min(losses):.4g}. {_remedy(trainer, spec)}",
+                OptimumWarning,
+            )
 
 
-def _losses_ahead(trainer: Trainer, spec: Spec, run: Run) -> Iterator[float]:
+def _losses_ahead(trainer: Trainer, place: int, spec: Spec, run: Run) -> Iterator[float]:
     """What all clients minimize at the model and after each step; nothing if clients remember something for it.
 
     With a radius it is ``gamma radius^p + E phi_gamma``, the dual of the worst loss; nothing if the last gamma is not
     the one of this radius.
     """
-    clients, task, objective = trainer.clients, trainer.task, spec.method.objective
-    assert isinstance(clients, Embedded)
+    clients, task, schedule, objective = trainer.clients, trainer.task, spec.schedule, spec.method.objective
     params = task.flatten(run.params).to(trainer.start)
     learned, price = run.settings["scalars"], 0.0
     if objective is not None:
         price = learned["gamma"] * objective.target_radius**objective.power if objective.target_radius else 0.0
-        x, _ = first_example(clients.federation, params)
-        if objective.initial_memory(Problem(task, params[None]), x) is not None:
+        blank = params.new_zeros(1, 1, *trainer.roster.input_shape)
+        if objective.initial_memory(Problem(task, params[None]), blank) is not None:
             return
-    work = Schedule(
-        rounds=STEPS + 1,
-        local_steps=1,
-        batch_size=None,
-        learning_rate=max(spec.schedule.rate(record.round) for record in run.history),
-        weight_decay=spec.schedule.weight_decay,
-        precision=spec.schedule.precision,
-        seed=spec.schedule.seed,
-    )
-    whole = replace(spec, method=replace(spec.method, local=sgd()), schedule=work)
-    engine = replace(clients, faults=None, tolerance=None).engine(task, {0: whole}, 0, Progress())
-    everyone = tuple(range(trainer.roster.num_clients))
+    if isinstance(clients, Embedded):
+        clients = replace(clients, faults=None, tolerance=None)
+    engine, everyone = clients.engine(task, {place: spec}, 0, Progress()), tuple(range(trainer.roster.num_clients))
+    rate = max(schedule.rate(record.round) for record in run.history)
+    scalars = {**learned, **spec.method.local.scalars(), **schedule.scalars(run.history[-1].round)}
     for step in range(STEPS + 1):
-        query = Query("train", step, work.seed, everyone, run.client_weights, params, {**learned, **work.scalars(step)})
-        (answer,) = engine.run([query], [0])
-        if price and step == 0 and not 0.6 <= mean_reply(query, answer.replies.cost) * learned["gamma"] / price <= 1.5:
+        here = len(run.history), schedule.seed, everyone, run.client_weights, params
+        try:
+            (answer,) = engine.run([Query("loss", *here, scalars, sends=(GRADIENT,))], [place])
+        except TooFewRepliesError:
             return
-        decay = 0.5 * work.weight_decay * float(params.double().square().sum())
-        yield mean_reply(query, answer.replies.loss) + price + decay
-        params = weighted_mean(query.weights, answer.replies.params)
+        query, replies = answer.query, answer.replies
+        if replies.clients != everyone:
+            return
+        if price and step == 0 and not 0.6 <= mean_reply(query, replies.cost) * learned["gamma"] / price <= 1.5:
+            return
+        decay = 0.5 * schedule.weight_decay * float(params.double().square().sum())
+        yield mean_reply(query, replies.loss) + price + decay
+        params = params - rate * weighted_mean(query.weights, replies.vectors[GRADIENT])
 
 
 def _is_cheap(trainer: Trainer, spec: Spec, run: Run) -> bool:

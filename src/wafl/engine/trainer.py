@@ -18,12 +18,11 @@ from wafl.base.errors import DivergedError, UnboundedError
 from wafl.base.fingerprint import model_digest, object_digest, tensors_digest
 from wafl.callbacks import Callback, Moment
 from wafl.data.mistakes import what_is
-from wafl.engine.clients import Clients, Divisible, Engine, trust_in
+from wafl.engine.clients import Clients, Engine, trust_in
 from wafl.engine.cost import check_cost
 from wafl.engine.spec import Spec, code_of_methods
 from wafl.engine.watch import Watch, lowest_gamma
-from wafl.parts.lengths import lengths_of
-from wafl.parts.messages import Query, Replies, State, mean_reply, weighted_mean
+from wafl.parts.messages import Query, Replies, State, mean_reply
 from wafl.results.history import History, Record
 from wafl.results.progress import Progress, RunProgress
 from wafl.results.run import Run, with_params
@@ -47,8 +46,8 @@ class _ActiveRun:
     algorithm: Algorithm
     watch: Watch
     reached: RunProgress
-    lengths_known: bool = True
     trained: tuple[Query, Replies] | None = None
+    agreement: float | None = None
     excluded: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     shortened: tuple[tuple[int, float], ...] = ()
     limited: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
@@ -72,11 +71,11 @@ class _ActiveRun:
         self.watch.check_growth(query, answer.replies, names, self.reached.history)
         answer = self.algorithm.bound(before, answer)
         query = answer.query
-        after = self.algorithm.tell(before, query, answer.replies)
+        after, agreement = self.algorithm.told(before, query, answer.replies)
         self.watch.check_params(query, after)
 
         if query.kind == "train":
-            self.trained, self.excluded, self.attempts = (query, answer.replies), [], 1
+            self.trained, self.agreement, self.excluded, self.attempts = (query, answer.replies), agreement, [], 1
             self.shortened = tuple(answer.shortened.items())
         prefix = "" if query.kind == "train" else "loss: "
         self.excluded += [(out.client, f"{prefix}{out.reason}") for out in answer.excluded]
@@ -109,18 +108,9 @@ class _ActiveRun:
             excluded=tuple(self.excluded),
             attempts=self.attempts,
             shortened=self.shortened,
-            agreement=self._agreement(query, replies) if self.lengths_known else None,
+            agreement=self.agreement,
             limited=tuple(self.limited),
         )
-
-    def _agreement(self, query: Query, replies: Replies) -> float | None:
-        """The length of the mean update over the mean length of the updates; None if nobody moved."""
-        trained = slice(len(query.params) - self.algorithm.num_statistics)
-        start, models = query.params[trained], replies.params[:, trained]
-        lengths = mean_reply(query, lengths_of(start, models).cpu())
-        if not lengths > 0.0 or not float(query.weights.sum()) > 0.0:
-            return None
-        return float(lengths_of(start, weighted_mean(query.weights, models)[None])) / lengths
 
 
 def initialized(model: nn.Module, shape: Sequence[int]) -> nn.Module:
@@ -164,8 +154,7 @@ class Trainer:
             vectors = {name: value.to(self.clients.device) for name, value in state.vectors.items()}
             reached.state = replace(state, params=state.params.to(self.clients.device), vectors=vectors)
             watch = Watch(spec.method, self.task, self.roster.num_classes, self.clients.tolerance)
-            # What differential privacy hides must not be told by a ratio of lengths.
-            active.append(_ActiveRun(place, spec, algorithm, watch, reached, isinstance(self.clients, Divisible)))
+            active.append(_ActiveRun(place, spec, algorithm, watch, reached))
         self._welcome(active)
         groups: dict[tuple[Any, ...], list[_ActiveRun]] = {}
         for run in active:
@@ -285,7 +274,8 @@ class Trainer:
             )
         lowest = partial(lowest_gamma, spec.method.objective, self.task)
         trust = trust_in(roster, self.clients.tolerance, self.clients.caps, spec.method.client_weights)
-        return Algorithm(spec.parts, spec.schedule, roster.num_examples, lowest, self.task.num_statistics, trust)
+        statistics, sees = self.task.num_statistics, self.clients.sees_updates
+        return Algorithm(spec.parts, spec.schedule, roster.num_examples, lowest, statistics, trust, sees)
 
     def _finish(self, spec: Spec, reached: RunProgress) -> Run:
         """The run that :func:`wafl.fit` returns if training ends here."""

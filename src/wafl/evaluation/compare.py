@@ -22,6 +22,7 @@ from wafl.base.files import write_whole
 from wafl.base.shown import shows
 from wafl.data.arguments import check_federation
 from wafl.data.federation import Federation
+from wafl.data.mistakes import what_is
 from wafl.evaluation import evaluate as single
 from wafl.evaluation.score import Score, entry, percent_or_loss
 from wafl.objectives.surrogate import single_lane
@@ -304,8 +305,13 @@ def _part(measured: single.Measured, rows: Tensor) -> single.Measured:
 
 def _named(runs: Mapping[str, Run | Sequence[Run]] | Sequence[Run]) -> list[tuple[str, Run]]:
     """Every run with its name, in order; the seeds of a sweep are runs of one name."""
+    given = runs.items() if isinstance(runs, Mapping) else [("", run) for run in runs]
+    named = [(name, run) for name, one in given for run in (one if isinstance(one, Sequence) else [one])]
+    for _, run in named:
+        if not isinstance(run, Run):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"runs holds {what_is(run)}: compare runs, which wafl.fit and wafl.sweep return")
     if isinstance(runs, Mapping):
-        return [(name, run) for name, one in runs.items() for run in ([one] if isinstance(one, Run) else one)]
+        return named
     unique = len({(run.name, run.point.get("seed")) for run in runs}) == len(runs)
     return [(run.name if unique else f"{run.name} {place}", run) for place, run in enumerate(runs)]
 

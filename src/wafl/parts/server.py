@@ -55,5 +55,5 @@ class Server(Part, ABC):
         return weighted_mean(weights, models)
 
     @abstractmethod
-    def step(self, params: Tensor, weights: Tensor, replies: Replies, vectors: Vectors) -> tuple[Tensor, Vectors]:
-        """The next parameters and vectors; ``weights`` says how much each reply counts, and at least one counts."""
+    def step(self, params: Tensor, combined: Tensor, replies: Replies, vectors: Vectors) -> tuple[Tensor, Vectors]:
+        """The next parameters and vectors; ``combined`` is what :meth:`aggregate` made of the clients' models."""

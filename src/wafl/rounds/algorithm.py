@@ -19,8 +19,9 @@ from torch import Tensor
 
 from wafl.base.options import frozen
 from wafl.objectives import Objective
+from wafl.parts.lengths import lengths_of
 from wafl.parts.local_step import LocalStep
-from wafl.parts.messages import Query, Replies, State, mean_reply, named, owned
+from wafl.parts.messages import Query, Replies, State, mean_reply, named, owned, weighted_mean
 from wafl.parts.schedule import Schedule
 from wafl.parts.server import Server
 from wafl.rounds import reported_losses
@@ -60,6 +61,7 @@ class Algorithm:
         "of the clients' values, whatever its optimizer does with the rest.",
     ] = 0
     trust: Annotated[Trust, "How far clients are believed."] = field(default_factory=Trust)
+    sees_updates: Annotated[bool, "Whether the server may know how long each client's update is."] = True
 
     def __post_init__(self) -> None:
         method, objective = self.method, self.method.objective
@@ -121,35 +123,49 @@ class Algorithm:
 
     def tell(self, state: State, query: Query, replies: Replies) -> State:
         """The state after the replies to a query."""
-        return with_mean(self.schedule, state, self._told(state, query, replies))
+        return self.told(state, query, replies)[0]
 
-    def _told(self, state: State, query: Query, replies: Replies) -> State:
+    def told(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
+        """The state after the replies to a query and, if clients have trained, how far their updates agree."""
+        after, agreement = self._told(state, query, replies)
+        return with_mean(self.schedule, state, after), agreement
+
+    def _told(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
         rule, now = self.method.client_weights, self._round(state)
         if query.kind == "loss":
-            return reported_losses.after_losses(rule, self.method.local, state, replies, now, self.capped)
+            return reported_losses.after_losses(rule, self.method.local, state, replies, now, self.capped), None
         counts = float(query.weights.sum()) > 0  # otherwise no client that replied counts
-        told = self._trained(state, query, replies) if counts else state
+        told, agreement = self._trained(state, query, replies) if counts else (state, None)
         if SNAPSHOT in told.vectors:
-            return told  # the round ends with the losses there
+            return told, agreement  # the round ends with the losses there
         if rule.loss_query(now) is None:  # the losses came with the models
             told = reported_losses.with_learned_weights(rule, told, replies, now, self.capped)
-        return reported_losses.ended(rule, told)
+        return reported_losses.ended(rule, told), agreement
 
-    def _trained(self, state: State, query: Query, replies: Replies) -> State:
-        """The state after clients have trained: the server combines their models."""
+    def _trained(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
+        """The state after clients have trained: the server combines their models; and how far their updates agree."""
         method, old = self.method, state.vectors
         # A server that looks at single models sees one per node, whoever its clients are.
         weights, models = (query.weights, replies) if method.server.averages else per_node(query, replies)
         aggregate = partial(method.server.aggregate, state.params, weights)
-        params, server = method.server.step(state.params, weights, models, owned("server", old))
+        combined = aggregate(models.params)
+        params, server = method.server.step(state.params, combined, models, owned("server", old))
         params = reported_losses.damped(method.client_weights, state, query, replies, params, self.num_statistics)
         if self.num_statistics:
-            params = torch.cat([params[: -self.num_statistics], aggregate(models.params)[-self.num_statistics :]])
+            params = torch.cat([params[: -self.num_statistics], combined[-self.num_statistics :]])
         local = method.local.tell(owned("local", old), query, replies, state.client_weights[list(replies.clients)])
         scalars = self._learned_scalars(state, params, mean_reply(query, replies.cost))
         iterates = {name: aggregate(models.vectors[name]) for name in query.iterates}
         vectors = {**named("server", server), **named("local", local), **iterates, **reported_losses.held_losses(state)}
-        return replace(state, params=params, scalars=scalars, vectors=vectors)
+        agreement = self._agreement(query, replies, combined) if self.sees_updates else None
+        return replace(state, params=params, scalars=scalars, vectors=vectors), agreement
+
+    def _agreement(self, query: Query, replies: Replies, combined: Tensor) -> float | None:
+        """The length of the mean update over the mean length of the updates; None if nobody moved."""
+        trained = slice(len(combined) - self.num_statistics)
+        mean = combined if self.method.server.averages else weighted_mean(query.weights, replies.params)
+        lengths = mean_reply(query, lengths_of(query.params[trained], replies.params[:, trained]).cpu())
+        return float(lengths_of(query.params[trained], mean[None, trained])) / lengths if lengths > 0.0 else None
 
     def _learned_scalars(self, state: State, params: Tensor, cost: float) -> Mapping[str, float]:
         objective = self.method.objective

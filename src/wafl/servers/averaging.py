@@ -35,8 +35,8 @@ class Aggregating(Server):
     def initial_vectors(self, params: Tensor) -> Vectors:
         return self.optimizer.initial_vectors(params)
 
-    def step(self, params: Tensor, weights: Tensor, replies: Replies, vectors: Vectors) -> tuple[Tensor, Vectors]:
-        return self.optimizer.apply(params, self.aggregate(params, weights, replies.params), vectors)
+    def step(self, params: Tensor, combined: Tensor, replies: Replies, vectors: Vectors) -> tuple[Tensor, Vectors]:
+        return self.optimizer.apply(params, combined, vectors)
 
 
 @frozen

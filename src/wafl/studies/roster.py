@@ -79,6 +79,7 @@ class Remembered:
     tolerance: Tolerance | None = None
     caps: Caps | None = None
     testable: bool = False
+    sees_updates: bool = False
 
     @property
     def device(self) -> torch.device:

@@ -17,6 +17,7 @@ from wafl.config.plan import Entry, FindClients, Plan, make_plan
 from wafl.data.federation import Federation
 from wafl.engine.fit import train
 from wafl.engine.keeping.checkpoint import Checkpoint
+from wafl.engine.optimum import check_near
 from wafl.evaluation.score import ClientScore, Score, generalization, percent_or_loss, spread
 from wafl.results.history import History
 from wafl.results.run import Run
@@ -128,8 +129,11 @@ class Study:
         metrics, ended = MetricsFile(self.folder.metrics, entry.name, points, lines), _Ended()
         trackers = make_trackers(experiment.trackers, self.folder.path, entry.name)
         callbacks = [*own_callbacks(experiment, self.plan.testers), *told, *trackers, metrics, ended]
+        trainer, specs = self.plan.trainer(), entry.specs(experiment.seeds)
         try:
-            return train(self.plan.trainer(), entry.specs(experiment.seeds), callbacks=callbacks, checkpoint=checkpoint)
+            runs = train(trainer, specs, callbacks=callbacks, checkpoint=checkpoint)
+            check_near(trainer, specs, runs, experiment.evaluation.check_optimum)
+            return runs
         except UnfitCheckpointError:
             raise
         except CheckpointError as error:

@@ -98,13 +98,13 @@ def _clipped(start: Tensor, params: Tensor, longest: Tensor) -> Tensor:
     return torch.where(length > longest, short, params)
 
 
-def report_loss(client: ClientTask, lanes: LaneInput) -> LaneOutput:
+def report_loss(client: ClientTask, lanes: LaneInput, *, with_gradient: bool = False) -> LaneOutput:
     """The mean of what each lane's client minimizes, over all its examples, at the parameters it was sent."""
     lanes = _with_own(client, lanes)
     _, first, sizes = _distinct(client, lanes)
     counts: list[int] = sizes.tolist()
     loss, cost = (lanes.params.new_zeros(len(lanes.params)) for _ in range(2))
-    gradient = torch.zeros_like(lanes.params) if GRADIENT in client.local.reports else None
+    gradient = torch.zeros_like(lanes.params) if with_gradient else None
     width = client.report_room(counts[0])
     least = 2 if client.pairs and lanes.sharing == 1 else 1
     for start in range(0, counts[0], width):

@@ -14,7 +14,7 @@ from wafl.engine.client.local import LaneOutput, local_update, report_loss
 from wafl.engine.client.step import Eager, Step
 from wafl.engine.client.task import REPORT_BATCH, ClientTask, LaneInput
 from wafl.engine.lanes.captured import Captured
-from wafl.parts.messages import Query, Replies
+from wafl.parts.messages import GRADIENT, Query, Replies
 from wafl.results.progress import ClientState, Place
 from wafl.tasks.modes.one_by_one import MOST_STREAMS
 
@@ -54,7 +54,7 @@ class Lanes:
         if not queries:
             return []
         places, numbers = self._places(queries), list(runs) if runs is not None else list(range(len(queries)))
-        trains = queries[0].kind == "train"
+        trains, with_gradient = queries[0].kind == "train", GRADIENT in queries[0].sends
         room = self.client.batch_room if trains else self.client.report_room
         keepers = [(numbers[run], client) for run, client in places]
         lanes = self._lanes(queries, places, keepers)
@@ -66,7 +66,10 @@ class Lanes:
             for piece in in_pieces(self.client, lanes.take(rows), self._step, self.chunk_size):
                 alone = among_others and len(piece.params) == 1
                 piece = piece.take(torch.zeros(2, dtype=torch.int64)) if alone else piece
-                done = local_update(self.client, piece, self._step) if trains else report_loss(self.client, piece)
+                if trains:
+                    done = local_update(self.client, piece, self._step)
+                else:
+                    done = report_loss(self.client, piece, with_gradient=with_gradient)
                 outputs.append(done.take(slice(1)) if alone else done)
         output = outputs[0] if len(outputs) == 1 else mapped(lambda *values: torch.cat(values), *outputs)
         self._remember(keepers, output.memory)

@@ -98,6 +98,7 @@ class PrivateClients:
     privacy: Privacy
     draws: np.random.Generator = field(default_factory=lambda: np.random.default_rng(secrets.randbits(256)))
     """Nobody may know the noise, so no seed of the experiment decides it; a resume draws other noise."""
+    sees_updates = False
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
         noise = self.privacy.noise(next(iter(specs.values())).schedule.rounds)

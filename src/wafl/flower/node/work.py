@@ -31,7 +31,7 @@ from wafl.flower.node.site import Site, open_site
 from wafl.flower.wire.run_config import from_run_config
 from wafl.flower.wire.values import NodeQuery, Outline, WireError, short
 from wafl.objectives import Objective
-from wafl.parts.messages import Replies
+from wafl.parts.messages import GRADIENT, Replies
 from wafl.results.progress import ClientState, Place
 from wafl.rounds.reported_losses import SNAPSHOT
 from wafl.tasks.fitness import check_fitness
@@ -124,13 +124,14 @@ class Node:
         self.rows(outline.names)
         spec, trains = self._spec(outline), outline.kind == "train"
         objective, local, asks = spec.method.objective, spec.method.local, spec.method.client_weights.asks_losses
-        if not trains and not asks:
+        checks = not trains and self.experiment.evaluation.check_optimum and outline.sends == (GRADIENT,)
+        if not trains and not asks and not checks:
             raise WireError(f"kind='loss': {outline.entry} does not ask clients for their losses")
         moved = () if objective is None else objective.scalars()
         needed = {
             "scalars": {*local.scalars(), *spec.schedule.scalars(0), *moved},
             "vectors": set(local.initial_vectors(like)) if trains else set[str](),
-            "sends": set(local.sends if trains else local.reports),
+            "sends": {GRADIENT} if checks else set(local.sends if trains else local.reports),
         }
         for name, wanted in needed.items():
             if set(getattr(outline, name)) != wanted:

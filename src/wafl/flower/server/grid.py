@@ -80,6 +80,7 @@ class GridClients:
         self.caps = caps
         self.tolerance, self._entries, self._training, self._horizon = tolerance, entries, training, horizon
         self._attacks, self._clip_norm = attacks, clip_norm
+        self.sees_updates = not settings.partial_sums
         self._tested: tuple[tuple[str, int], dict[int, tuple[Tested, Tested]]] | None = None
         self._only: tuple[int, ...] | None = None
         self._candidates: tuple[str, int] | None = None

@@ -25,6 +25,7 @@ from wafl.base.describe import rounded
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import check_norm
 from wafl.base.shown import shows
+from wafl.base.units import warn_of_size
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.results.run import Run
@@ -130,6 +131,8 @@ def certify(
     if curvature is not None and not (curvature >= 0 and math.isfinite(curvature)):
         raise ValueError(f"curvature={curvature} must be finite and at least 0")
     check_question(metric, power, gap)
+    if space is None and shape is None and math.isinf(label_cost):
+        warn_of_size("radius", max(wanted), norm, clients.bounds, math.prod(clients.input_shape), clients.unit)
     if space is not None or shape is not None:
         check_space(space, None)
         if isinstance(model, Run):
