@@ -146,27 +146,19 @@ def show(name: str, clients: int, size: int, draws: int) -> str:
 
 
 def least_distance(at: World, size: int) -> float:
-    """How far above the truth the least mean is that any bets, even of someone who knows all losses, refute on average.
+    """How far above the truth a mean is that bets which know all losses refute in the mean of the logarithm.
 
-    A capital that is 1 in the mean under all distributions in the range whose mixture has the mean m has a mean
-    logarithm of at most ``inf sum_i n KL(P_i, Q_i)`` over these (Gibbs). With a mean of ``m_i``, the least KL is
-    ``max over b of E log(1 + b (m_i - X))``, and its slope is that b. So at the infimum b is the same for all clients,
-    because all have the same weight and as many examples.
+    The capital's logarithm at m is ``W - N log((R - m) / N)``, as in ``theory/certificates/sampling.py``.
     """
-
-    def mean(x: Array, bet: float) -> float:
-        low, high = max(float(x.mean()), at.most - 1.0 / bet), at.most
-        for _ in range(60):
-            middle = (low + high) / 2.0
-            low, high = (middle, high) if (1.0 / (1.0 + bet * (middle - x))).mean() > 1.0 else (low, middle)
-        return high
-
-    low, high = 0.0, 100.0 / at.most
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        won = size * sum(np.log1p(middle * (mean(x, middle) - x)).mean() for x in at.others)
-        low, high = (middle, high) if won < math.log(1.0 / DELTA) else (low, middle)
-    return float(np.mean([mean(x, high) - x.mean() for x in at.others]))
+    means, count = np.array([x.mean() for x in at.others]), size * len(at.others)
+    weight, found = 1.0 / len(at.others), list[float]()
+    for part in np.linspace(0.01, 0.99, 99):
+        theta = part / (at.most - means).max()
+        bets = theta / (1.0 + theta * means)
+        won = size * sum(np.log1p(-bet * x).mean() for bet, x in zip(bets, at.others, strict=True))
+        won -= size * np.log(size * bets / weight).sum()
+        found.append((weight / bets).sum() - count * math.exp((won - math.log(1.0 / DELTA)) / count))
+    return float(min(found) - means.mean())
 
 
 def show_errors(name: str, size: int, draws: int) -> str:
