@@ -275,6 +275,24 @@ def test_what_is_published_is_recomputed_from_all_data(tmp_path):
     assert status(wafl.verify(file, model=MODEL, data=federation()))["labels"] == "wrong"
 
 
+@pytest.mark.parametrize("forgery", ["spread", "resample"])
+def test_a_far_point_that_no_example_goes_to_excuses_no_other_number(tmp_path, forgery):
+    """Numbers may differ by as much as other machines compute, which is little beside the examples, not the points."""
+    file = certificate(tmp_path)
+
+    def forged(content):
+        label = content["labels"]["labels"][0]
+        label["points"].append([1e12] * 2)
+        label["weights"].append(0.0)
+        if forgery == "spread":
+            label["spread"] = 0.0
+        else:
+            farther(label["resamples"][0])
+
+    forge(file, forged)
+    assert status(wafl.verify(file, model=MODEL, data=federation()))["labels"] == "wrong"
+
+
 def farther(resample):
     resample["distance"] *= 100.0
 

@@ -325,6 +325,25 @@ def test_the_page_says_no_less_than_the_file(tmp_path):
         assert value <= float(rounded_up(value)) <= value + 1.0001e-4
 
 
+def test_a_verdict_names_the_radius_as_it_is_and_says_no_less_than_the_file(tmp_path):
+    case = a_case("mlr")
+    file = saved(tmp_path, case, radii=(0.29999999, 0.3))
+    found = wafl.verify(file, model=case.model, data=clients_of(case))
+    lines = [line for line in found.lines if line.name.startswith("radius ")]
+    assert [line.name for line in lines] == ["radius 0.29999999", "radius 0.3"]
+    for line, value in zip(lines, found.promise.values.values(), strict=True):
+        assert value <= float(line.why.removeprefix("at most ")) <= value + 1.1e-6
+
+
+def test_clients_of_names_that_look_the_same_are_two(tmp_path):
+    """A Cyrillic letter in place of a Latin one: whoever has the data of one recomputes no numbers of the other."""
+    case = a_case("mlr")
+    file = saved(tmp_path, case)
+    forge(file, lambda content: content["claim"]["clients"][1].update(name="\u0441lient 0"))
+    found = wafl.verify(file, model=case.model, data=clients_of(case))
+    assert (status(found)["\u0441lient 0"], found.recomputed) == ("attested", False)
+
+
 def test_a_digest_is_of_what_the_model_computes():
     model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
     same = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))

@@ -16,6 +16,7 @@ from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, Normali
 from wafl.promises.bound import Ball, largest_surrogate, surrogates
 from wafl.promises.known import Known, known
 from wafl.tasks.losses import CrossEntropy, OutputLoss
+from wafl.theory.constants.layer_by_layer import last_layer
 
 CONVOLUTIONS = {
     "plain": (nn.Conv2d(2, 4, 3, padding=1), 0.5),
@@ -41,6 +42,36 @@ def test_weights_that_are_in_no_digest_are_not_known() -> None:
     del layer.weight
     layer.weight = weight  # pyright: ignore[reportAttributeAccessIssue]
     assert known(nn.Sequential(layer), CrossEntropy()) is None
+
+
+def test_weights_that_are_buffers_or_no_numbers_are_not_known() -> None:
+    layer = nn.Linear(2, 3)
+    weight = layer.weight.detach()
+    del layer.weight
+    layer.register_buffer("weight", weight)
+    assert known(nn.Sequential(layer), CrossEntropy()) is None
+    for value in (math.nan, math.inf):
+        layer = nn.Linear(2, 3)
+        nn.init.constant_(layer.weight, value)
+        assert known(nn.Sequential(layer), CrossEntropy()) is None
+
+
+def test_a_layer_with_a_call_of_its_own_is_not_known() -> None:
+    """What ``compile`` leaves on a layer is called in place of the layer, and copies of the layer do not have it."""
+    model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3))
+    assert known(model, CrossEntropy()) is not None
+    model[1]._compiled_call_impl = lambda x: 100.0 * x  # pyright: ignore
+    assert known(model, CrossEntropy()) is None
+
+
+def test_a_convolution_is_as_steep_as_the_filters_that_it_uses() -> None:
+    layer = nn.Conv2d(1, 1, 1, padding=1).double()
+    layer.weight = nn.Parameter(torch.ones(1, 1, 3, 3, dtype=torch.float64))
+    norm = float(torch.linalg.matrix_norm(operator(layer, (1, 6, 5)), ord=2))
+    assert norm <= slope_of(layer)
+    found = last_layer(nn.Sequential(layer, nn.Flatten(), nn.Linear(1, 2)))
+    assert found is not None
+    assert norm <= found[1].slope
 
 
 @pytest.mark.parametrize("kind", CONVOLUTIONS)

@@ -125,7 +125,7 @@ def audit(
         raise ValueError(f"{path} does not say where its labels' examples are: ask for one made with --points 16")
     module = model.module if isinstance(model, Run) else model
     if digest_of(module) != parts.claim.model:
-        raise ValueError(f"{path} is about another model: give the one that it is about")
+        raise ValueError(f"{path} is about another model, or comes from another version of torch: give its own")
     proof, inputs = known(module, output_loss(loss_of(model, loss))), math.prod(data.input_shape)
     if proof is None:
         raise PreconditionError("no proof is known for this model and loss, so nothing can be certified with it")

@@ -179,8 +179,9 @@ def largest_surrogate(
     center of the box, plus what is gained by moving every input by half of the box's width.
     """
     (low, high), (offset, soft) = box, model.margin
-    inputs, half = math.prod(shape), (high - low) / 2.0
-    center = model.outputs(torch.full((1, *shape), low + half, dtype=torch.float64))
+    inputs, middle = math.prod(shape), low + (high - low) / 2.0
+    half = max(high - middle, middle - low)  # of a narrow box far from 0, the middle is not where it should be
+    center = model.outputs(torch.full((1, *shape), middle, dtype=torch.float64))
     scores = center.values[0]
     margins = scores - scores[:, None] + 2.0 * center.error + model.margins(math.inf, inputs) * half * WIDER
     gained = 0.0 if gamma is None else model.margins(ball.norm, inputs).square() / (4.0 * gamma)

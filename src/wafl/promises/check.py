@@ -27,7 +27,7 @@ from wafl.data.federation import Federation
 from wafl.promises.attack import candidates, reached
 from wafl.promises.bets import STAKES, paid, place_of, upper_mean
 from wafl.promises.bound import Ball, largest_surrogate, steepest_slope, surrogates
-from wafl.promises.in_words import plain
+from wafl.promises.in_words import plain, rounded_up
 from wafl.promises.known import UNIT, WIDER, Known, known
 from wafl.promises.promise import NORMS, Claim, Content, Row, Witness, digest_of, examples_of
 from wafl.promises.published_labels import differences
@@ -62,7 +62,8 @@ def read_model(claim: Claim, module: nn.Module, loss: Any, data: Federation | No
     found = digest_of(module)
     name = f"SHA-256 {found[:16]}..."
     if found != claim.model:
-        return None, Line("model", "wrong", f"this model has {name}")
+        why = f"this model has {name}; the same layers may have another digest with another version of torch"
+        return None, Line("model", "wrong", why)
     proof = known(module, loss)
     if proof is None or (claim.metric == "error" and not proof.classifies):
         return None, Line("model", "attested", f"{name}; no proof is known here for its layers or its loss")
@@ -135,8 +136,8 @@ class Checker:
 
     def row(self, row: Row, clients: Mapping[str, Line]) -> Line:
         """What is promised in one row: that it follows from the witnesses, and that no attack refutes it."""
-        name = f"radius {row.radius:g}" + ("" if row.about == "mixture" else f", {row.name}")
-        bound = self.bound(row)
+        name = f"radius {plain(row.radius)}" + ("" if row.about == "mixture" else f", {row.name}")
+        bound, printed = self.bound(row), rounded_up(row.value, 6)
         if bound is not None and not bound <= row.value:
             return Line(name, "wrong", f"{row.value!r} is below {bound!r}, which is what its witnesses prove")
         refuted, found = self._reached(row.radius)
@@ -149,10 +150,10 @@ class Checker:
         if wrong := [each for each in open_ if clients[each].status == "wrong"]:
             return Line(name, "wrong", f"the numbers of {wrong[0]} are wrong")
         if bound is None or self._model is None:
-            return Line(name, "attested", f"at most {row.value:.6g}: give the model, and data with their bounds")
+            return Line(name, "attested", f"at most {printed}: give the model, and data with their bounds")
         if open_:
-            return Line(name, "attested", f"at most {row.value:.6g}, with the numbers of {len(open_)} clients attested")
-        return Line(name, "recomputed", f"at most {row.value:.6g}")
+            return Line(name, "attested", f"at most {printed}, with the numbers of {len(open_)} clients attested")
+        return Line(name, "recomputed", f"at most {printed}")
 
     def rest(self, clients: Mapping[str, Line]) -> Iterator[Line]:
         """What is said besides."""

@@ -119,7 +119,11 @@ class Known:
 
 def known(module: nn.Module, loss: OutputLoss) -> Known | None:
     """The model, if every layer is known and does nothing else, and the loss is; otherwise None."""
-    layers = [_read(layer) for layer in _flat(copy.deepcopy(module).cpu().double().eval().requires_grad_(False))]
+    whole = copy.deepcopy(module).cpu().double().eval().requires_grad_(False)
+    compiled = any(vars(layer).get("_compiled_call_impl") for layer in module.modules())  # no copy keeps it
+    if compiled or not all(bool(value.isfinite().all()) for value in whole.parameters()):
+        return None
+    layers = [_read(layer) for layer in _flat(whole)]
     found = [layer for layer in layers if layer is not None]
     if not found or len(found) < len(layers) or type(loss) not in (CrossEntropy, MarginLoss, SquaredError):
         return None
@@ -139,13 +143,13 @@ def _flat(module: nn.Module) -> list[nn.Module]:
 def _is_plain(module: nn.Module) -> bool:
     """Whether it computes what its kind computes: nothing is replaced on the object, and nothing hooks into it.
 
-    Weights that are not parameters are in no digest.
+    Weights that are neither parameters nor buffers are in no digest, and no known layer has a buffer.
     """
     own = set(vars(module)) & {"forward", "_conv_forward", "rescale", "__call__", "_call_impl", "weight", "bias"}
     calls = type(module).__call__ is nn.Module.__call__ and (
         not isinstance(module, nn.Sequential) or type(module).__iter__ is nn.Sequential.__iter__
     )
-    hooks = any(vars(module).get(name) for name in ("_forward_hooks", "_forward_pre_hooks"))
+    hooks = any(vars(module).get(name) for name in ("_forward_hooks", "_forward_pre_hooks", "_buffers"))
     return calls and not own and not hooks
 
 
@@ -168,7 +172,7 @@ def _read(layer: nn.Module) -> Layer | None:
         return Layer(layer, 1.0, lambda size: torch.cat([torch.maximum(*size.chunk(2, dim=1))] * 2, dim=1))
     if kind is nn.Linear and isinstance(layer, nn.Linear):
         slope = float(torch.linalg.matrix_norm(layer.weight, ord=2)) * WIDER
-        return Layer(layer, slope, _absolute(layer), layer.in_features + 1)
+        return Layer(layer, slope, _absolute(layer), layer.weight.shape[1] + 1)
     if kind is nn.Conv2d and isinstance(layer, nn.Conv2d) and layer.padding_mode == "zeros":
         return Layer(layer, _convolution_norm(layer), _absolute(layer), layer.weight[0].numel() + 1)
     if kind is nn.MaxPool2d and isinstance(layer, nn.MaxPool2d) and not (layer.ceil_mode or layer.return_indices):
@@ -200,7 +204,7 @@ def _convolution_norm(layer: nn.Conv2d) -> float:
     squares = list[float]()
     for part in layer.weight.chunk(layer.groups):
         patch = float(torch.linalg.matrix_norm(part.flatten(1), ord=2)) ** 2
-        windows = _windows(layer.kernel_size, layer.stride, layer.dilation)
+        windows = _windows(part.shape[2:], layer.stride, layer.dilation)  # as it is used, whatever it was made with
         squares.append(min(patch * windows, _by_entries(part), _by_entries(part.transpose(0, 1))))
     return math.sqrt(max(squares)) * WIDER
 

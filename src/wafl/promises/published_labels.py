@@ -35,7 +35,7 @@ FARTHEST = 20.0
 CHUNK = 4096
 SEED = 0
 AGREE = 1e-9
-"""How far numbers that another machine computes may differ, relative to their size or that of the points."""
+"""How far numbers that another machine computes may differ, relative to their size or that of the examples."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,8 @@ def differences(said: Labels, model: Known, ball: Ball, examples: Examples, weig
         return "its labels, or the number of their inputs, are not those of the data"
     now = {each.label: each for each in described(model, ball, examples, weights, said.gammas, points).labels}
     for then in said.labels:
-        here, scale = now[then.label], float(points[then.label].abs().max())
+        # The size of the examples, not of the points: a far point that no example goes to would excuse any number.
+        here, scale = now[then.label], float(cells[then.label][0].x.abs().max())
         (sizes, far), (sizes_here, far_here) = (
             ([drawn.examples for drawn in each.resamples], [drawn.distance for drawn in each.resamples])
             for each in (then, here)

@@ -83,6 +83,8 @@ def _complaints(found: Content) -> Iterator[str]:
         yield "a share of clients is missing, there without a use, or not between 0 and 1"
     if not names or len(set(names)) != len(names):
         yield "it is about no client, or a client is listed twice"
+    if strange := [name for name in names if not name.isprintable()]:  # a new line in it could look like a verdict
+        yield f"the name {strange[0]!a} of a client cannot be printed: give it another"
     if not all(0.0 <= weight <= 1.0 for weight in weights) or abs(math.fsum(weights) - 1.0) > 1e-9:
         yield "its weights are not shares that sum to 1"
     if of_all and len(set(weights)) > 1:
@@ -92,7 +94,8 @@ def _complaints(found: Content) -> Iterator[str]:
     if not all(map(DIGEST.fullmatch, [claim.model, *(client.sha256 for client in claim.clients)])):
         yield "a digest is not one of SHA-256"
     try:
-        dated = datetime.fromisoformat(found.issued).tzinfo is not None
+        when = datetime.fromisoformat(found.issued)
+        dated = when.tzinfo is not None and when.isoformat() == found.issued
     except ValueError:
         dated = False
     if not dated:

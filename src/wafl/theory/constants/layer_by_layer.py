@@ -161,7 +161,7 @@ def _convolution_norm(layer: nn.Conv2d) -> float:
     kernel = layer.weight.detach().double()
     groups: list[Tensor] = list(kernel.chunk(layer.groups))
     matrix = max(float(torch.linalg.matrix_norm(part.flatten(1), ord=2)) for part in groups)
-    return matrix * math.sqrt(_windows(layer.kernel_size, layer.stride, layer.dilation))
+    return matrix * math.sqrt(_windows(kernel.shape[2:], layer.stride, layer.dilation))
 
 
 def _windows(size: int | tuple[int, ...], stride: int | tuple[int, ...], dilation: int | tuple[int, ...]) -> int:
