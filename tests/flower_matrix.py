@@ -17,12 +17,17 @@ import tempfile
 import time
 import tomllib
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from flwr.common.config import flatten_dict
 
 import wafl
@@ -33,18 +38,24 @@ from wafl.flower.ops.app import write_app
 from wafl.flower.ops.guard import app_digest
 from wafl.flower.ops.loopback import Loopback, RunHandle, find_tool
 from wafl.flower.ops.processes import Program
+from wafl.flower.ops.simulation import simulate
 from wafl.flower.ops.tls import make_certificates
+from wafl.flower.wire.values import FORMAT
 from wafl.parts.schedule import Schedule
 from wafl.results.saved import load_run
+from wafl.studies.study import Study
 
 ROUNDS, RATE = 4, 0.1
+ALONE = {"OMP_NUM_THREADS": "1"}
 
 
 class Stage:
     """Clients in folders, an app, and a SuperLink with nodes; one scenario each."""
 
-    def __init__(self, base: Path, sites: int = 3, more: Sequence[dict[str, Any]] = (), **flower: Any) -> None:
-        self.base, self.sites, self.folder = base, sites, base / "study"
+    def __init__(
+        self, base: Path, sites: int = 3, more: Sequence[dict[str, Any]] = (), in_memory: bool = False, **flower: Any
+    ) -> None:
+        self.base, self.sites, self.folder, self.in_memory = base, sites, base / "study", in_memory
         self.clients = wafl.load_dataset("digits").partition(num_clients=sites, iid=True, test_fraction=0.0)
         for client in range(sites):
             folder = base / "data" / str(client)
@@ -63,10 +74,9 @@ class Stage:
         write_app(base / "app", parse_experiment(content, "matrix"))
 
     def __enter__(self) -> Stage:
-        many = self.sites > 10
         (self.base / "tmp").mkdir()
-        own = {"OMP_NUM_THREADS": "1", "TMPDIR": str(self.base / "tmp")}
-        self.loopback = Loopback(self.base / "flower", environment=own, in_memory=many).__enter__()
+        own = {**ALONE, "TMPDIR": str(self.base / "tmp")}
+        self.loopback = Loopback(self.base / "flower", environment=own, in_memory=self.in_memory).__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -240,6 +250,24 @@ def twenty_nodes(stage: Stage) -> str:
     return f"{(time.monotonic() - began) / ROUNDS:.0f} s a round; left out: {stage.left_out()}"
 
 
+def turned_away(closed: Loopback, base: Path, tried: Mapping[str, Sequence[str]]) -> list[str]:
+    """What SuperNodes with these options say at the SuperLink: all must end with an error, and none gets in."""
+    limits = ["--max-retries", "1", "--max-wait-time", "5"]
+    outside: list[Program] = []
+    for place, given in enumerate(tried.values()):
+        at = ["--superlink", closed.door, "--host", "127.0.0.1", "--port", str(closed._reserve_port())]
+        command = [find_tool("flower-supernode"), *at, *given, *limits]
+        outside.append(Program(command, base / f"{place}.log", closed._environment(f"outside-{place}")))
+    for what, program in zip(tried, outside, strict=True):
+        try:
+            status = program.process.wait(120.0)
+        finally:
+            program.kill()
+        if status == 0 or "SuperNode ID" in program.said():
+            raise AssertionError(f"{what}: ended with {status}: {program.said()}")
+    return [program.said() for program in outside]
+
+
 def keys(stage: Stage) -> str:
     """SuperNodes at a SuperLink with TLS and keys: who has no registered key, or trusts nobody, does not get in."""
     own, foreign = (make_certificates(stage.base / name, nodes=["a", "b"]) for name in ("own", "foreign"))
@@ -247,28 +275,111 @@ def keys(stage: Stage) -> str:
     key, other = (["--auth-supernode-private-key", str(own.node_key(name))] for name in ("a", "b"))
     tried = {"without a key": ca, "with a key that nobody registered": [*ca, *other], "--insecure": ["--insecure"]}
     tried |= {"with another CA, as if the SuperLink were an impostor": [*wrong_ca, *key]}
-    alone = {"OMP_NUM_THREADS": "1"}
-    with Loopback(stage.base / "closed", certificates=own, environment=alone) as closed:
+    with Loopback(stage.base / "closed", certificates=own, environment=ALONE) as closed:
         node = closed.add_node("a", {"data": str(stage.base / "data" / "0")}, key="a")
         closed.wait_for_nodes(1, timeout=120.0)
-        limits = ["--max-retries", "1", "--max-wait-time", "5"]
-        outside: list[Program] = []
-        for place, given in enumerate(tried.values()):
-            at = ["--superlink", closed.door, "--host", "127.0.0.1", "--port", str(closed._reserve_port())]
-            command = [find_tool("flower-supernode"), *at, *given, *limits]
-            outside.append(Program(command, stage.base / f"{place}.log", closed._environment(f"outside-{place}")))
-        for what, program in zip(tried, outside, strict=True):
-            try:
-                status = program.process.wait(120.0)
-            finally:
-                program.kill()
-            if status == 0 or "SuperNode ID" in program.said():
-                raise AssertionError(f"{what}: ended with {status}: {program.said()}")
+        turned_away(closed, stage.base, tried)
         if closed.nodes_online() != 1:
             raise AssertionError("somebody got in")
         closed.flwr("supernode", "unregister", str(closed.node_id("a")))
         node.process.wait(120.0)
     return f"{len(tried)} kept out, and a revoked node ended"
+
+
+def expired(stage: Stage) -> str:
+    """The certificate of the SuperLink expires: a SuperNode that was there does not connect to it again."""
+    own = make_certificates(stage.base / "own", nodes=["a"])
+    with Loopback(stage.base / "closed", certificates=own, environment=ALONE) as closed:
+        node = closed.add_node("a", {"data": str(stage.base / "data" / "0")}, key="a")
+        closed.wait_for_nodes(1, timeout=120.0)
+        node.stop()
+        valid = x509.load_pem_x509_certificate(own.server_cert.read_bytes())
+        now, key = datetime.now(UTC), load_pem_private_key(own.ca_key.read_bytes(), None)
+        late = x509.CertificateBuilder(
+            valid.issuer, valid.subject, valid.public_key(), valid.serial_number, extensions=list(valid.extensions)
+        )
+        late = late.not_valid_before(now - timedelta(days=9)).not_valid_after(now - timedelta(days=1))
+        assert isinstance(key, EllipticCurvePrivateKey)
+        own.server_cert.write_bytes(late.sign(key, SHA384()).public_bytes(Encoding.PEM))
+        closed.restart_link()
+        known = ["--root-certificates", str(own.ca), "--auth-supernode-private-key", str(own.node_key("a"))]
+        (said,) = turned_away(closed, stage.base, {"after the certificate expired": known})
+    if "certificate has expired" not in said:
+        raise AssertionError(said)
+    return "kept away, and its log says why"
+
+
+def start_changed(stage: Stage, site: int, changes: Mapping[str, str]) -> None:
+    """Start a SuperNode with a wafl of its own, in which these texts of what travels are others."""
+    place = stage.base / "changed"
+    shutil.copytree(Path(wafl.__file__).parent, place / "wafl", ignore=shutil.ignore_patterns("__pycache__"))
+    file = place / "wafl" / "flower" / "wire" / "values.py"
+    for old, new in changes.items():
+        if file.read_text().count(old) != 1:
+            raise AssertionError(f"{old!r} is not once in {file}")
+        file.write_text(file.read_text().replace(old, new))
+    usual = dict(stage.loopback._variables)
+    stage.loopback._variables["PYTHONPATH"] = str(place)
+    stage.start(site)
+    stage.loopback._variables = usual
+
+
+def another_version(stage: Stage) -> str:
+    """One of four SuperNodes has another version of wafl, whose messages have another format."""
+    for site in range(3):
+        stage.start(site)
+    start_changed(stage, 3, {f"\nFORMAT = {FORMAT}\n": "\nFORMAT = 99\n", "{version('wafl-learn')}": "99.0"})
+    stage.loopback.wait_for_nodes(4, timeout=120.0)
+    run = stage.submit()
+    completed(run)
+    stage.check()
+    said = f"the server's messages have format {FORMAT}, this node's wafl-learn 99.0 has format 99"
+    if said not in run.log() or any(len(record.cohort) != 3 for record in stage.history()):
+        raise AssertionError(run.log())
+    return "refused with both numbers, and the others trained"
+
+
+def gigabyte(stage: Stage) -> str:
+    """One of four SuperNodes replies in the first round with a gigabyte in place of its model.
+
+    The SuperLink keeps it in memory: its database locks while a gigabyte is written, and nodes end.
+    """
+    for site in range(3):
+        stage.start(site)
+    usual = 'return with_arrays(content, "vectors", **vectors)'
+    large = "if query.queries[0].round == 0:\n        vectors = {name: torch.rand(2**28) for name in vectors}\n"
+    start_changed(stage, 3, {usual: f"{large}    {usual}"})
+    stage.loopback.wait_for_nodes(4, timeout=120.0)
+    completed(stage.submit(), 900.0)
+    stage.check()
+    first, *others = stage.history()
+    why = [reason for client, reason in first.excluded if client == 3]
+    if "expected float32 of (1, 650)" not in str(why) or any(record.excluded for record in others):
+        raise AssertionError(f"left out: {why}, then {stage.left_out()}")
+    return f"refused after {first.seconds:.0f} s; from the second round on, whose model has its size, all take part"
+
+
+def simulated_200(stage: Stage) -> str:
+    """Flower simulates 200 nodes with one client each: all take part in every round."""
+    content = {
+        "name": "many",
+        "data": {"num_clients": 200, "iid": True},
+        "schedule": {"rounds": 2, "local_epochs": 1, "learning_rate": RATE},
+        "methods": [{"method": "WAFL", "gamma": 1.0}],
+        "attack": {"kind": "none"},
+        "flower": {"nodes": 200, "round_timeout": 600.0},
+    }
+    here, there = (
+        Study.create(parse_experiment({**content, "engine": engine}, "many"), stage.base / engine)
+        for engine in ("embedded", "flower-sim")
+    )
+    here.run()
+    simulate(there)
+    one, other = (load_run(next(study.folder.path.rglob("run.json")).parent) for study in (here, there))
+    rounds = [(len(record.cohort), len(record.excluded)) for record in other.history]
+    if rounds != [(200, 0)] * 2 or not equal(one.params, other.params):
+        raise AssertionError(f"asked and left out: {rounds}")
+    return "the same parameters as embedded"
 
 
 EVIL = """
@@ -368,6 +479,10 @@ SCENARIOS: dict[str, tuple[Callable[[Stage], str], dict[str, Any]]] = {
     "other data": (other_data, {"sites": 4, "min_nodes": 3}),
     "two at once": (two_at_once, {"round_timeout": 120.0}),
     "keys": (keys, {"sites": 1}),
+    "expired": (expired, {"sites": 1}),
+    "another version": (another_version, {"sites": 4, "min_nodes": 3, "wait": 300.0, "round_timeout": 120.0}),
+    "a gigabyte": (gigabyte, {"sites": 4, "wait": 300.0, "round_timeout": 300.0, "in_memory": True}),
+    "200 simulated": (simulated_200, {"sites": 1}),
     "SuperLink restarted": (link_restarted, {}),
     "too few left": (stops_and_goes_on, {"wait": 25.0, "round_timeout": 20.0}),
     "stranger's app": (strangers_app, {"sites": 2, "wait": 120.0, "round_timeout": 90.0}),
@@ -375,7 +490,7 @@ SCENARIOS: dict[str, tuple[Callable[[Stage], str], dict[str, Any]]] = {
         hostile_overrides,
         {"sites": 1, "wait": 5.0, "more": [{"method": "FedAvg", "client_weights": "uniform"}]},
     ),
-    "20 nodes": (twenty_nodes, {"sites": 20, "round_timeout": 400.0, "wait": 400.0}),
+    "20 nodes": (twenty_nodes, {"sites": 20, "round_timeout": 400.0, "wait": 400.0, "in_memory": True}),
 }
 """What happens, and how its stage differs from the usual one."""
 

@@ -229,6 +229,7 @@ def test_both_engines_limit_the_same_clients_in_the_same_way(stage: Stage) -> No
         {"method": "DRFA", "weights_step": 5.0},
         {"method": "FedAvg", "server": {"kind": "geometric_median"}},
         {"method": "WAFL", "radius": 0.3},
+        {"method": "WAFL", "name": "wafl-shaped", "shape": "clients"},
     ]
     caps = {"client_share": 0.22, "clients_per_node": 1}
     about = {**experiment(caps=caps, tolerance={"clip": 1.1}, flower=SIX), "methods": methods}
@@ -277,6 +278,23 @@ def test_a_key_does_not_collect_clients_by_coming_back_under_other_names(stage: 
     stage.train({**about, "tolerance": {"min_replies": 0.2}}, grid)
     assert roster(stage)["names"] == ["c00", "c01", "c02"]
     assert any("node 1 takes no part: it claims 2 clients" in line for line in said())
+
+
+def test_a_spread_of_a_million_moves_the_radii_that_are_tried_a_little_and_is_named(stage: Stage, said: Said) -> None:
+    def lie(reply: RecordDict) -> RecordDict:
+        return fakes.spoiled(reply, "numbers", "squares", lambda squares: squares + 1e6)
+
+    about = experiment({"method": "WAFL", "radius": "auto"}, caps=BY_DEFAULT, flower=SIX)
+    radii: list[float] = []
+    for place, told in enumerate((None, lie)):
+        here = replace(stage, place=stage.place / str(place))
+        train(here, about, lambda kind, _, told=told: told if kind == "query.spread" else None, EACH)
+        chosen = StudyFolder(here.study).read_results()["methods"]["WAFL"]["chosen"]["2"]
+        radii.append(chosen["tried"][-1]["radius"])
+    assert radii[0] < radii[1] < 2.0 * radii[0]
+    assert [line for line in said() if "spread" in line] == [
+        "c05 claims a spread far above the others', or too many examples for it: it counts for less"
+    ]
 
 
 # -- Names ------------------------------------------------------------------------------------------------------

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 import wafl
+from wafl.objectives.ball.client_shape import class_means, shape_of_means
 from wafl.parts.messages import Query, Replies
 from wafl.rounds.admission import Admitted, Tolerance, admit, split
 from wafl.rounds.trust import Shares, Trust, per_node
@@ -120,3 +122,36 @@ def test_the_steps_of_the_largest_client_are_believed_up_to_three_times_the_usua
     assert Trust(3.0, declared=frozenset({2})).largest([100, 90, 10**6]) == 10**6
     assert Trust(3.0).largest([1, 10**6]) == 10**6 == BELIEVED.largest([1, 1, 10**6])
     assert math.inf == BELIEVED.clip
+
+
+@pytest.mark.parametrize(("total", "size"), [(1e6, 10), (1e6, 10**6), (90.0, 10**6)])
+def test_a_spread_that_one_client_claims_moves_the_mean_of_all_a_little(total: float, size: int) -> None:
+    """At three times the usual mean, 9, and twice an equal share, it makes 13.2 of 9 at most."""
+    sums, sizes = [90.0] * 9, [10] * 9
+    squares, counts = FLOWER.of_examples([*sums, total], [*sizes, size])
+    assert 0.8 * 9.0 <= sum(squares) / sum(counts) <= 0.8 * 9.0 + 0.2 * 27.0 + 1e-9
+    assert [total / count for total, count in zip(squares[:9], counts[:9], strict=True)] == pytest.approx([9.0] * 9)
+    assert FLOWER.of_examples([*sums, 200.0], [*sizes, 10]) == ([*sums, 200.0], [*sizes, 10]), "within what is usual"
+    assert BELIEVED.of_examples([*sums, total], [*sizes, size]) == ([*sums, total], [*sizes, size])
+    together = Trust(3.0, "double", nodes=(0, 0, 0, 1, 2)).of_examples([1e6, 1e6, 1e6, 90.0, 90.0], [10] * 5)
+    found = [total / count for total, count in zip(*together, strict=True)]
+    assert found == pytest.approx([27.0, 27.0, 27.0, 9.0, 9.0]), "a node has one vote"
+
+
+def test_class_means_that_one_client_claims_do_not_decide_the_shape() -> None:
+    """Ten clients differ along the first axis; one of them claims a million along the second."""
+    x = torch.zeros(60, 3, dtype=torch.float64)
+    x[:, 0] = torch.arange(10).repeat_interleave(6) - 4.5
+    x[:, 2] = 0.1 * torch.arange(60).sin()
+    y, owner = torch.arange(60) % 2, torch.arange(10).repeat_interleave(6)
+    honest = class_means(x, y, owner)
+    assert torch.equal(shape_of_means(FLOWER.of_classes(honest)).matrix, shape_of_means(honest).matrix)
+    lie = honest.means.clone()
+    lie[honest.clients == 7, 1] = 1e6
+    lying = replace(honest, means=lie)
+    assert BELIEVED.of_classes(lying) is lying
+    before, believed = (shape_of_means(each).matrix for each in (lying, FLOWER.of_classes(lying)))
+    assert before[0, 0] < before[1, 1] / 2
+    assert believed[0, 0] > believed[1, 1]
+    sized = replace(honest, counts=torch.where(honest.clients == 7, 10**9, honest.counts))
+    assert FLOWER.of_classes(sized).counts[honest.clients == 7].sum() == pytest.approx(0.2 * sized.counts.sum())

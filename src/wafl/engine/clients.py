@@ -151,6 +151,6 @@ def squares_around_mean(x: Tensor) -> float:
     return float((x - x.mean(0)).square().sum()) if len(x) else 0.0
 
 
-def root_mean_square(sums: Sequence[float], sizes: Sequence[int]) -> float:
+def root_mean_square(sums: Sequence[float], sizes: Sequence[float]) -> float:
     """The root mean square over the examples of all clients, given each client's sum of squares and its size."""
     return math.sqrt(sum(sums) / max(1, sum(sizes)))

@@ -15,7 +15,7 @@ from wafl.base.errors import SequentialWarning, warn_user
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
 from wafl.engine.client.task import ClientTask
-from wafl.engine.clients import Clients, Engine, Judge, Roster, root_mean_square, squares_around_mean
+from wafl.engine.clients import Clients, Engine, Judge, Roster, root_mean_square, squares_around_mean, trust_in
 from wafl.engine.failing.faults import Faults, spoil, without
 from wafl.engine.failing.tolerant import Arrivals, Tolerant
 from wafl.engine.features import with_fixed_features
@@ -24,13 +24,14 @@ from wafl.engine.spec import Spec
 from wafl.evaluation.evaluate import evaluate
 from wafl.evaluation.score import Score
 from wafl.objectives import Objective, ObjectiveState
-from wafl.objectives.ball.client_shape import check_size, client_shape
+from wafl.objectives.ball.client_shape import check_size, class_means, shape_of_means
 from wafl.objectives.ball.shape import Shape
 from wafl.parts.messages import Query, Replies
 from wafl.results.progress import ClientState, Place, Progress
 from wafl.results.run import Run
 from wafl.rounds.admission import Admitted, Exclusion, Tolerance, split
 from wafl.rounds.caps import Caps
+from wafl.rounds.trust import Trust
 from wafl.tasks.fitness import UNFIT, check_fitness
 from wafl.tasks.gpu.precision import computing
 from wafl.tasks.problem import Problem
@@ -96,13 +97,17 @@ class Embedded:
         train = self.federation.train
         check_size(train.shape)
         owner = torch.repeat_interleave(torch.arange(train.num_clients), train.num_examples)
-        return client_shape(train.x, train.y, owner)
+        return shape_of_means(self._trust.of_classes(class_means(train.x, train.y, owner)))
 
     def spread(self) -> float:
         """How far a client's training examples lie from their mean: the root mean square over all examples."""
         train = self.federation.train
         sums = [squares_around_mean(train.of(client)[0]) for client in range(train.num_clients)]
-        return root_mean_square(sums, train.num_examples.tolist())
+        return root_mean_square(*self._trust.of_examples(sums, train.num_examples.tolist()))
+
+    @property
+    def _trust(self) -> Trust:
+        return trust_in(self.roster, self.tolerance, self.caps)
 
     def apart(self, left_out: Sequence[int], place: int, spec: Spec) -> tuple[Clients, Judge]:
         """The clients without those left out, none of whom fails on purpose; those left out judge."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from wafl.objectives.ball.client_shape import ClassMeans
 from wafl.parts.lengths import by_node, lengths_of, longest_of, shortened
 from wafl.parts.messages import PARAMS, Query, Replies, weighted_mean
 from wafl.rounds.admission import Admitted
@@ -111,6 +112,37 @@ class Trust:
         known = [size for client, size in enumerate(sizes) if client in self.declared]
         usual = float(by_node(torch.tensor(sizes, dtype=torch.float64), self.nodes).median())
         return max(*known, min(max(sizes), math.ceil(self.clip * usual)), 1)
+
+    def of_examples(self, sums: Sequence[float], sizes: Sequence[int]) -> tuple[list[float], list[float]]:
+        """Sums over the examples of each client, and how many they are, as far as clients are believed.
+
+        No client's mean, which cannot be negative, counts for more than ``clip`` times the median, and no client has
+        more than its share of the examples; what is not limited has the same bits.
+        """
+        totals, counts = (torch.tensor(values, dtype=torch.float64) for values in (sums, sizes))
+        means, held = totals / counts.clamp_min(1.0), self.capped(counts, range(len(sizes)))
+        within = means.clamp(max=longest_of(means, self.clip, self.nodes))
+        return torch.where((within < means) | (held != counts), within * held, totals).tolist(), held.tolist()
+
+    def of_classes(self, found: ClassMeans) -> ClassMeans:
+        """The means of the clients' classes as far as they are believed; what is not limited has the same bits.
+
+        None is more than ``clip`` times as far from the median of its class as is usual, and no client has more than
+        its share of the examples.
+        """
+        if self.clip == math.inf and self.share == 1.0:
+            return found
+        owners = found.clients.tolist()
+        sizes = torch.tensor(found.sizes(max(owners) + 1), dtype=torch.float64)
+        held = self.capped(sizes, range(len(sizes))) / sizes
+        labels, of_class = found.labels.unique(return_inverse=True)
+        centers = torch.stack([found.means[found.labels == label].median(0).values for label in labels])[of_class]
+        away = found.means - centers
+        lengths = away.norm(dim=1)
+        longest = longest_of(lengths, self.clip, self.nodes_of(owners) or owners)
+        share = (longest / lengths.clamp_min(1e-300))[:, None]
+        means = torch.where(share < 1.0, centers + share * away, found.means)
+        return replace(found, means=means, counts=found.counts * held[found.clients])
 
     def bound(self, answer: Admitted, *, decides: bool, aimed: float | None) -> Admitted:
         """The answer as far as it is believed; what is not limited has the same bits.

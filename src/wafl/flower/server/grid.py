@@ -20,7 +20,7 @@ from wafl.attacks import Attack
 from wafl.base.errors import ConfigError, TooFewRepliesError
 from wafl.config.experiment import Flower
 from wafl.engine.chosen_radius import CANDIDATES
-from wafl.engine.clients import Engine, Judge, Roster, root_mean_square
+from wafl.engine.clients import Engine, Judge, Roster, root_mean_square, trust_in
 from wafl.engine.failing.faults import without
 from wafl.engine.failing.tolerant import Tolerant
 from wafl.engine.spec import Spec
@@ -46,6 +46,7 @@ from wafl.results.progress import Progress
 from wafl.results.run import Run
 from wafl.rounds.admission import Tolerance
 from wafl.rounds.caps import Caps
+from wafl.rounds.trust import Trust
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 from wafl.tasks.task import Task
@@ -111,7 +112,10 @@ class GridClients:
         found = joined([part for _, part in parts])
         for name, why in too_many(self.caps, "examples", names, found.sizes(len(names))).items():
             raise ConfigError(f"the class means of {name} cannot be right: it {why}")
-        return shape_of_means(found)
+        believed = self._trust.of_classes(found)
+        changed = (believed.means != found.means).any(1) | (believed.counts < found.counts)
+        self._limited("distance between class means", found.clients[changed].unique().tolist())
+        return shape_of_means(believed)
 
     def spread(self) -> float:
         """How far examples lie from their client's mean, which every client must say before a radius is chosen."""
@@ -122,7 +126,22 @@ class GridClients:
         sums, sizes = zip(*(found[number] for number in range(len(names))), strict=True)
         for name, why in too_many(self.caps, "examples", names, sizes).items():
             raise ConfigError(f"the spread of {name} cannot be right: it {why}")
-        return root_mean_square(sums, sizes)
+        believed = self._trust.of_examples(sums, sizes)
+        less = [
+            any(counted < said for counted, said in zip(each, found[at], strict=True))
+            for at, each in enumerate(zip(*believed, strict=True))
+        ]
+        self._limited("spread", [at for at, limited in enumerate(less) if limited])
+        return root_mean_square(*believed)
+
+    @property
+    def _trust(self) -> Trust:
+        return trust_in(self.roster, self.tolerance, self.caps)
+
+    def _limited(self, what: str, clients: Sequence[int]) -> None:
+        for client in clients:
+            said = "%s claims a %s far above the others', or too many examples for it: it counts for less"
+            log(WARNING, said, self.roster.names[client], what)
 
     def apart(self, left_out: Sequence[int], place: int, spec: Spec) -> tuple[GridClients, Judge]:
         """The other clients, to train candidates, and a judge: the clients left out test candidates where they are."""
