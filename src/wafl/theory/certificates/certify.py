@@ -20,12 +20,12 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from wafl.attacks import WassersteinShift
+from wafl.base.bounds import warn_of_size
 from wafl.base.checks import check_seed, check_space
 from wafl.base.describe import rounded
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import check_norm
 from wafl.base.shown import shows
-from wafl.base.units import warn_of_size
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.results.run import Run
