@@ -347,7 +347,7 @@ def _weights(rule: Any, step: float | None) -> dict[str, Any]:
     made: Any = rule
     if isinstance(rule, str | list):
         own = isinstance(rule, str) and rule not in weights.RULES
-        made = imported("client_weights", rule)() if own else _center(cast(Any, rule))
+        made = imported("client_weights", cast(str, rule))() if own else _center(cast(Any, rule))
     elif rule is not None:
         made = _part("client_weights", "client_weights", rule)
     if step is not None:

@@ -64,6 +64,7 @@ class Engine(Protocol):
 
     def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
         """The replies that count, for each query; ``runs`` are the places of the runs in their sweep."""
+        ...
 
 
 def trust_in(
@@ -85,22 +86,27 @@ class Clients(Protocol):
     @property
     def roster(self) -> Roster:
         """The clients so far; if others join, they come last in a new roster."""
+        ...
 
     @property
     def absent(self) -> str:
         """The clients that were expected when training began and were not there, in one line; empty if all were."""
+        ...
 
     @property
     def device(self) -> torch.device:
         """The device on which the server keeps its parameters."""
+        ...
 
     @property
     def tolerance(self) -> Tolerance | None:
         """How much may go wrong, if anything may."""
+        ...
 
     @property
     def caps(self) -> Caps | None:
         """What clients may claim, if anything is limited."""
+        ...
 
     @property
     def sees_updates(self) -> bool:
@@ -109,25 +115,31 @@ class Clients(Protocol):
 
     def shape_of_clients(self) -> Shape:
         """The shape of how clients differ, for objectives with ``shape="clients"``; an error if they do not tell."""
+        ...
 
     def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:
         """Before any work, refuse a model or an objective that does not fit the examples."""
 
     def fingerprint(self) -> Mapping[str, str]:
         """Digests, by name, of what decides the clients' numbers, such as their examples; a checkpoint has the same."""
+        ...
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
         """An engine for runs of one shape, by their places in the sweep; it keeps in ``progress`` what it remembers."""
+        ...
 
     @property
     def testable(self) -> bool:
         """Whether any client has test examples."""
+        ...
 
     def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
         """The score of a run on the clients' test examples, as :func:`wafl.evaluate` gives it."""
+        ...
 
     def evaluate_parts(self, run: Run) -> Score:
         """The score without an attack; if some clients never train, with the scores of training data and of them."""
+        ...
 
 
 Judge = Callable[[Run], Mapping[int, float]]
@@ -140,9 +152,11 @@ class Divisible(Protocol):
 
     def spread(self) -> float:
         """How far a client's training examples lie from their mean: the root mean square over all examples."""
+        ...
 
     def apart(self, left_out: Sequence[int], place: int, spec: Spec) -> tuple[Clients, Judge]:
         """The clients without those left out, to train candidates for the run of this spec and place; and the judge."""
+        ...
 
 
 def squares_around_mean(x: Tensor) -> float:

@@ -124,5 +124,10 @@ def spec(model: nn.Module) -> dict[str, Any] | None:
 
 def build(about: dict[str, Any]) -> nn.Module:
     """The model that a :func:`spec` describes, with parameters yet to be filled in."""
-    sizes = {name: tuple(value) if isinstance(value, list) else value for name, value in about.items()}
-    return {"mlr": MLR, "cnn": CNN, "lipschitz": Lipschitz}[sizes.pop("name")](**sizes)
+    shape, outputs = tuple(about["input_shape"]), about["num_outputs"]
+    if about["name"] == "mlr":
+        return MLR(shape, outputs)
+    if about["name"] == "lipschitz":
+        return Lipschitz(shape, outputs, about["width"], about["depth"])
+    first, second = about["channels"]
+    return CNN(shape, outputs, (first, second))

@@ -54,6 +54,7 @@ class OutputLoss(Protocol):
     @abstractmethod
     def value(self, outputs: Tensor, y: Tensor) -> Tensor:
         """One loss per example, ``[...]``."""
+        ...
 
     def gradient(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The gradient of each loss in the outputs, ``[..., C]``; by default through autograd."""

@@ -27,6 +27,7 @@ class Skew(Protocol):
 
     def apply(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
         """The moved ``x [N, ...]``, with values in [0, 1]; random draws are keyed by the numbers in ``rows``."""
+        ...
 
 
 def pack(

@@ -51,6 +51,7 @@ class Step(Protocol):
 
     def room(self, working: int) -> int:
         """How many lanes to compute if this many take the step."""
+        ...
 
     def __call__(self, client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, /) -> Carry: ...
 

@@ -23,6 +23,7 @@ class Source(Protocol):
 
     def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
         """What arrives for each query in one attempt, counted from 0."""
+        ...
 
     def undo(self, runs: Sequence[int]) -> None:
         """Forget the last attempt of these runs, which failed."""

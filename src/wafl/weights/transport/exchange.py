@@ -44,6 +44,7 @@ class Cuttable(Protocol):
 
     def cuts(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """For the potential ``g [n]``: :func:`cut` of each source, ``[sources]`` and ``[sources, n]``."""
+        ...
 
 
 def cut(x: Tensor, target: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
