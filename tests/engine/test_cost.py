@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,8 +94,9 @@ def test_an_attack_that_would_take_days_is_refused_wherever_it_is_given(
     test = replace(clients, test=clients.train)
     with pytest.raises(ValueError, match=words):
         wafl.evaluate(model, test, attack=attack)
+    run = wafl.fit(model, clients, wafl.FedAvg(), rounds=1, local_steps=1)
     with pytest.raises(ValueError, match=words):
-        wafl.compare({"run": cast(Any, model)}, test, attacks=[None, attack])
+        wafl.compare({"run": run}, test, attacks=[None, attack])
     with pytest.raises(ValueError, match=words):
         attack(model, np.zeros((2, 1, 8, 8), "float32"), np.array([0, 1]))
     with pytest.raises(ValueError, match=words):

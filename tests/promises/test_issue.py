@@ -372,6 +372,7 @@ def a_bounded_case():
     )
 
 
+@pytest.mark.filterwarnings("ignore::wafl.UnitWarning")
 def test_a_promise_beyond_the_sample_is_about_that_of_certify_and_is_recomputed(tmp_path):
     model, clients = a_bounded_case()
     options = {"radii": [0.0, 0.2, 50.0], "part": "test", "confidence": 0.9}

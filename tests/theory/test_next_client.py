@@ -75,6 +75,7 @@ def worst_error(x, y, radius):
     return 1.0
 
 
+@pytest.mark.filterwarnings("ignore::wafl.UnitWarning")
 @pytest.mark.parametrize("bounds", [(0.0, 1.0), None])
 def test_certified_error_rates_are_never_below_the_worst_and_need_no_bounds(bounds):
     seen, unseen = world(6, 40, bounds=bounds), world(12, 40, seed=1, bounds=bounds)

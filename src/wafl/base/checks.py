@@ -64,7 +64,9 @@ def check_memory(what: str, size: float, remedy: str) -> None:
     """Refuse what takes more memory than the machine has."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > machine:
-        raise ValueError(f"{what} would take {in_bytes(size)}, and this machine has {in_bytes(machine)}: {remedy}")
+        raise ValueError(
+            f"{what} would take {in_bytes(size)} of memory, and this machine has {in_bytes(machine)}: {remedy}"
+        )
 
 
 def check_steps(what: str, steps: float, remedy: str, most: float = MOST_SECONDS) -> None:

@@ -62,7 +62,16 @@ class WAFL(FedAvg):
             the round's median. The default is 3; ``math.inf`` limits none.
         caps: the most that a client may claim, a :class:`wafl.Caps`; here its ``examples``, ``cost`` and
             ``client_share`` count, the last by default as on nodes: twice an equal share.
-        options: those of Flower's FedAvg, such as ``fraction_train``, the share of nodes that train in a round.
+        fraction_train: FedAvg's share of nodes that train in a round.
+        fraction_evaluate: FedAvg's share of nodes that evaluate in a round.
+        min_train_nodes: FedAvg's least number of nodes that train.
+        min_evaluate_nodes: FedAvg's least number of nodes that evaluate.
+        min_available_nodes: FedAvg's least number of connected nodes.
+        weighted_by_key: the metric by which FedAvg weights replies, by default ``num-examples``.
+        arrayrecord_key: what FedAvg calls the record of arrays.
+        configrecord_key: what FedAvg calls the record of the train config.
+        train_metrics_aggr_fn: FedAvg's function that averages the metrics of training.
+        evaluate_metrics_aggr_fn: FedAvg's function that averages the metrics of evaluation.
 
     >>> WAFL(gamma=0.5, fraction_train=0.5).gamma
     0.5
