@@ -37,6 +37,7 @@ TABLES = [
     Table("docs/flower.md", "| | FedAvg, 100 clients |", "python benchmarks/privacy.py"),
     Table("docs/liars.md", "| data | method | liars |", "python benchmarks/liars.py"),
     Table("docs/liars.md", "| data | seed 0 |", "python benchmarks/liars.py --honest"),
+    Table("docs/liars.md", "| data | method | none |", "python benchmarks/liars.py --honest"),
     Table("docs/gpu.md", "| | precision | central |", "python benchmarks/gpu.py"),
     Table(
         "docs/performance.md",
