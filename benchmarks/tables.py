@@ -38,6 +38,7 @@ TABLES = [
     Table("docs/liars.md", "| data | method | liars |", "python benchmarks/liars.py"),
     Table("docs/liars.md", "| data | seed 0 |", "python benchmarks/liars.py --honest"),
     Table("docs/liars.md", "| data | method | none |", "python benchmarks/liars.py --honest"),
+    Table("docs/theory.md", "| kind | FedAvg | small weights |", "python benchmarks/published.py"),
     Table("docs/gpu.md", "| | precision | central |", "python benchmarks/gpu.py"),
     Table(
         "docs/performance.md",

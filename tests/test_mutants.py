@@ -9,6 +9,7 @@ TEST = (f"{SMALL}::test_a_local_step_trains_like_its_reference[prox]",)
 FILE = "local/descent.py"
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_mistake_is_killed_and_what_changes_nothing_lives(capsys: pytest.CaptureFixture[str]) -> None:
     before = (SOURCE / FILE).read_bytes()

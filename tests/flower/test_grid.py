@@ -222,6 +222,7 @@ def test_the_methods_that_are_left_give_the_embedded_numbers(stage: Stage) -> No
     assert_same(stage.study, stage.embedded(experiment))
 
 
+@pytest.mark.slow
 def test_parts_that_cannot_be_compared_give_the_embedded_numbers(stage: Stage) -> None:
     """A sweep makes your own method once per value; two such methods must differ in something else."""
     swept = {"method": f"{FAKES}:halved", "options": {"share": [0.5, 0.25]}}
@@ -233,6 +234,7 @@ def test_parts_that_cannot_be_compared_give_the_embedded_numbers(stage: Stage) -
         replace(stage, place=stage.place / "undecided").train(only(*same))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_shaped_ball_gives_the_embedded_numbers(layout: str, stage: Stage) -> None:
     """A shape in the file, and one that is found from the clients, who send the means of their classes once."""
@@ -264,6 +266,7 @@ def test_a_shape_of_clients_on_nodes_needs_all_of_them_and_no_other_ask(stage: S
         stage.train(few)
 
 
+@pytest.mark.slow
 def test_a_regression_gives_the_embedded_numbers(stage: Stage) -> None:
     """One of its updates is so long that it is shortened, here as there."""
     stage.clients = fakes.make_clients(SIZES, targets=2)
@@ -378,6 +381,7 @@ def test_a_lipschitz_network_on_moved_images_gives_the_embedded_numbers(stage: S
     assert_close(stage.study, stage.embedded(experiment))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["by_examples", "uniform"])
 def test_clients_smaller_than_a_batch_give_the_embedded_numbers(rule: str, stage: Stage) -> None:
     """Even if the server does not know how large clients are."""
@@ -636,6 +640,7 @@ def test_a_study_that_was_interrupted_ends_with_the_same_numbers(methods: str, e
         assert_same(folder, reference)
 
 
+@pytest.mark.slow
 def test_a_ball_with_the_shape_of_clients_is_resumed_with_the_same_shape(stage: Stage) -> None:
     """The server asks the same clients again, and nobody may have joined."""
     experiment = only({"method": "WAFL", "shape": "clients", "rounds": 3})
@@ -937,6 +942,7 @@ def test_examples_outside_the_bounds_are_refused_as_in_the_embedded_engine(stage
         stage.train(experiment, grid)
 
 
+@pytest.mark.slow
 def test_within_the_bounds_of_the_data_nodes_give_the_embedded_numbers(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def test_drawing_again_trains_and_tests_nothing(tmp_path: Path, monkeypatch: pyt
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_an_interrupted_experiment_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (part, *_) = files.read("fig-gamma-radius", "fair", "smoke")
     whole = reproduce.reproduce(part, tmp_path / "whole", tmp_path / "work-1", quiet)
@@ -112,6 +113,7 @@ def test_a_test_may_be_of_some_seeds_alone(tmp_path: Path) -> None:
     assert found == {("clean", 0), ("clean", 1), ("moved", 1)}
 
 
+@pytest.mark.slow
 def test_methods_that_were_left_out_are_named_and_can_be_added(tmp_path: Path) -> None:
     (part, *_) = files.read("fig-gamma-sweep", "paper", "smoke")
     said: list[str] = []

@@ -358,6 +358,7 @@ def test_a_taken_name_is_refused_and_nothing_overwritten(finished: Path, whole: 
     assert contents(finished) == before
 
 
+@pytest.mark.slow
 def test_without_a_name_a_new_folder_is_found(whole: Path, tmp_path: Path) -> None:
     config = tmp_path / "exp.toml"
     shutil.copy(whole / "config.toml", config)

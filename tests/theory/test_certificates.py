@@ -99,6 +99,7 @@ def test_the_upper_bound_is_never_below_phi(name, norm, ratio):
         np.testing.assert_allclose(upper, phi, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_each_lane_gets_the_upper_bound_of_its_own_gamma(outputs, norm):
@@ -773,6 +774,7 @@ def is_png(path):
     return path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and path.stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_certificates_of_several_runs_share_a_figure(tmp_path):
     one = certificates_of(a_case("mlr"), [0.3, 0.0, 0.1])
     other = certificates_of(a_case("tanh"), [0.0, 0.2], achieved=False)

@@ -220,6 +220,7 @@ def test_what_cannot_be_said_beyond_the_sample_is_refused():
         certify(line, targets, radii=[0.1], part="test", confidence=0.95, loss="squared_error")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draws", [40, pytest.param(1000, marks=pytest.mark.slow)])
 def test_draws_from_a_known_truth_are_covered(draws):
     """Finite populations, so that the truth is the certificate of all of them; labels that the model finds hard."""
@@ -258,6 +259,7 @@ def losses_of(clients, size, rng):
     return [np.minimum(rng.gamma(1.0, 0.4 + 0.6 * client / clients, size=size), 16.0) for client in range(clients)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("clients", "size", "draws"),
     [(1, 63, 100), *(pytest.param(*each, 1000, marks=pytest.mark.slow) for each in ((1, 63), (10, 30)))],
