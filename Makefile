@@ -40,10 +40,10 @@ quick: .venv/installed-dev
 	$(PYTEST) -m 'not processes and not long and not slow and not data'
 
 # pytest takes 20 seconds per worker to prepare what a failed assertion says: only for those that fail, which run again.
-unit: .venv/imported
+unit: .venv/installed-dev
 	$(PYTEST) --one-case --ignore=$(DEPLOYMENT) --assert=plain || { $(PYTEST) --one-case --last-failed; exit 1; }
 
-deployment: .venv/imported
+deployment: .venv/installed-dev
 	$(BIN)/pytest -p no:xdist $(DEPLOYMENT)
 
 # The real data sets, from the folder $$WAFL_DATA (default ../shared/data); skipped if it is missing.
@@ -85,7 +85,7 @@ test-lowest:
 		--ignore-glob='tests/oracles/flower*'
 
 # Built, with its bill of materials; installed with what it declares and nothing else, and run.
-wheel: .venv/imported
+wheel: .venv/installed-dev
 	rm -rf dist
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist . > /dev/null
 	$(BIN)/python tools/sbom.py dist/*.whl
@@ -122,11 +122,6 @@ hooks: .venv/installed-dev
 	sed '1d;/^#/,$$d' constraints.txt | sort -r | tr '\n' '\0' | xargs -0 -n 25 -P 2 $(BIN)/$(PIP) --no-deps
 	$(BIN)/$(PIP) --no-build-isolation -c constraints.txt -e '.[dev]'
 	touch .venv/installed $@
-
-# Compiled once, and not by every process that begins at the same time.
-.venv/imported: .venv/installed-dev
-	$(BIN)/python -c 'import flwr.client, flwr.server, matplotlib.pyplot, mlflow, ot, sklearn.linear_model, torch._dynamo'
-	touch $@
 
 # Peers, natural data, polars and what drives a browser: half a gigabyte that only the longer checks need.
 .venv/installed-full: .venv/installed-dev
