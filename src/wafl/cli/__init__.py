@@ -1,1 +1,4 @@
-"""The command ``wafl``: what its commands share, tables, progress. One file per command is in ``commands/``."""
+"""The command ``wafl``: what its commands share, tables, progress.
+
+One file per command is in ``commands/``.
+"""

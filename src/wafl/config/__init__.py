@@ -1,1 +1,4 @@
-"""From an experiment file, whose form is ``experiment.py``, to what is trained, ``plan.py``."""
+"""From an experiment file to a plan: which keys it may have, what they mean, and what is trained.
+
+``experiment.py`` is the file's form, ``plan.py`` what becomes of it.
+"""

@@ -1,4 +1,8 @@
-"""Whether a trained model is near its optimum: a few steps of all clients together from there, which are not kept."""
+"""Whether a trained model is near its optimum: a few steps of all clients together from there, which are not kept.
+
+Clients that take many steps of their own pull apart, and small cohorts are noise: training may then stand still far
+from the optimum, where a comparison of methods says little about them.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

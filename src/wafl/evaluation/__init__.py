@@ -1,1 +1,4 @@
-"""How good models are on their clients' test data: one run (``evaluate.py``), or many in one pass (``compare.py``)."""
+"""How good models are on their clients' test data: one run, or many runs and attacks in one pass.
+
+``evaluate.py`` and ``compare.py`` are public, ``score.py`` is what they return.
+"""

@@ -1,1 +1,4 @@
-"""Experiments about methods, for ``wafl.cli`` alone: the paper's figures, the leaderboard, the contest for speed."""
+"""Experiments about methods: the paper's figures made again, the leaderboard, the contest for speed.
+
+It may import everything; only ``wafl.cli`` imports it.
+"""

@@ -1,4 +1,7 @@
-"""Local steps: what clients do with a gradient, one file per idea; the list below has a line for each."""
+"""Local steps: what clients do with a gradient, one file per idea.
+
+A new one is a class here and a line in the list below.
+"""
 
 from wafl.local.control import ControlVariates, GradientControl, control_variates, gradient_control
 from wafl.local.descent import SGD, Prox, prox, sgd

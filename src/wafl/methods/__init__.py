@@ -1,4 +1,7 @@
-"""Methods: :class:`Method`, which any parts make, and named ones; a new one is added in its family's file alone."""
+"""Methods: :class:`Method`, which any parts make, and the named ones, one file per family.
+
+A named method is added in its family's file alone: each preset there is found, with its citation and its equation.
+"""
 
 from types import ModuleType
 from typing import Any

@@ -1,4 +1,7 @@
-"""Objectives: what a client descends, one file each in ``ball/``, ``attacked/`` or ``penalties/``."""
+"""Objectives: what a client descends. Most move each example first; some add to the loss.
+
+One file per objective, in ``ball/``, ``attacked/`` or ``penalties/``; the base class is in ``base.py``.
+"""
 
 from wafl.objectives.attacked.affine import Affine, affine
 from wafl.objectives.attacked.projected import BoundedAscent, ProjectedAscent, fgsm, pgm

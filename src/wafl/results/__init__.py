@@ -1,1 +1,4 @@
-"""What training gives back, as plain data: a run, its history, and where a training stands between rounds."""
+"""What training gives back: a run, its history, and where a training stands between rounds.
+
+Plain data; it knows neither the engine nor a study.
+"""

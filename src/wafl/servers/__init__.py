@@ -1,4 +1,7 @@
-"""Servers and their optimizers: what becomes of the clients' models, one file per idea; lists are below."""
+"""Servers and their optimizers: what becomes of the clients' models, one file per idea.
+
+A new one is a class here and a line in the lists below.
+"""
 
 from wafl.parts.server import Optimizer, Server
 from wafl.servers.averaging import Aggregating, Averaging, averaging

@@ -1,4 +1,7 @@
-"""How the world changes data between training and use: shifts without a model (``shift.py``), each with a severity."""
+"""How the world changes data between training and use: shifts that need no model, each with a severity.
+
+``shift.py`` is what they share.
+"""
 
 from wafl.shifts.images import Blur, Occlusion, Rotation, Translation, blur, occlusion, rotation, translation
 from wafl.shifts.labels import LabelShift, label_shift

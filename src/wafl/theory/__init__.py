@@ -1,4 +1,7 @@
-"""What the ball guarantees: ``certificates/``, ``phi/`` prove, ``paper/`` states, ``population/``: the next client."""
+"""Constants, certificates, bounds and rates: what the ball guarantees, in numbers.
+
+``certificates/`` and ``phi/`` prove, ``paper/`` states the paper's theorems, ``population/`` is about the next client.
+"""
 
 from wafl.theory.calibration import Calibration, calibrate
 from wafl.theory.certificates.certificate import Certificate, Certificates

@@ -1,4 +1,7 @@
-"""Where the ball is centered: the client weights lambda, by rule, one file per idea, or from optimal transport."""
+"""Where the ball is centered: the client weights lambda, by rule or from optimal transport.
+
+One file per idea; ``RULES`` lists those that an experiment file can name.
+"""
 
 from wafl.parts.client_weights import ClientWeights, Cohort, LossQuery, Round
 from wafl.weights.fixed import ByExamples, Fixed, Uniform, by_examples, fixed, uniform

@@ -1,4 +1,8 @@
-"""Client work as a pure function of what a client is sent: lines 3 to 8 of Algorithm 1, here and on Flower nodes."""
+"""Client work as a pure function of what a client is sent: lines 3 to 8 of the paper's Algorithm 1.
+
+The embedded engine calls it for a whole cohort at once, and a Flower node for its own clients; the same seed gives both
+the same numbers.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,7 @@
-"""One local step of every lane, lines 4 to 7 of Algorithm 1; it asks no tensor's value, so it can be captured."""
+"""One local step of every lane: lines 4 to 7 of the paper's Algorithm 1, as a pure function.
+
+Nothing in it asks a tensor for its value, so that a GPU never waits for the CPU, and a step can be captured.
+"""
 
 import itertools
 import math

@@ -1,1 +1,4 @@
-"""Clients that fail on purpose, and rounds that survive it; ``wafl.rounds.admission`` decides which replies count."""
+"""Clients that fail: on purpose, to test a training, and rounds that survive it.
+
+Which replies count is decided in ``wafl.rounds.admission``.
+"""

@@ -1,1 +1,4 @@
-"""Training that survives: checkpoints, journals and signals; later versions must be able to read what is written."""
+"""Training that survives: checkpoints, journals, and signals that end a process only between rounds.
+
+What is written here must be readable by later versions.
+"""

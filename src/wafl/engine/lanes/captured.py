@@ -1,4 +1,8 @@
-"""Local steps on a GPU, recorded once per shape as a CUDA graph, which launches their hundreds of kernels at once."""
+"""Local steps on a GPU, recorded once per shape as a CUDA graph and replayed.
+
+A step launches hundreds of small kernels, and to launch them one by one takes the CPU longer than the GPU needs to
+compute them. A graph launches all of them at once.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar

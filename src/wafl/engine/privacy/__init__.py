@@ -1,1 +1,4 @@
-"""Differential privacy of clients: ``mechanism.py`` clips and adds noise, ``accountant.py`` counts."""
+"""Differential privacy of clients, and what it spends.
+
+``mechanism.py`` clips and adds noise; ``accountant.py`` counts.
+"""

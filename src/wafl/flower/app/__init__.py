@@ -1,1 +1,4 @@
-"""The two Flower apps that ``pyproject.toml`` of an app names, and for one's own a strategy and a training step."""
+"""The two Flower apps, and for an app of one's own a strategy and a training step.
+
+``server_app`` and ``client_app`` are named by ``pyproject.toml`` of an app.
+"""

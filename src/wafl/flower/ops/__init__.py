@@ -1,1 +1,4 @@
-"""For operators of Flower: certificates, keys, apps (``guard.py`` says which run), nodes, deployments, simulations."""
+"""For operators of Flower: processes, TLS certificates and node keys, apps, deployments, simulations.
+
+``guard.py`` decides which apps a node runs, ``supernode.py`` runs the node.
+"""

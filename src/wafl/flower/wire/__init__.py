@@ -1,1 +1,4 @@
-"""What travels between server and nodes: plain values and arrays, checked on arrival. No code travels."""
+"""What travels between server and nodes: plain values and arrays, checked on arrival.
+
+No code travels.
+"""

@@ -1,1 +1,4 @@
-"""The paper's figures again: ``experiments.py`` finds them, ``reproduce.py`` makes them, ``draw.py`` draws them."""
+"""The paper's figures and tables, made again from their experiment files.
+
+``experiments.py`` finds them, ``reproduce.py`` makes them, ``draw.py`` draws them.
+"""

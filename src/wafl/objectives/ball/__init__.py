@@ -1,1 +1,4 @@
-"""The Wasserstein ball and its relatives: ``wasserstein.py`` is the objective, ``*_space.py`` are where it climbs."""
+"""The Wasserstein ball and its relatives: where examples move, by which ascent, in which shape.
+
+``wasserstein.py`` is the objective; the ``*_space.py`` files are where it climbs.
+"""

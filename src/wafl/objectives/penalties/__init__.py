@@ -1,1 +1,4 @@
-"""Objectives that add to the loss: TRADES, CalFAT, IRM, FedSR; a new one has a preset in ``methods/penalties.py``."""
+"""Objectives that add something to the loss: TRADES, CalFAT, IRM, FedSR.
+
+A new one is a class here and a preset in ``methods/penalties.py``.
+"""

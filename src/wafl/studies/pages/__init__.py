@@ -1,1 +1,4 @@
-"""A study as a page, which ``wafl.report`` draws: what its folder and its data tell, and live while it trains."""
+"""A study as a page: what its folder tells, what is measured on its data, and live while it trains.
+
+The page itself is drawn by ``wafl.report``.
+"""

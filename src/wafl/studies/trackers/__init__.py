@@ -1,4 +1,7 @@
-"""Where metrics go besides ``metrics.jsonl``: TensorBoard, MLflow, Weights & Biases, one file and one extra each."""
+"""Where metrics go in addition to ``metrics.jsonl``: TensorBoard, MLflow, Weights & Biases, each an extra.
+
+One file each; ``base.py`` is what they share.
+"""
 
 from __future__ import annotations
 

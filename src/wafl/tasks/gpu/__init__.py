@@ -1,1 +1,4 @@
-"""How a GPU computes: precision, and kernels (``*_kernel.py``, which need Triton) that replace several layers."""
+"""How a GPU computes: precision, and kernels that replace several layers.
+
+The ``*_kernel.py`` files are Triton and are imported only where there is Triton.
+"""

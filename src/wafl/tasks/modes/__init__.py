@@ -1,1 +1,4 @@
-"""What layers do besides computing, for ``task.py``: dropout, statistics, a layer's output as a space, lane by lane."""
+"""What layers do besides computing: dropout, running statistics, a layer's output as a space, lanes one by one.
+
+``task.py`` puts them together; none knows another.
+"""

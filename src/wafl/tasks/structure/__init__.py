@@ -1,1 +1,4 @@
-"""Models whose layers are known: chains with written-down derivatives, which must give the plain model's numbers."""
+"""Models whose layers are known: chains of plain layers with written-down derivatives.
+
+Anything here must give the numbers of the plain model (tests/tasks).
+"""

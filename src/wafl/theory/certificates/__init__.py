@@ -1,1 +1,4 @@
-"""Upper bounds on the worst loss inside the ball of examples or distributions; ``certify.py`` is the front door."""
+"""Upper bounds on the worst loss inside the ball: found, shown, and carried over from examples to distributions.
+
+``certify.py`` is the front door.
+"""

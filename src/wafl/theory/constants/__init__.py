@@ -1,1 +1,4 @@
-"""The Lipschitz constants of the paper's assumptions; each says how far it can be trusted."""
+"""The Lipschitz constants of the paper's assumptions: closed forms, layer by layer, or estimates.
+
+Every constant says how far it can be trusted.
+"""

@@ -1,1 +1,4 @@
-"""The paper's bounds and rates, one function per statement, each with its correction, if there is one."""
+"""The paper's bounds and rates, one function per statement.
+
+Each docstring names its statement and the correction, if there is one.
+"""

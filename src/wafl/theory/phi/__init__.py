@@ -1,1 +1,4 @@
-"""phi_gamma of a linear model from both sides: ``linear_model.py`` is the front, each other file proves a bound."""
+"""phi_gamma of a linear model, example by example, from both sides.
+
+``linear_model.py`` is the front; the others each prove one bound.
+"""

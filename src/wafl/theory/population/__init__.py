@@ -1,1 +1,4 @@
-"""From clients to their population: ``next_client.py`` is the front door, ``intervals.py`` has the statistics."""
+"""From clients to their population: what the next client may expect.
+
+``next_client.py`` is the front door; ``intervals.py`` has the statistics.
+"""

@@ -1,4 +1,7 @@
-"""Client weights from optimal transport; ``nearest``, ``mixture``, ``cover`` and ``barycenter`` are public."""
+"""Client weights from optimal transport: how far the clients' data lie from a target, or from each other.
+
+``nearest``, ``mixture``, ``cover`` and ``barycenter`` are public, one file each; they measure by ``distances.py``.
+"""
 
 from wafl.weights.transport.barycenter import barycenter, bilevel
 from wafl.weights.transport.cover import cover
