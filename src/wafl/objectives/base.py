@@ -3,9 +3,9 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import field, is_dataclass, replace
 from functools import cached_property, reduce
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -127,6 +127,11 @@ class Objective(Part, Mover, ABC):
     def initial_memory(self, problem: Problem, x: Tensor) -> Tensor | None:
         """What a client holds before it first takes part, for a model and a blank example ``[1, 1, ...]``."""
         return None
+
+    @property
+    def brief(self) -> Self:
+        """The same objective with one step, which shows as well as a thousand whether it fits a model."""
+        return self.changed(steps=1) if self.steps > 1 and is_dataclass(self) else self
 
     def check_model(self, problem: Problem) -> None:
         """Refuse a model that these options do not fit."""
