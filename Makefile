@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 
 .PHONY: demo check test test-browser test-data test-faults test-flower test-full test-lowest lint types quick unit deployment wheel
-.PHONY: docs benchmark numbers hooks clean
+.PHONY: docs gpu benchmark numbers hooks clean
 
 demo: .venv/installed
 	$(BIN)/wafl run
@@ -97,6 +97,10 @@ wheel: .venv/installed-dev
 # The pages as a site that opens from disk: site/index.html. A warning is an error.
 docs: .venv/installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+# The tests that need a GPU, with whatever Python has PyTorch for it (docs/gpu.md says how it went last).
+gpu:
+	PYTHONPATH=src $(PYTHON) -m pytest -o addopts= -q tests/engine/test_cuda.py tests/tasks/test_side_by_side.py tests/tasks/test_fused.py
 
 benchmark: .venv/installed
 	$(BIN)/python benchmarks/speed.py

@@ -51,13 +51,15 @@ class Layers:
 @pytest.fixture(autouse=True)
 def layers_as_kernels(monkeypatch) -> None:
     monkeypatch.setattr(one_by_one, "_streams", lambda count: [])
+    # These tensors are on no GPU, though the machine may have one.
+    monkeypatch.setattr("wafl.tasks.gpu.pooling.kernels", lambda name: None)
     monkeypatch.setattr("wafl.tasks.gpu.fused.kernels", lambda name: Layers)
 
 
-def network(*, second: int = 32, pool: nn.Module | None = None, side: int = 3) -> nn.Sequential:
+def network(*, depth: int = 2, second: int = 32, pool: nn.Module | None = None, side: int = 3) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(2, 16, side, padding=side // 2),
+        nn.Conv2d(depth, 16, side, padding=side // 2),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Conv2d(16, second, 3, padding=1),
@@ -120,13 +122,14 @@ def test_images_with_odd_sides_go_through_the_layers() -> None:
 @pytest.mark.parametrize(
     "model",
     [
+        network(depth=1, side=5),
         network(second=24),
         network(side=7),
         network(pool=nn.MaxPool2d(3)),
         nn.Sequential(nn.Conv2d(2, 16, 3, padding=1, stride=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
         nn.Sequential(nn.Flatten(), nn.Linear(4, 2)),
     ],
-    ids=["24 channels", "a side of 7", "a window of 3", "a stride", "no convolution"],
+    ids=["gray images", "24 channels", "a side of 7", "a window of 3", "a stride", "no convolution"],
 )
 def test_other_networks_are_left_to_their_layers(model: nn.Sequential) -> None:
     assert fuse(list(model)) is None
