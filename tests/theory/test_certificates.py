@@ -203,6 +203,16 @@ def test_a_radius_of_zero_needs_no_further_query_and_order_does_not_matter():
     assert mixed[2][0] == pytest.approx(1.0, rel=1e-7)
 
 
+def test_a_gamma_whose_answer_is_no_number_proves_nothing():
+    def answer(nothing):
+        return lambda gammas: [Surrogate(0.0, 0.0) if gamma > 2.0 else Surrogate(nothing, nothing) for gamma in gammas]
+
+    for limit in (0.0, 1.9999, 2.0):
+        assert minimize_dual(answer(math.nan), [0.5, 3.0], limit, 0.0) == minimize_dual(
+            answer(math.inf), [0.5, 3.0], limit, 0.0
+        )
+
+
 def test_a_surrogate_that_is_zero_everywhere_needs_few_queries():
     """A model with zero weights and zero error: nothing can happen, and that is soon clear."""
     questions = []

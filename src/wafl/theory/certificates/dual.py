@@ -95,7 +95,8 @@ def search_dual(
 
     def learn(excesses: Sequence[float]) -> None:
         fresh = sorted({excess for excess in excesses if excess not in known})
-        known.update(zip(fresh, ask([limit + excess for excess in fresh]), strict=True))
+        found = ask([limit + excess for excess in fresh])
+        known.update(zip(fresh, (_usable(each) for each in found), strict=True))
 
     scale = limit if limit > 0 else 1.0
     learn([gamma - limit for gamma in first] or [scale * RUNG**rung for rung in range(-3, 4)])
@@ -106,6 +107,11 @@ def search_dual(
             break
         learn(excesses)
     return Dual(limit, known)
+
+
+def _usable(found: Surrogate) -> Surrogate:
+    """The answer; infinite where its arithmetic has ended in what is no number, so that nothing is proven there."""
+    return Surrogate(math.inf, math.inf) if math.isnan(found.value + found.cost) else found
 
 
 def _next(known: Mapping[float, Surrogate], radius: float, limit: float, turn: int, close: float) -> float | None:
