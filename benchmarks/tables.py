@@ -31,7 +31,7 @@ class Table:
 
 TABLES = [
     Table("README.md", "method       clean", "wafl run"),
-    Table("README.md", "| work | plain PyTorch |", "python benchmarks/speed.py"),
+    Table("docs/tour.md", "| work | plain PyTorch |", "python benchmarks/speed.py"),
     Table("docs/flower.md", "| | embedded | simulation |", "python benchmarks/flower.py"),
     Table("docs/flower.md", "| nodes | embedded, s per round |", "python benchmarks/flower.py --only crowd"),
     Table("docs/flower.md", "| | FedAvg, 100 clients |", "python benchmarks/privacy.py"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,21 @@ def test_the_picture_and_the_terminal_are_drawn(tmp_path: Path) -> None:
     assert "url(" not in terminal.replace("url(#", ""), "a page must open without a network"
 
 
-def test_the_readme_opens_with_them() -> None:
-    top, _, _ = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Use it")
-    for name in ("front.png", "terminal.svg"):
-        assert f"docs/images/{name}" in top
-        assert (ROOT / "docs" / "images" / name).is_file()
+def test_the_readme_opens_with_the_picture() -> None:
+    top, _, _ = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Install")
+    assert "docs/images/front.png" in top
+    assert (ROOT / "docs" / "images" / "front.png").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
+def test_the_readmes_lines_print_what_stands_below_them(capsys) -> None:
+    code, printed = re.search(
+        r"```python\n(.+?)```\n\n```\n(.+?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    ).groups()
+    exec(code, {})
+    found = capsys.readouterr().out
+    number = re.compile(r"\d+\.\d+")
+    assert number.sub("", found).split() == number.sub("", printed).split()
+    expected = [float(each) for each in number.findall(printed)]
+    assert [float(each) for each in number.findall(found)] == pytest.approx(expected, rel=2e-3)
