@@ -1,7 +1,5 @@
 """Many runs, many attacks, many shares of attacked clients: one pass, one table."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """phi_gamma of given examples: value, maximizer, achieved radius, concavity."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """The estimators: scikit-learn's conventions around the solver of linear models, and around :func:`wafl.fit`."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import warnings

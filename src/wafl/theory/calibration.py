@@ -1,7 +1,5 @@
 """How large a ball a gamma stands for: from gamma to the achieved radius, and back."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The paper's weights for covering all clients: its two programs over the weights and a barycenter, both trivial."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from typing import Any

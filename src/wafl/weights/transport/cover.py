@@ -1,7 +1,5 @@
 """The mixture of the clients that is the center of the smallest ball that holds every client."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 

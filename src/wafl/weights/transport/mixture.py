@@ -1,7 +1,5 @@
 """The mixture of the sources that is nearest to a target."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The paper's weights for domain adaptation: the single nearest source."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
