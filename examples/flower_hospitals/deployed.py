@@ -62,7 +62,7 @@ class Deployed(Loopback):
     def add_node(
         self,
         name: str,
-        node_config: Mapping[str, object] | None = None,
+        node_config: Mapping[str, str | float] | None = None,
         *,
         key: str | None = None,
         register: bool = True,

@@ -60,16 +60,12 @@ def test_a_superlink_that_does_not_start_says_why(tmp_path: Path):
     assert processes_of(tmp_path) == []
 
 
-def test_invalid_node_names_keys_and_settings_are_refused(tmp_path: Path):
+def test_invalid_node_names_and_keys_are_refused(tmp_path: Path):
     loopback = Deployed(tmp_path)
     with pytest.raises(ValueError, match=r"node '\.\./a': give a new name of letters"):
         loopback.add_node("../a")
     with pytest.raises(ValueError, match="has the key 'a' without certificates"):
         loopback.add_node("a", key="a")
-    with pytest.raises(ValueError, match="key 'a b': use letters"):
-        settings({"a b": 1})
-    with pytest.raises(ValueError, match=r"x is \[1\]: give a string, a number"):
-        settings({"x": [1]})
 
 
 @pytest.mark.processes

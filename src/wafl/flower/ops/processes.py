@@ -20,7 +20,7 @@ class ProgramError(RuntimeError):
 
 
 class Program:
-    """A command that can be started again; its log is appended to."""
+    """A command that runs in a session of its own; its log is appended to."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.command, self.log = list(command), log
