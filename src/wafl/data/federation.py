@@ -203,8 +203,11 @@ class Federation:
             source: a Parquet or Arrow file, a folder of them, or a table of pyarrow, such as ``dataset.data.table`` of
                 a Hugging Face data set.
             folder: where to write; it must not exist.
-            client: as in :meth:`from_frame`, like what is not listed here.
+            client: the column that says whose the row is; its values become the clients' names.
+            target: the column to predict, of text or numbers.
             features: the columns of numbers, or of lists of numbers, to predict from; by default all others.
+            options: ``test_fraction``, ``unit``, ``bounds``, ``num_classes``, ``classes`` and ``seed``, as in
+                :meth:`from_arrays`.
 
         >>> import pyarrow, tempfile, wafl
         >>> table = pyarrow.table({"who": list("abab"), "age": [1.0, 2, 3, 4], "sick": ["no", "yes", "yes", "no"]})
