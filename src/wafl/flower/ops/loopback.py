@@ -126,15 +126,12 @@ class Loopback:
             if "address already in use" in str(error) and attempts > 1:
                 return self._start_link(attempts - 1)
             raise
-        self._write_connection()
-        return link
-
-    def _write_connection(self) -> None:
         home = self.folder / "flwr"
         home.mkdir(exist_ok=True)
         connection = settings({"address": self.address, **self._connection})
         text = ["[superlink]", 'default = "loopback"', "[superlink.loopback]", *connection]
         (home / "config.toml").write_text("\n".join(text) + "\n")
+        return link
 
     def _start(self, name: str, tool: str, *arguments: str, home: str | None = None) -> Program:
         program = Program([find_tool(tool), *arguments], self.folder / f"{name}.log", self._environment(home or name))
