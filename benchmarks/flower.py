@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -23,6 +24,11 @@ from flwr.app import RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 import options
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from examples.flower_hospitals.deployed import Deployed
+
 import wafl
 from wafl.base.random import Key, Purpose, uniform
 from wafl.config.experiment import Experiment
@@ -30,7 +36,6 @@ from wafl.config.read import parse_experiment
 from wafl.engine.client.task import ClientTask
 from wafl.engine.lanes.layout import Lanes
 from wafl.flower.ops.app import write_app
-from wafl.flower.ops.loopback import Loopback
 from wafl.flower.ops.simulation import simulate
 from wafl.flower.wire.values import NodeQuery, encode_query, encode_replies
 from wafl.parts.messages import Query
@@ -98,7 +103,7 @@ def experiment(model: str, rounds: int, engine: str) -> Experiment:
 
 def deploy(described: Experiment, base: Path) -> Path:
     write_app(base / "app", described)
-    with Loopback(base / "flower") as loopback:
+    with Deployed(base / "flower") as loopback:
         for part in range(NODES):
             loopback.add_node(str(part), {"partition-id": part, "num-partitions": NODES})
         loopback.wait_for_nodes(NODES)

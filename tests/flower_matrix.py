@@ -28,15 +28,17 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from examples.flower_hospitals.deployed import Deployed
 from flwr.common.config import flatten_dict
 
 import wafl
 from tests.oracles.flower import equal, replay
 from tests.oracles.overrides import HOSTILE
+from tests.oracles.programs import pause, restart, restart_link, resume, stop
 from wafl.config.read import parse_experiment
 from wafl.flower.ops.app import write_app
 from wafl.flower.ops.guard import app_digest
-from wafl.flower.ops.loopback import Loopback, RunHandle, find_tool
+from wafl.flower.ops.loopback import RunHandle, find_tool
 from wafl.flower.ops.processes import Program
 from wafl.flower.ops.simulation import simulate
 from wafl.flower.ops.tls import make_certificates
@@ -76,7 +78,7 @@ class Stage:
     def __enter__(self) -> Stage:
         (self.base / "tmp").mkdir()
         own = {**ALONE, "TMPDIR": str(self.base / "tmp")}
-        self.loopback = Loopback(self.base / "flower", environment=own, in_memory=self.in_memory).__enter__()
+        self.loopback = Deployed(self.base / "flower", environment=own, in_memory=self.in_memory).__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -147,9 +149,9 @@ def killed(stage: Stage) -> str:
 def hangs(stage: Stage) -> str:
     """A SuperNode hangs for a while, and comes back."""
     run = stage.begin(1)
-    stage.loopback.nodes["1"].pause()
+    pause(stage.loopback.nodes["1"])
     stage.wait_for_rounds(2)
-    stage.loopback.nodes["1"].resume()
+    resume(stage.loopback.nodes["1"])
     completed(run)
     stage.check()
     return f"left out: {stage.left_out()}"
@@ -214,8 +216,8 @@ def link_restarted(stage: Stage) -> str:
     stage.loopback.link.kill()
     done = stage.rounds_done()
     time.sleep(2.0)
-    stage.loopback.restart_link()
-    run.stop()
+    restart_link(stage.loopback)
+    stage.loopback.flwr("stop", str(run.id))
     stage.loopback.wait_for_nodes(3, timeout=120.0)
     completed(stage.submit())
     stage.check()
@@ -232,7 +234,7 @@ def stops_and_goes_on(stage: Stage) -> str:
         raise AssertionError(f"the run ended as {status}")
     done = stage.rounds_done()
     for node in stage.loopback.nodes.values():
-        node.restart()
+        restart(node)
     stage.loopback.wait_for_nodes(3, timeout=120.0)
     completed(stage.submit())
     stage.check()
@@ -250,7 +252,7 @@ def twenty_nodes(stage: Stage) -> str:
     return f"{(time.monotonic() - began) / ROUNDS:.0f} s a round; left out: {stage.left_out()}"
 
 
-def turned_away(closed: Loopback, base: Path, tried: Mapping[str, Sequence[str]]) -> list[str]:
+def turned_away(closed: Deployed, base: Path, tried: Mapping[str, Sequence[str]]) -> list[str]:
     """What SuperNodes with these options say at the SuperLink: all must end with an error, and none gets in."""
     limits = ["--max-retries", "1", "--max-wait-time", "5"]
     outside: list[Program] = []
@@ -275,7 +277,7 @@ def keys(stage: Stage) -> str:
     key, other = (["--auth-supernode-private-key", str(own.node_key(name))] for name in ("a", "b"))
     tried = {"without a key": ca, "with a key that nobody registered": [*ca, *other], "--insecure": ["--insecure"]}
     tried |= {"with another CA, as if the SuperLink were an impostor": [*wrong_ca, *key]}
-    with Loopback(stage.base / "closed", certificates=own, environment=ALONE) as closed:
+    with Deployed(stage.base / "closed", certificates=own, environment=ALONE) as closed:
         node = closed.add_node("a", {"data": str(stage.base / "data" / "0")}, key="a")
         closed.wait_for_nodes(1, timeout=120.0)
         turned_away(closed, stage.base, tried)
@@ -289,10 +291,10 @@ def keys(stage: Stage) -> str:
 def expired(stage: Stage) -> str:
     """The certificate of the SuperLink expires: a SuperNode that was there does not connect to it again."""
     own = make_certificates(stage.base / "own", nodes=["a"])
-    with Loopback(stage.base / "closed", certificates=own, environment=ALONE) as closed:
+    with Deployed(stage.base / "closed", certificates=own, environment=ALONE) as closed:
         node = closed.add_node("a", {"data": str(stage.base / "data" / "0")}, key="a")
         closed.wait_for_nodes(1, timeout=120.0)
-        node.stop()
+        stop(node)
         valid = x509.load_pem_x509_certificate(own.server_cert.read_bytes())
         now, key = datetime.now(UTC), load_pem_private_key(own.ca_key.read_bytes(), None)
         late = x509.CertificateBuilder(
@@ -301,7 +303,7 @@ def expired(stage: Stage) -> str:
         late = late.not_valid_before(now - timedelta(days=9)).not_valid_after(now - timedelta(days=1))
         assert isinstance(key, EllipticCurvePrivateKey)
         own.server_cert.write_bytes(late.sign(key, SHA384()).public_bytes(Encoding.PEM))
-        closed.restart_link()
+        restart_link(closed)
         known = ["--root-certificates", str(own.ca), "--auth-supernode-private-key", str(own.node_key("a"))]
         (said,) = turned_away(closed, stage.base, {"after the certificate expired": known})
     if "certificate has expired" not in said:

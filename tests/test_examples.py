@@ -92,7 +92,7 @@ def test_the_quickstart_learns_in_one_process(private: bool, load: Load, monkeyp
 
 @pytest.mark.slow
 def test_the_quickstart_runs_on_flower(tmp_path: Path) -> None:
-    with Loopback(tmp_path, simulation=True) as loopback:
+    with Loopback(tmp_path) as loopback:
         nodes = {"num-supernodes": 2, "client-resources-num-cpus": 1}
         run = loopback.submit(QUICKSTART, {"num-server-rounds": 1}, nodes)
         assert run.wait(240.0) == "finished:completed", run.log()

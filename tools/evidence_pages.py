@@ -20,10 +20,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from wafl.lab.leaderboard.tables import filled, of_experiment, of_leaderboard, signed, table
+from wafl.lab.leaderboard.tables import of_leaderboard, signed, table
 from wafl.lab.reproduction.experiments import PROTOCOLS, Part, names, read
 from wafl.lab.reproduction.reproduce import digest
-from wafl.lab.statistics import mean_of, paired
+from wafl.lab.statistics import diverged, mean_of, paired
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = ("reproduction.md", "leaderboard.md")
@@ -56,6 +56,47 @@ def pages() -> dict[str, str]:
     for path in DOCS.glob("leaderboard*.json"):
         tables[path.stem] = of_leaderboard(json.loads(path.read_text(encoding="utf-8")))
     return {name: filled((DOCS / name).read_text(encoding="utf-8"), tables) for name in PAGES}
+
+
+def of_experiment(numbers: Mapping[str, Any]) -> str:
+    """The table of an experiment as Markdown: the mean and interval of every method under every test."""
+    if numbers["figure"] == "partition":
+        rows = numbers["rows"]
+        cells = [[f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in row.values()] for row in rows]
+        return table(list(rows[0]), cells)
+    every = numbers["rows"]
+    rows = [row for row in every if "test" in row]
+    tests = list(dict.fromkeys((row["test"], row["attacked"]) for row in rows))
+    heads = [test if share == 0 and len(tests) == 1 else f"{test}, {share:.0%}" for test, share in tests]
+    radius = any(row.get("radius") is not None for row in rows)
+    found: list[list[str]] = []
+    for label in dict.fromkeys(row["label"] for row in every):
+        own = [row for row in rows if row["label"] == label]
+        cells = [
+            str(mean_of([row["accuracy"] for row in own if (row["test"], row["attacked"]) == test]))
+            if own
+            else "diverged"
+            for test in tests
+        ]
+        radii = [row["radius"] for row in own if row.get("radius") is not None]
+        found.append([label, *cells, *([f"{mean_of(radii).value:.2f}" if radii else ""] if radius else [])])
+    text = table(["accuracy (%)", *heads, *(["achieved radius"] if radius else [])], found)
+    notes = [f"Diverged: {label}: {reason}." for label, reason in diverged(numbers).items()]
+    if left := numbers.get("unfinished"):
+        notes.append(f"Not made: {', '.join(left)}.")
+    return "\n\n".join([text, *notes])
+
+
+def filled(page: str, tables: Mapping[str, str]) -> str:
+    """A page with the tables between ``<!-- table NAME -->`` and ``<!-- end -->`` made again."""
+
+    def fill(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in tables:
+            raise ValueError(f"there are no numbers for the table {name!r}")
+        return f"<!-- table {name} -->\n\n{tables[name]}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- table (\S+) -->.*?<!-- end -->", fill, page, flags=re.DOTALL)
 
 
 def claims(numbers: Mapping[str, Any]) -> str:

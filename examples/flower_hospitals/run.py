@@ -18,6 +18,7 @@ from tempfile import mkdtemp
 
 import numpy as np
 import torch
+from deployed import Deployed, find_proxy
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +29,7 @@ from wafl.config.experiment import Experiment
 from wafl.config.read import read_experiment
 from wafl.flower.ops.app import write_app
 from wafl.flower.ops.guard import app_digest
-from wafl.flower.ops.loopback import Loopback, RunHandle, find_proxy
+from wafl.flower.ops.loopback import RunHandle
 from wafl.flower.ops.processes import ProgramError
 from wafl.flower.ops.tls import make_certificates
 
@@ -90,7 +91,7 @@ def deploy(folder: Path, experiment: Experiment, hospitals: Sequence[Hospital]) 
     certificates = make_certificates(folder / "certificates", nodes=[hospital.name for hospital in hospitals])
     write_app(folder / "app", experiment)
     allowed, proxy = [app_digest(folder / "app")], find_proxy()
-    flower = Loopback(folder / "flower", certificates=certificates, environment=ONE_THREAD, proxy=proxy)
+    flower = Deployed(folder / "flower", certificates=certificates, environment=ONE_THREAD, proxy=proxy)
     with flower as loopback:
         door = f"nodes reach it at {loopback.door}" if proxy else "without a proxy, because there is no nginx here"
         console.print(f"A SuperLink at {loopback.address}, {door}; its nodes:", soft_wrap=True)

@@ -1,7 +1,5 @@
 """What may happen at the end of a round: evaluate, stop early, write a checkpoint, or call your own function."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial

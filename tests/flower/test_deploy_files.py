@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from examples.flower_hospitals.deployed import find_proxy
 from flwr.common.config import parse_config_args
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, HEARTBEAT_PATIENCE
 from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink  # pyright: ignore[reportPrivateUsage]
@@ -20,7 +21,6 @@ from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode  # pyr
 
 from wafl.base.errors import FolderError
 from wafl.flower.ops.deployment import CALLS, RESTART, Deployment, write_deployment
-from wafl.flower.ops.loopback import find_proxy
 from wafl.flower.ops.tls import Certificates, make_certificates
 
 DIGEST = "0123456789abcdef" * 4

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from examples.flower_hospitals.deployed import Deployed, find_proxy
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
 from flwr.proto.fab_pb2 import Fab
 from flwr.proto.fleet_pb2 import RegisterNodeFleetRequest
@@ -34,7 +35,8 @@ from tests.oracles.sockets import listening
 from wafl.config.read import parse_experiment
 from wafl.flower.ops.app import write_app
 from wafl.flower.ops.guard import app_digest, bundle
-from wafl.flower.ops.loopback import Loopback, Node, RunHandle, find_proxy
+from wafl.flower.ops.loopback import RunHandle
+from wafl.flower.ops.processes import Program
 from wafl.flower.ops.tls import Certificates, make_certificates
 from wafl.parts.schedule import Schedule
 from wafl.results.saved import load_run
@@ -90,7 +92,7 @@ def try_to_operate(address: str, certificates: Certificates, app: Path) -> dict[
         }
 
 
-def heartbeat_as(site: str, loopback: Loopback, certificates: Certificates) -> int:
+def heartbeat_as(site: str, loopback: Deployed, certificates: Certificates) -> int:
     """What a node's heartbeat answers, signed with its key."""
     key = load_ssh_private_key(certificates.node_key(site).read_bytes(), None)
     assert isinstance(key, EllipticCurvePrivateKey)
@@ -149,7 +151,7 @@ def deploy(base: Path) -> Outcome:
     write_app(base / "app", experiment)
     keys = make_certificates(base / "keys", hosts=["fl.example.org"], nodes=[*SITES, "stranger"])
     alone = {"OMP_NUM_THREADS": "1"}
-    with Loopback(base / "flower", certificates=keys, environment=alone, proxy=find_proxy()) as loopback:
+    with Deployed(base / "flower", certificates=keys, environment=alone, proxy=find_proxy()) as loopback:
         for site in SITES:
             allowed = [app_digest(base / "app")] if site != KILLED else []
             loopback.add_node(site, {"data": str(site_folder(base, clients, site))}, key=site, allowed=allowed)
@@ -159,7 +161,7 @@ def deploy(base: Path) -> Outcome:
         if loopback.door != loopback.address:
             found.at_the_door = try_to_operate(loopback.door, keys, base / "app")
         wait_for_round(run, found.folder / "metrics.jsonl", 1, 240.0)
-        servers: dict[str, Node] = {"superlink": loopback.link, **{site: loopback.nodes[site] for site in SITES}}
+        servers: dict[str, Program] = {"superlink": loopback.link, **{site: loopback.nodes[site] for site in SITES}}
         found.sockets = {name: listening(program.family()) for name, program in servers.items()}
         found.known = known_nodes(loopback.address, keys)
         before = heartbeat_as(KILLED, loopback, keys)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tools import evidence_pages
+from tools.evidence_pages import filled, of_experiment, with_numbers
 
-from wafl.lab.leaderboard.tables import filled, of_experiment, of_leaderboard
+from wafl.lab.leaderboard.tables import of_leaderboard
 
 
 def board() -> dict[str, object]:
@@ -41,8 +43,6 @@ def test_seeds_that_diverged_are_counted_and_left_out_of_the_mean() -> None:
 
 
 def test_a_claim_states_accuracies_differences_by_seed_and_divergence() -> None:
-    from tools.evidence_pages import with_numbers
-
     def rows(label: str, *values: float) -> list[dict[str, object]]:
         common = {"label": label, "test": "l_inf", "attacked": 0.8, "radius": 2.0}
         return [{**common, "seed": seed, "accuracy": value} for seed, value in enumerate(values)]
@@ -69,7 +69,5 @@ def test_only_the_marked_tables_of_a_page_change() -> None:
 
 
 def test_the_pages_are_what_their_numbers_say() -> None:
-    from tools import evidence_pages
-
     for name, text in evidence_pages.pages().items():
         assert (evidence_pages.DOCS / name).read_text(encoding="utf-8") == text, "run tools/evidence_pages.py"

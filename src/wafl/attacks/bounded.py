@@ -1,7 +1,5 @@
 """Attacks inside a ball around each example: PGD and FGSM."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -48,7 +46,7 @@ class BoundedAttack(Attack):
         scalars = self.objective().scalars()
         return {name: torch.full((lanes,), value, dtype=torch.float64) for name, value in scalars.items()}
 
-    def beside(self, others: Sequence[BoundedAttack], runs: int) -> BoundedAttack:
+    def beside(self, others: "Sequence[BoundedAttack]", runs: int) -> "BoundedAttack":
         """This attack on the first ``runs`` lanes, and each of the others on the next ``runs`` lanes."""
         return _SideBySide((self, *others), runs) if others else self
 

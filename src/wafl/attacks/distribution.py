@@ -1,7 +1,5 @@
 """The worst shift of a whole distribution within a Wasserstein ball."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self

@@ -1,7 +1,5 @@
 """Checks of numbers that a user passes in, and of what they would cost: errors have value, range and remedy."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable
@@ -37,7 +35,7 @@ def check_space(space: Any, bounds: Any) -> None:
         raise ValueError(f"bounds={bounds} are for inputs, and space={space!r} moves a layer's output: leave one out")
 
 
-def finite_rows(rows: Tensor) -> Tensor:
+def finite_rows(rows: "Tensor") -> "Tensor":
     """Which rows ``[N, P]`` hold neither NaN nor infinity; a finite sum has finite terms, so most are only summed."""
     finite = rows.sum(1).isfinite()
     return finite if bool(finite.all()) else rows.isfinite().all(1)

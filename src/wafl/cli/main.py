@@ -1,7 +1,5 @@
 """The command ``wafl``: its commands, each loaded when it is called, so that help and completion need no torch."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Annotated, Any, cast
 

@@ -1,7 +1,5 @@
 """A study in the terminal: bars while it trains, then its table and its figure."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import warnings
@@ -32,7 +30,7 @@ Json = Annotated[bool, Option("--json", help="Print one JSON object per line: ro
 Serve = Annotated[bool, Option("--serve", help="Show the study in a browser while it trains, on this machine.")]
 
 
-def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, serve: bool = False) -> None:
+def train_and_show(study: "Study", *, quiet: bool = False, as_json: bool = False, serve: bool = False) -> None:
     """Train what is not done yet of a study, and show what it gave; exits if it was interrupted or a run diverged."""
     from wafl.cli.bars import Bars
     from wafl.cli.tables import comparison

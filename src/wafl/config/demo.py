@@ -1,7 +1,5 @@
 """What ``wafl run`` trains without a file: WAFL and its six rivals on handwritten digits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -53,7 +51,7 @@ def demo_experiment(
     seeds: Sequence[int] = range(5),
     device: str = "cpu",
     engine: str = "embedded",
-) -> Experiment:
+) -> "Experiment":
     """The demo as an experiment; ``options`` go to WAFL, or to the methods that are named."""
     options = options or {}
     names = [known_method(method).name for method in methods] or list(CHOSEN)

@@ -1,7 +1,5 @@
 """Many clients, each with its own training and test examples."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -9,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Never, Unpack
+from typing import Any, Never, Self, Unpack
 
 import torch
 from torch import Tensor
@@ -62,7 +60,7 @@ class Federation:
         classes: Sequence[str] | None = None,
         preprocess: str | None = None,
         seed: int = 0,
-    ) -> Federation:
+    ) -> Self:
         """Pack your own data, one ``(x, y)`` pair per client, or ``(x_train, y_train, x_test, y_test)``.
 
         Integer labels and text make a classification task, floating-point targets a regression. Each client keeps at
@@ -97,7 +95,7 @@ class Federation:
         return cls._of(pack_arrays(arrays, reading), reading)
 
     @classmethod
-    def from_offsets(cls, x: Any, y: Any, offsets: Any, **options: Unpack[Options]) -> Federation:
+    def from_offsets(cls, x: Any, y: Any, offsets: Any, **options: Unpack[Options]) -> Self:
         """Pack the data of many clients that lie in one array, one client after another.
 
         A million clients take seconds. A memory-mapped ``x`` stays on disk. Other arrays are not copied either if
@@ -118,7 +116,7 @@ class Federation:
         return cls._of(pack_offsets(x, y, offsets, reading), reading)
 
     @classmethod
-    def _of(cls, packed: Packed, reading: Reading) -> Federation:
+    def _of(cls, packed: Packed, reading: Reading) -> Self:
         prepare = packed.train.prepare
         return cls(
             packed.train,
@@ -139,7 +137,7 @@ class Federation:
         target: str | Sequence[str],
         features: Sequence[str] | None = None,
         **options: Unpack[FrameOptions],
-    ) -> Federation:
+    ) -> Self:
         """Pack a data frame of pandas or polars, one row per example.
 
         Clients are in sorted order. Targets of text or integers make a classification, floats a regression.
@@ -161,7 +159,7 @@ class Federation:
         return replace(cls.from_arrays(arrays, names=names, **options), columns=columns)
 
     @classmethod
-    def from_folder(cls, folder: str | os.PathLike[str], **options: Unpack[Options]) -> Federation:
+    def from_folder(cls, folder: str | os.PathLike[str], **options: Unpack[Options]) -> Self:
         """Pack a folder of ``.npy`` files, whose examples stay on disk, so that they may be larger than the memory.
 
         The folder holds all clients in one array, one after another, as ``x.npy``, ``y.npy`` and ``offsets.npy`` (see
@@ -195,7 +193,7 @@ class Federation:
         target: str,
         features: Sequence[str] | None = None,
         **options: Unpack[FrameOptions],
-    ) -> Federation:
+    ) -> Self:
         """Pack Parquet or Arrow files of any size, one row per example (needs ``wafl-learn[parquet]``).
 
         The rows are read a few at a time and written, client by client, to a folder of ``.npy`` files, where they
@@ -205,8 +203,11 @@ class Federation:
             source: a Parquet or Arrow file, a folder of them, or a table of pyarrow, such as ``dataset.data.table`` of
                 a Hugging Face data set.
             folder: where to write; it must not exist.
-            client: as in :meth:`from_frame`, like what is not listed here.
+            client: the column that says whose the row is; its values become the clients' names.
+            target: the column to predict, of text or numbers.
             features: the columns of numbers, or of lists of numbers, to predict from; by default all others.
+            options: ``test_fraction``, ``unit``, ``bounds``, ``num_classes``, ``classes`` and ``seed``, as in
+                :meth:`from_arrays`.
 
         >>> import pyarrow, tempfile, wafl
         >>> table = pyarrow.table({"who": list("abab"), "age": [1.0, 2, 3, 4], "sick": ["no", "yes", "yes", "no"]})
@@ -224,7 +225,7 @@ class Federation:
         features: Sequence[str] | None = None,
         target: str | None = None,
         **options: Unpack[Options],
-    ) -> Federation:
+    ) -> Self:
         """Pack one data set per client: torch's, torchvision's, Hugging Face's, or partitions of flwr-datasets.
 
         Examples are ``(x, y)``, or dicts; images of PIL become bytes of channels, height and width. A ``DataLoader``
@@ -252,7 +253,7 @@ class Federation:
         columns, options["classes"], arrays = read_datasets(datasets, asked, options.get("classes"))
         return replace(cls.from_arrays(arrays, **options), columns=columns)
 
-    def hold_out(self, share: float, *, seed: int = 0) -> tuple[Federation, Federation]:
+    def hold_out(self, share: float, *, seed: int = 0) -> tuple[Self, Self]:
         """Split the clients into those that train and those that never do.
 
         Clients keep their names, examples and split; at least one client is on each side. The statistics of a
@@ -279,11 +280,11 @@ class Federation:
         prepare = refitted(self.train.prepare, seen.train.raw, seen.test.raw)
         return seen.prepared_by(prepare), unseen.prepared_by(prepare)
 
-    def of_clients(self, chosen: Sequence[int]) -> Federation:
+    def of_clients(self, chosen: Sequence[int]) -> Self:
         """These clients alone, by number, prepared as they were among the others."""
         return replace(self._part(chosen, []), recipe=None)
 
-    def set_apart(self, held: Sequence[int]) -> tuple[Federation, Federation]:
+    def set_apart(self, held: Sequence[int]) -> tuple[Self, Self]:
         """The other clients, which train, and those ``held``, by number, which never do; see :meth:`hold_out`."""
         kept = [client for client in range(self.num_clients) if client not in set(held)]
         if not kept or not held or not all(0 <= client < self.num_clients for client in held):
@@ -292,7 +293,7 @@ class Federation:
         prepare = refitted(self.train.prepare, seen.train.raw, seen.test.raw)
         return seen.prepared_by(prepare), unseen.prepared_by(prepare)
 
-    def _part(self, chosen: Sequence[int], why: list[Any]) -> Federation:
+    def _part(self, chosen: Sequence[int], why: list[Any]) -> Self:
         """These clients alone, whose recipe says why."""
         return replace(
             self,
@@ -302,7 +303,7 @@ class Federation:
             recipe=self.recipe and {**self.recipe, "held_out": [*self.recipe.get("held_out", []), why]},
         )
 
-    def prepared_by(self, prepare: Preprocessing) -> Federation:
+    def prepared_by(self, prepare: Preprocessing) -> Self:
         """The same raw examples under another preprocessing."""
         return replace(self, train=replace(self.train, prepare=prepare), test=replace(self.test, prepare=prepare))
 

@@ -1,7 +1,5 @@
 """Training: one run, or a whole sweep as lanes of one batched run."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext

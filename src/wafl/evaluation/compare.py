@@ -1,9 +1,5 @@
 """Many runs, many attacks, many shares of attacked clients: one pass, one table."""
 
-from __future__ import annotations
-
-import csv
-import io
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -27,7 +23,7 @@ from wafl.evaluation import evaluate as single
 from wafl.evaluation.score import Score, entry, percent_or_loss
 from wafl.objectives.surrogate import single_lane
 from wafl.report.plotting import Line, measure_against_attacked, measure_against_parameter
-from wafl.results.frames import to_frame, to_html, varying
+from wafl.results.frames import to_csv, to_frame, to_html, varying
 from wafl.results.run import Run
 from wafl.tasks.problem import Problem
 
@@ -172,14 +168,9 @@ class Comparison:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``comparison.csv`` and ``comparison.json`` to the folder."""
         records = [row.values() for row in self.rows]
-        names = list(dict.fromkeys(name for record in records for name in record))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, names)
-        writer.writeheader()
-        writer.writerows(records)
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        write_whole(path / "comparison.csv", text.getvalue().encode())
+        write_whole(path / "comparison.csv", to_csv(records))
         write_whole(path / "comparison.json", json.dumps(records, indent=1).encode())
 
 

@@ -1,7 +1,5 @@
 """How good a model is on its clients' test data: clean, attacked, shifted; per client and pooled."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

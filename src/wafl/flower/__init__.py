@@ -3,8 +3,6 @@
 ``server/`` and ``node/`` are the two sides, ``wire/`` is between them, ``ops/`` is for operators.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

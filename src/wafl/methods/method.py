@@ -1,9 +1,7 @@
 """A method of federated learning: an objective, client weights, a server and a local step."""
 
-from __future__ import annotations
-
 from dataclasses import fields, is_dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from wafl.base.bounds import Box
 from wafl.base.options import Option, frozen, options_of
@@ -56,7 +54,7 @@ class Method:
         """What :func:`wafl.sweep` may vary: the options of the method's parts, and the parts themselves."""
         return list(dict.fromkeys([*self._owners(), *PARTS]))
 
-    def with_options(self, **changes: Any) -> Method:
+    def with_options(self, **changes: Any) -> Self:
         """The same method with other parts, or options of its (new) parts, by the names that :meth:`options` lists."""
         method = replace(self, **{name: value for name, value in changes.items() if name in PARTS})
         owners = method._owners()
@@ -85,7 +83,7 @@ class Method:
                 continue
         return found
 
-    def within(self, declared: Box | None) -> Method:
+    def within(self, declared: Box | None) -> Self:
         """The same method on data that declare this box, if any, which is where its objective stays by default."""
         return replace(self, objective=None if self.objective is None else self.objective.within(declared))
 

@@ -1,7 +1,5 @@
 """phi_gamma of given examples: value, maximizer, achieved radius, concavity."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -65,13 +63,17 @@ def robust_loss(
 ) -> RobustLoss:
     """``phi_gamma(z) = sup over z' of loss(z') - gamma d^p(z', z)`` for each example z.
 
-    Arguments that are not listed here are as in :class:`wafl.objectives.Wasserstein`.
-
     Args:
         model: a model, or a run, which brings its own loss.
         x: examples ``[N, ...]``.
         y: their labels ``[N]``, or regression targets.
         gamma: the price of transport; a smaller gamma is a larger ball.
+        norm: the ground norm, 1, 2 or inf.
+        power: the order of the transport cost, 1 or 2.
+        label_cost: the price of changing a label; inf keeps labels fixed.
+        steps: the most steps of the inner ascent.
+        tolerance: how close to its fixed point an example stops, relative to its move; 0 takes all steps.
+        restarts: random starts in addition to the example itself.
         bounds: a box ``(low, high)`` that moved examples stay in.
         loss: the loss to use instead of the run's own; cross-entropy for a plain model.
         seed: of the random starts.

@@ -1,7 +1,5 @@
 """What a rule for the client weights lambda is: derive from :class:`ClientWeights` to write your own."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache

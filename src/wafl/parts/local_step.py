@@ -1,7 +1,5 @@
 """What a local step is: the base class of what clients do with a gradient, and what it is given."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Annotated, ClassVar

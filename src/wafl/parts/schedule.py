@@ -1,7 +1,5 @@
 """How clients work together: rounds, cohort, local work, learning rate."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """What a server is: the base classes of what becomes of the clients' models."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 
 from torch import Tensor
@@ -39,7 +37,7 @@ class Server(Part, ABC):
     def check(self, num_clients: int) -> None:
         """Refuse to work with that many clients per round."""
 
-    def at_rate(self, rate: float) -> Server | None:
+    def at_rate(self, rate: float) -> "Server | None":
         """The same server with this learning rate; None for one that has another way to step."""
         return None
 

@@ -3,8 +3,6 @@
 Examples move on their own, and how much of the mass moves is decided together, so that the ball's budget is kept.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -8,8 +8,6 @@ bounded by the triangle inequality: the site's distance to the published points,
 examples around them. Nothing leaves the site.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping

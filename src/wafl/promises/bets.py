@@ -22,8 +22,6 @@ likely to be in any place among K + 1, so its number is at most the j-th smalles
 more.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from fractions import Fraction

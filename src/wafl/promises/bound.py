@@ -17,8 +17,6 @@ is added. With ``A_j = s_j - s_y`` and the slopes ``K_yj`` of :mod:`wafl.promise
 - **Errors.** Another class is at least ``max(0, min_j -A_j / K_yj)`` away, so ``phi_gamma <= max(0, 1 - gamma d^p)``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

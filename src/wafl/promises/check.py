@@ -9,8 +9,6 @@ What then follows for the distributions behind the examples, and for the clients
 other half on the clients.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterator, Mapping

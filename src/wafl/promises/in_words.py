@@ -1,7 +1,5 @@
 """A certificate in words, on one page, for readers who know neither the model nor the mathematics."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

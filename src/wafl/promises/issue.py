@@ -1,7 +1,5 @@
 """Issues certificates: finds a gamma for each radius, and publishes what the checker proves at it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -9,8 +9,6 @@ the **slopes**: a margin ``s_j - s_y`` changes by at most ``K_yj ||x' - x||``, w
 of two rows of the last layer, times the norms of the layers before it.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Sequence

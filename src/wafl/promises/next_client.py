@@ -1,7 +1,5 @@
 """Issues statements about clients that nobody has seen: gamma and bets come from the clients that trained."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from torch import nn

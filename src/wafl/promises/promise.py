@@ -8,8 +8,6 @@ was drawn from. Everything else, such as the slopes, the loss and every sentence
 in the file. No example is in it.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -5,8 +5,6 @@ Per label: a few points (means of groups of its examples), their weights, how fa
 shares of the labels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +43,7 @@ class Cell:
     x: Tensor
     share: Tensor
 
-    def part(self, rows: Tensor) -> Cell:
+    def part(self, rows: Tensor) -> "Cell":
         """Some of these examples, with their shares of that part."""
         return Cell(self.x[rows], self.share[rows] / self.share[rows].sum())
 

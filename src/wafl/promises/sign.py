@@ -1,7 +1,5 @@
 """Signatures of bytes: Ed25519, with keys as ``openssl genpkey -algorithm ed25519`` or ``ssh-keygen`` writes them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Verifies a file: reads it, checks its signature, and says line by line what was proven again."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping

@@ -1,5 +1,7 @@
-"""Rows of plain values as a pandas frame, or as a table for a notebook."""
+"""Rows of plain values as a pandas frame, as CSV, or as a table for a notebook."""
 
+import csv
+import io
 from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -10,6 +12,15 @@ from wafl.base.extras import require
 def to_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     """A ``pandas.DataFrame``; pandas is an optional package."""
     return require("pandas", extra="pandas", what="to_pandas").DataFrame(list(rows))
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """A CSV file with all columns that any row has; where a row has no value, it is empty."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
 
 
 def varying(rows: Sequence[Mapping[str, Any]], keep: Collection[str] = ()) -> list[dict[str, Any]]:

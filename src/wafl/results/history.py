@@ -1,12 +1,10 @@
 """What happened, round by round."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from wafl.base.json_types import as_type
 from wafl.report.plotting import Line, by_round
@@ -90,7 +88,7 @@ class History(Sequence[Record]):
         return rows if self.diverged is None else [*rows, {"diverged": self.diverged}]
 
     @classmethod
-    def from_json(cls, rows: Sequence[dict[str, Any]]) -> History:
+    def from_json(cls, rows: Sequence[dict[str, Any]]) -> Self:
         """The history from what :meth:`to_json` gave; a ValueError names a value of another type."""
 
         def restore(value: Any) -> Any:

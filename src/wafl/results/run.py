@@ -1,7 +1,5 @@
 """A trained model with its history; on disk it is safetensors and JSON (``saved.py``)."""
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Mapping, Sequence
@@ -9,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Self, cast
 
 import numpy as np
 import torch
@@ -132,7 +130,7 @@ class Run:
             raise ValueError("a regression has no classes, and no probabilities: use run.predict(x)")
         return self.outputs(x).softmax(-1)
 
-    def to(self, device: torch.device | str) -> Run:
+    def to(self, device: torch.device | str) -> Self:
         """The same run on a device such as ``"cuda"``, where it predicts and is tested; this one stays where it is."""
         params = {name: value.to(device) for name, value in self.params.items()}
         last = None if self.last is None else {name: value.to(device) for name, value in self.last.items()}

@@ -1,7 +1,5 @@
 """Runs from disk: what their files must hold, and who they were."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from hashlib import sha256

@@ -3,12 +3,10 @@
 How far those that count are believed is said in :mod:`wafl.rounds.trust`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Self
 
 import torch
 
@@ -69,7 +67,7 @@ class Tolerance:
         """How many times the round's median an update's length, a loss or a cost may count for."""
         return math.inf if self.clip is None else self.clip
 
-    def settled(self, *, remote: bool) -> Tolerance:
+    def settled(self, *, remote: bool) -> Self:
         """The tolerance with what is left open decided, for clients on other machines or here."""
         return replace(self, clip=REMOTE_CLIP if remote else math.inf) if self.clip is None else self
 

@@ -7,8 +7,6 @@ An algorithm asks for client work and is told the replies; it never knows where 
         state = algorithm.tell(state, query, engine.run(query))
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property, partial

@@ -1,11 +1,9 @@
 """What a client may claim about itself: an experiment declares it, and a server leaves out whoever claims more."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from wafl.base.options import Count, Listed, Named, Positive, Range, check_options, frozen
 
@@ -58,7 +56,7 @@ class Caps:
         if self.shape is not None:
             object.__setattr__(self, "shape", tuple(self.shape))
 
-    def settled(self, *, remote: bool) -> Caps:
+    def settled(self, *, remote: bool) -> Self:
         """The caps with what is left open decided, for clients on other machines or in a simulation."""
         share, clients = (DOUBLE, 1) if remote else (1.0, 1000)
         return replace(self, client_share=self.client_share or share, clients_per_node=self.clients_per_node or clients)

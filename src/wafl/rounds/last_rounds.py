@@ -3,8 +3,6 @@
 Training goes on from the last model. The mean is part of the server's state, so a checkpoint holds it.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

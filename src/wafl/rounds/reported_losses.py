@@ -3,8 +3,6 @@
 What a round holds for its own end, and what the next one is to know, is in the state's vectors: a checkpoint has it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

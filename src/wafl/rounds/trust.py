@@ -3,11 +3,10 @@
 What is usual is a median over nodes, each of which has one vote, whatever it claims. Nothing here leaves a client out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -33,7 +32,7 @@ class Shares:
     free: Tensor
 
     @classmethod
-    def of(cls, weights: Tensor, share: Share, nodes: Sequence[int] = (), free: Collection[int] = ()) -> Shares:
+    def of(cls, weights: Tensor, share: Share, nodes: Sequence[int] = (), free: Collection[int] = ()) -> Self:
         """Of clients with these weights, on these nodes (each on its own if none are given), of whom some are free."""
         owner = torch.unique(torch.tensor(nodes or range(len(weights))), return_inverse=True)[1]
         total = weights.new_zeros(int(owner.max()) + 1).index_add_(0, owner, weights)

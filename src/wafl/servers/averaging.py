@@ -1,7 +1,5 @@
 """The weighted mean of the clients' models, and what it shares with servers that aggregate them in another way."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import field
 from typing import Annotated

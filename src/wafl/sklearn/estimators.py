@@ -1,7 +1,5 @@
 """The estimators: scikit-learn's conventions around the solver of linear models, and around :func:`wafl.fit`."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import warnings
@@ -84,7 +82,26 @@ class WassersteinEstimator(BaseEstimator, ABC):
             y: their labels, of any type, or their targets, one number each.
             groups: whose example each is, for ``radius="auto"`` and :meth:`next_client`; by default one client's.
         """
-        return self._fit(*self._valid(X, y), groups)
+        x, y = self._valid(X, y)
+        self._check()
+        self.clients_ = _federation(x, y, groups, self._num_classes)
+        auto = self.radius == "auto"
+        self.radius_ = choose_radius(self, x, y, _places(groups, len(x))[1]) if auto else float(self.radius)
+        if tuple(self.hidden):
+            return self._train()
+        ball = Ball(self.radius_, self.norm, self.power, self.label_cost)
+        found = self._solve(x, y, ball, self.max_iter or STEPS)
+        if not found.converged:
+            warnings.warn(
+                f"the worst loss still falls after {found.steps} steps: raise max_iter or tol, or scale X",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        self.n_iter_, self.worst_loss_ = found.steps, found.worst_loss
+        self._keep(found.weight, found.bias)
+        self.model_ = MLR((x.shape[1],), len(found.bias)).double()
+        self.model_.load_state_dict({"1.weight": torch.tensor(found.weight), "1.bias": torch.tensor(found.bias)})
+        return self
 
     def certify(self, radii: Sequence[float], *, metric: Metric = "loss") -> Certificates:
         """How large the expected loss can be under any distribution within each radius of the training examples.
@@ -151,28 +168,6 @@ class WassersteinEstimator(BaseEstimator, ABC):
     @abstractmethod
     def _keep(self, weight: Array, bias: Array) -> None:
         """Set ``coef_`` and ``intercept_``, in the shapes that scikit-learn's own linear models have."""
-
-    def _fit(self, x: Array, y: Array, groups: Any) -> Self:
-        """Choose the radius, then solve or train; ``y`` are targets as the model has them."""
-        self._check()
-        self.clients_ = _federation(x, y, groups, self._num_classes)
-        auto = self.radius == "auto"
-        self.radius_ = choose_radius(self, x, y, _places(groups, len(x))[1]) if auto else float(self.radius)
-        if tuple(self.hidden):
-            return self._train()
-        ball = Ball(self.radius_, self.norm, self.power, self.label_cost)
-        found = self._solve(x, y, ball, self.max_iter or STEPS)
-        if not found.converged:
-            warnings.warn(
-                f"the worst loss still falls after {found.steps} steps: raise max_iter or tol, or scale X",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-        self.n_iter_, self.worst_loss_ = found.steps, found.worst_loss
-        self._keep(found.weight, found.bias)
-        self.model_ = MLR((x.shape[1],), len(found.bias)).double()
-        self.model_.load_state_dict({"1.weight": torch.tensor(found.weight), "1.bias": torch.tensor(found.bias)})
-        return self
 
     def _train(self) -> Self:
         """Train a network by rounds in which every client takes part."""

@@ -1,6 +1,5 @@
 """``metrics.jsonl``: one line per round and run, appended, cut back to the checkpoint on resume, and exported."""
 
-import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from wafl.base.files import write_whole
 from wafl.base.json_types import parsed_table
 from wafl.callbacks import Callback, Moment
 from wafl.results.export import refuse_existing
+from wafl.results.frames import to_csv
 from wafl.results.history import History, Record
 from wafl.results.progress import Progress
 from wafl.studies.folder import StudyFolder, refuse_links
@@ -100,11 +100,7 @@ def export_metrics(folder: Path, path: Path) -> Path:
     StudyFolder(folder).check_metrics()
     if not rows:
         raise ValueError(f"{source} is empty: no round has ended yet")
-    columns: dict[str, list[Any]] = {}
-    for name in dict.fromkeys(key for row in rows for key in row):
-        values = [row.get(name) for row in rows]
-        columns[name] = [json.dumps(value) if isinstance(value, list | dict) else value for value in values]
-    content = _csv(columns) if arrow is None else _parquet(columns, arrow)
+    content = to_csv(rows) if arrow is None else _parquet(rows, arrow)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, content)
     return path
@@ -118,19 +114,12 @@ def _rows(source: Path) -> Iterator[dict[str, Any]]:
             raise ValueError(
                 f"{source}, line {number} is damaged: {error}. If it was interrupted, wafl resume {source.parent} helps"
             ) from error
-        yield row
+        yield {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in row.items()}
 
 
-def _csv(columns: dict[str, list[Any]]) -> bytes:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    return text.getvalue().encode()
-
-
-def _parquet(columns: dict[str, list[Any]], arrow: Any) -> bytes:
-    table = arrow.table({name: _of_one_type(values) for name, values in columns.items()})
+def _parquet(rows: Sequence[Mapping[str, Any]], arrow: Any) -> bytes:
+    names = dict.fromkeys(name for row in rows for name in row)
+    table = arrow.table({name: _of_one_type([row.get(name) for row in rows]) for name in names})
     buffer = io.BytesIO()
     require("pyarrow.parquet", extra="parquet", what="Parquet").write_table(table, buffer)
     return buffer.getvalue()

@@ -1,20 +1,15 @@
 """Whether a study goes on with the data, model and code that it was begun with, and with which versions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 from wafl.base.errors import FolderError, VersionWarning, warn_user
 from wafl.base.fingerprint import changed
+from wafl.config.plan import Plan
+from wafl.data.federation import Federation
 from wafl.engine.spec import code_of_methods
 from wafl.studies.folder import StudyFolder, version_of
-
-if TYPE_CHECKING:
-    from wafl.config.plan import Plan
-    from wafl.data.federation import Federation
 
 DECISIVE = ("wafl-learn", "torch")
 """The packages whose versions decide bits."""

@@ -1,7 +1,5 @@
 """How large a ball a gamma stands for: from gamma to the achieved radius, and back."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence
@@ -140,12 +138,19 @@ def calibrate(
     """The achieved radius of each gamma, the paper's figure 2: clients report two numbers per gamma.
 
     The model stays as it is. During training the radius of a gamma changes with the model, which
-    ``wafl.WAFL(radius=...)`` follows. Arguments that are not listed are as in :class:`wafl.objectives.Wasserstein`.
+    ``wafl.WAFL(radius=...)`` follows.
 
     Args:
         model: a model, or a run, which brings its own loss and client weights.
         clients: whose examples are mixed.
         gammas: the prices of transport to look at; at least one.
+        norm: the ground norm, 1, 2 or inf.
+        power: the order of the transport cost, 1 or 2.
+        label_cost: the price of changing a label; inf keeps labels fixed.
+        steps: the most steps of the inner ascent.
+        tolerance: how close to its fixed point an example stops, relative to its move; 0 takes all steps.
+        restarts: random starts in addition to the example itself.
+        bounds: where moved examples must stay: ``"data"`` (what the clients declare), a box ``(low, high)``, or None.
         part: ``"train"`` or ``"test"`` examples.
         client_weights: the center of the ball; by default the run's final weights, or by examples for a plain model.
         loss: the loss to use instead of the run's own; cross-entropy for a plain model.

@@ -1,7 +1,5 @@
 """Everything that the theory says about a run: constants, bounds, and why a bound does not apply."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Tuning: the same number of trials for every method, as lanes of one batched run."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import warnings

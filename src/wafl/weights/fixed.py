@@ -1,7 +1,5 @@
 """Rules that give one vector of client weights for the whole training."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,9 +1,18 @@
 """Client weights that climb the clients' losses: AFL, GroupDRO, DRFA, Scaff-PD, and what such rules share.
 
-``methods/learned.py`` names the papers. In stochastic AFL every client takes one step from the same parameters and
-reports its loss there; the model descends the weighted loss, and the weights ascend it. A round of DRFA asks twice: a
+AFL: Mohri, Sivek and Suresh, "Agnostic federated learning" (ICML 2019), stochastic AFL: every client takes one step
+from the same parameters and reports its loss there; the model descends the weighted loss, and the weights ascend it.
+
+GroupDRO: Sagawa, Koh, Hashimoto and Liang, "Distributionally robust neural networks for group shifts" (ICLR 2020),
+algorithm 1, with clients as groups.
+
+DRFA: Deng, Kamani and Mahdavi, "Distributionally robust federated averaging" (NeurIPS 2020). A round asks twice: a
 cohort drawn by lambda trains and keeps a snapshot at a common random step; then a uniform cohort reports its loss at
-the mean of the snapshots. Scaff-PD's regularizer is a multiple of the paper's chi-squared penalty.
+the mean of the snapshots. With ``prox`` it is DRFA-Prox, with the regularizer ``-prox/2 ||lambda - 1/m||^2``.
+
+Scaff-PD: Yu, Karimireddy, Ma and Jordan, "Scaff-PD: Communication efficient fair and robust federated learning"
+(2307.13381, 2023). The regularizer of the weights is ``prox/2 ||lambda - 1/m||^2``, a multiple of the paper's
+chi-squared penalty. All clients report in every round, as in the paper.
 """
 
 from collections import Counter

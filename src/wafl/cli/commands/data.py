@@ -196,30 +196,20 @@ def _label_tables(parts: dict[str, tuple[Any, Any]], classes: Sequence[str]) -> 
 
 def _image_table(parts: dict[str, tuple[Any, Any]]) -> Table:
     """The table of sizes and of pixel statistics per channel, on the scale [0, 1]."""
+    import torch
+
+    from wafl.data.preprocessing import pixel_statistics
+
     table = _table("part", images="right", size="left", pixels="left", mean="left", std="left")
     for part, (images, _) in parts.items():
-        channels = images if images.ndim == 4 else images[..., None]
-        low, high, mean, spread = zip(*(_statistics(channels[..., c]) for c in range(channels.shape[-1])), strict=True)
+        each, apart = pixel_statistics([torch.from_numpy(images if images.ndim == 4 else images[..., None])])
+        mean = each.mean((0, 1))
+        spread = ((each - mean).square() + apart.square()).mean((0, 1)).sqrt()
         size = " x ".join(map(str, images.shape[1:]))
-        pixels = f"{min(low)} .. {max(high)}"
         digits = 4 if len(mean) == 1 else 3
-        moments = (" ".join(f"{value:.{digits}f}" for value in values) for values in (mean, spread))
-        table.add_row(part, f"{len(images):,}", size, pixels, *moments)
+        moments = (" ".join(f"{value / 255.0:.{digits}f}" for value in values.tolist()) for values in (mean, spread))
+        table.add_row(part, f"{len(images):,}", size, f"{images.min()} .. {images.max()}", *moments)
     return table
-
-
-def _statistics(images: Any) -> tuple[int, int, float, float]:
-    """The smallest and largest byte of images, their mean and standard deviation, without a copy of them in floats."""
-    import numpy as np
-
-    counts = np.zeros(256, np.int64)
-    for start in range(0, len(images), 2048):
-        counts += np.bincount(images[start : start + 2048].reshape(-1), minlength=256)
-    values = np.arange(256) / 255.0
-    mean = float(counts @ values) / counts.sum()
-    spread = float(np.sqrt(counts @ (values - mean) ** 2 / counts.sum()))
-    present = np.flatnonzero(counts)
-    return int(present[0]), int(present[-1]), mean, spread
 
 
 def _table(first: str, **columns: Any) -> Table:

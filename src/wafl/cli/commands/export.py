@@ -1,7 +1,5 @@
 """``wafl export``: a trained model, or a study's metrics, as a file for other programs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -56,7 +54,7 @@ def export(
     typer.echo(visible(f"Written: {written}"))
 
 
-def _export_model(folder: Path, format: Format, output: Path | None, data_dir: Path | None) -> Path:
+def _export_model(folder: Path, format: "Format", output: Path | None, data_dir: Path | None) -> Path:
     if format not in FORMATS:
         raise ValueError(f"--format {format} is unknown: use one of {', '.join((*FORMATS, 'card'))}")
     name, run = only_run(folder)

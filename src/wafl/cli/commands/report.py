@@ -1,7 +1,5 @@
 """``wafl report``: studies as one page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,7 +45,7 @@ def report(
     tell(f"Report: {target}")
 
 
-def _study(path: Path, quick: bool, data_dir: Path | None) -> Study:
+def _study(path: Path, quick: bool, data_dir: Path | None) -> "Study":
     """What the page shows of one study: everything, or what its folder tells if its models or data cannot be had."""
     from wafl.config.plan import make_attack
     from wafl.studies.folder import StudyFolder

@@ -1,7 +1,5 @@
 """``wafl run``: an experiment, from a file or the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -114,7 +112,7 @@ def _refuse_options(context: typer.Context) -> None:
         raise ValueError(f"{option} cannot be used with an experiment file: change the file, or use --set KEY=VALUE")
 
 
-def _offer_resume(base: Path, folder: Path, experiment: Experiment) -> None:
+def _offer_resume(base: Path, folder: Path, experiment: "Experiment") -> None:
     """Say which studies of the same name were begun and left, and how to continue them."""
     from wafl.studies.folder import StudyFolder, taken_folders, to_toml
 

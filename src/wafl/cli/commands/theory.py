@@ -1,7 +1,5 @@
 """``wafl theory``: what the ball guarantees for saved runs."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -88,7 +86,7 @@ def theory(
     console.print(f"Figure: {folder / 'certificates.png'}", markup=False)
 
 
-def _concentration(c1: float | None, c2: float | None, alpha: float, shape: tuple[int, ...]) -> Concentration | None:
+def _concentration(c1: float | None, c2: float | None, alpha: float, shape: tuple[int, ...]) -> "Concentration | None":
     from wafl.theory import Concentration
 
     if c1 is None and c2 is None:

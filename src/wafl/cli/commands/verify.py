@@ -1,7 +1,5 @@
 """``wafl verify``: what of a certificate can be recomputed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,7 +58,7 @@ def check_certificate(file: Path) -> None:
         raise FileNotFoundError(f"{file} is not a file: give a certificate, which wafl certify writes")
 
 
-def read_data(place: Path, run: Run | None, data_dir: Path | None, *, held: bool = False) -> Federation:
+def read_data(place: Path, run: "Run | None", data_dir: Path | None, *, held: bool = False) -> "Federation":
     """The clients of a study or run (``held``: those that never trained), or of files, whose bytes the run prepares."""
     from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """``wafl weights``: where the ball should be centered, from optimal transport between data sets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 

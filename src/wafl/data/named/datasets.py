@@ -1,7 +1,5 @@
 """Data sets by name, and how a data set becomes a federation, with images kept as bytes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

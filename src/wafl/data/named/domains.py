@@ -1,7 +1,5 @@
 """Several data sets of the same classes as domains: one client per source, and a target that no client has seen."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

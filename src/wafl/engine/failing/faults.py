@@ -1,7 +1,5 @@
 """Clients that fail on purpose, to see whether a training survives them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated

@@ -182,7 +182,10 @@ class Checkpoint(Callback):
         self._memory.forget(good[-KEPT:])
 
     def __enter__(self) -> Self:
-        """Take the folder until the process ends, so that nobody else writes here; signals save what there is first."""
+        """Take the folder, so that nobody else writes here; the lock ends with the process, however it ends.
+
+        Until then, SIGTERM and SIGHUP save what there is and end the process, and a second Ctrl-C waits for the first.
+        """
         from filelock import FileLock, Timeout
 
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,5 @@
 """The ClientApp: the node answers each message, knowing only its own data and the experiment of the Flower run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import lru_cache, partial

@@ -1,7 +1,5 @@
 """WAFL as a Flower strategy: FedAvg that tells its clients what :func:`wafl.flower.train` needs."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A client's round in your own Flower app: its examples are moved, and the model learns from where they went."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The app that runs on a node: what of its run config counts there, and which functions its experiment may name."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,9 +1,8 @@
 """What a node says about itself and its clients when it is first asked."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Self
 
 from flwr.app import RecordDict
 
@@ -33,7 +32,7 @@ class Hello:
         return config_only("reply", **{**vars(self), "node": self.node or None})
 
     @classmethod
-    def decode(cls, content: RecordDict, with_sizes: bool) -> Hello:
+    def decode(cls, content: RecordDict, with_sizes: bool) -> Self:
         check_refusal(content)
         check_format(content, "reply")
         read = Reader(content, "reply")
@@ -72,7 +71,7 @@ class Hello:
         """What the examples of all nodes must have in common."""
         return self.shape, self.unit, self.bounds, self.classes > 0
 
-    def without(self, names: Collection[str]) -> Hello:
+    def without(self, names: Collection[str]) -> Self:
         """The same node without these clients."""
         places = [place for place, name in enumerate(self.names) if name not in names]
         return replace(

@@ -3,8 +3,6 @@
 Flower's own state would be lost with the Flower run.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from hashlib import sha256

@@ -3,8 +3,6 @@
 The server makes a shape of these and sends it with every query of the method, because a node keeps none.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

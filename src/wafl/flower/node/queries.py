@@ -1,7 +1,5 @@
 """What a node can be asked, and how it replies: clients' work, tests, surveys, cuts, class means, spread."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

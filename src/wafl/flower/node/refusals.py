@@ -3,8 +3,6 @@
 An error's own text may quote a patient's name or a path; only what a node says about the message itself is sent.
 """
 
-from __future__ import annotations
-
 from logging import ERROR
 
 import torch

@@ -1,7 +1,5 @@
 """A node's own data: a folder or a function, named by the node's own configuration and never by the server."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache

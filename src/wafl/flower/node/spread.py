@@ -1,7 +1,5 @@
 """What nodes tell for ``radius="auto"``: once before training, how far each client's examples lie from their mean."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

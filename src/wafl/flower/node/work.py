@@ -1,7 +1,5 @@
 """What a node does with a query: it runs the embedded engine on the clients that it holds."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Generator, Mapping, Sequence
@@ -9,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +86,7 @@ class Node:
         self.site, self.experiment, self._state, self.name = site, experiment, state, name
 
     @classmethod
-    def of(cls, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Node:
+    def of(cls, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Self:
         experiment = _on_own_device(read_experiment(json.dumps(dict(run_config))), node_config)
         name = str(node_config.get("name", ""))
         return cls(open_site(node_config, experiment.data), experiment, state_folder(node_config), name)

@@ -20,7 +20,7 @@ class ProgramError(RuntimeError):
 
 
 class Program:
-    """A command that can be started again; its log is appended to."""
+    """A command that runs in a session of its own; its log is appended to."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.command, self.log = list(command), log
@@ -68,15 +68,6 @@ class Program:
         """The message that ``what`` happened to the program, with the end of its log."""
         return f"{Path(self.command[0]).name} {what}. The end of {self.log}:\n{self.said()[-TAIL:]}"
 
-    def stop(self, grace: float = 5.0) -> None:
-        """Ask it to end, then kill whatever is left."""
-        if self.returncode() is None:
-            self.process.terminate()
-            self.resume()
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(grace)
-        self.kill()
-
     def kill(self, timeout: float = 10.0) -> None:
         """End it and all processes it has started, at once."""
         deadline = time.monotonic() + timeout
@@ -85,20 +76,6 @@ class Program:
                 raise ProgramError(f"{self.command[0]} has processes that cannot be killed: {sorted(self.family())}")
             time.sleep(POLL)
         self.process.wait(timeout)
-
-    def pause(self) -> None:
-        """Make it hang: it neither ends nor answers."""
-        seen: set[int] = set()
-        while new := self._signal(signal.SIGSTOP, seen):
-            seen |= new
-
-    def resume(self) -> None:
-        self._signal(signal.SIGCONT)
-
-    def restart(self) -> None:
-        """Kill what is left of it, and start the same command again."""
-        self.kill()
-        self.process = self._start()
 
     def family(self) -> set[int]:
         """The running processes of the program, including those in a session of their own or without a parent."""
@@ -121,13 +98,13 @@ class Program:
             found |= new
         return found
 
-    def _signal(self, number: signal.Signals, seen: set[int] | frozenset[int] = frozenset()) -> set[int]:
-        """Send a signal to the family except those ``seen``, whom it returns; without /proc, to the process group."""
-        family = self.family() - seen
+    def _signal(self, number: signal.Signals) -> set[int]:
+        """Send a signal to the family, which it returns; without /proc, to the process group."""
+        family = self.family()
         for pid in family:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-        if self.returncode() is None and not family and not seen:
+        if self.returncode() is None and not family:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
         return family

@@ -44,7 +44,7 @@ def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:
         write_roster(folder.path, roster)
     told = _Told(study, show)
     own = {"WAFL_STATE": str(folder.checkpoint.resolve() / "nodes"), INSTALLED: "1"}
-    with stopped_by_signals(), Loopback(place, simulation=True, environment=own) as loopback:
+    with stopped_by_signals(), Loopback(place, environment=own) as loopback:
         flower_run = loopback.submit(
             place / "app",
             {"folder": str(folder.path.resolve())},

@@ -3,8 +3,6 @@
 The server writes it while it works; ``wafl flower status`` shows it.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Generator
@@ -39,7 +37,7 @@ LEFT_OUT: dict[str, Any] = {"rounds": int, "last": int, "why": str}
 class Bulletin(Callback):
     """A callback that writes what the ledger and the rounds say, now and then."""
 
-    def __init__(self, folder: Path, ledger: Ledger, clients: GridClients) -> None:
+    def __init__(self, folder: Path, ledger: Ledger, clients: "GridClients") -> None:
         self._file, self._ledger, self._clients = folder / FILE, ledger, clients
         self._known: dict[int, tuple[str, list[str]]] = {}
         self._left_out: dict[str, dict[str, Any]] = {}

@@ -1,7 +1,5 @@
 """Which clients there are and which node holds each: every node that connects is asked, at the start or later."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence

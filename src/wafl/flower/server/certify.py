@@ -1,7 +1,5 @@
 """``task="certify"``: certificates of a saved run, from numbers that its nodes send."""
 
-from __future__ import annotations
-
 import json
 import math
 import tomllib

@@ -1,7 +1,5 @@
 """Messages to nodes, and the replies that come back in time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """Finds the clients of a study, and keeps the list of them in the study's folder, so that a resume knows them again."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path

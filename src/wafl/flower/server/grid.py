@@ -1,7 +1,5 @@
 """Clients on Flower's nodes: each query goes to the nodes that hold the clients it is for, one message per node."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
@@ -9,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from hashlib import sha256
 from logging import INFO, WARNING
-from typing import cast
+from typing import Self, cast
 
 import torch
 from flwr.app import ConfigRecord
@@ -143,7 +141,7 @@ class GridClients:
             said = "%s claims a %s far above the others', or too many examples for it: it counts for less"
             log(WARNING, said, self.roster.names[client], what)
 
-    def apart(self, left_out: Sequence[int], place: int, spec: Spec) -> tuple[GridClients, Judge]:
+    def apart(self, left_out: Sequence[int], place: int, spec: Spec) -> tuple[Self, Judge]:
         """The other clients, to train candidates, and a judge: the clients left out test candidates where they are."""
         entry = self._entry({place: spec.within(self.roster.bounds)})
         others = copy(self)

@@ -1,7 +1,5 @@
 """Questions about clients that go to the nodes that hold them, and are asked again until all have replied."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from logging import WARNING

@@ -1,7 +1,5 @@
 """The server's accounts of its nodes: when each was last seen, what it was sent and has sent, what failed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Whose name is whose: a client's name belongs to the key of the node that first brought it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

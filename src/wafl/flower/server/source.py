@@ -1,7 +1,5 @@
 """The nodes of a study as a source of replies, which count one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO, WARNING

@@ -1,4 +1,4 @@
 """Methods on natural clients, tuned alike.
 
-``tasks.py`` has the data sets, ``measure.py`` the numbers, ``tables.py`` the pages' tables.
+``tasks.py`` has the data sets, ``measure.py`` the numbers, ``tables.py`` its table.
 """

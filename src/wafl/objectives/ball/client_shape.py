@@ -1,7 +1,5 @@
 """The shape of how clients differ, found from the means of their classes: no example is needed in one place."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Annotated

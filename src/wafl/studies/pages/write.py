@@ -1,7 +1,5 @@
 """A page from Python: runs, their clients, and everything that can be measured with them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 One file each; ``base.py`` is what they share.
 """
 
-from __future__ import annotations
-
 import os
 from hashlib import sha256
 from pathlib import Path
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Log", "MLflowTracker", "TensorBoardTracker", "Tracker", "WandbTracker", "make_trackers"]
 
 
-def make_trackers(trackers: Trackers, folder: Path, method: str) -> list[Tracker]:
+def make_trackers(trackers: "Trackers", folder: Path, method: str) -> list[Tracker]:
     """The trackers of one method; their files are in the study's folder, unless ``$MLFLOW_TRACKING_URI`` is set."""
     found: list[Tracker] = []
     about = folder / "about.json"  # by which a study that was removed and begun again in the same folder is another

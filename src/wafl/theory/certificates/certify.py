@@ -9,8 +9,6 @@ For linear models phi_gamma is bounded from both sides (``linear_model.py``): th
 ascent reaches, which also gives a distribution inside the ball, and the value is then proven at the gammas found.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

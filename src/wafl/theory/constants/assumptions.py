@@ -1,7 +1,5 @@
 """The Lipschitz constants of the paper's assumptions, and what follows from them."""
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import dataclass

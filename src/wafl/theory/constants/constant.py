@@ -1,9 +1,7 @@
 """One Lipschitz constant: a number that says how far it can be trusted."""
 
-from __future__ import annotations
-
 import math
-from typing import Literal
+from typing import Literal, Self
 
 Kind = Literal["exact", "bound", "attested", "estimate"]
 
@@ -24,7 +22,7 @@ class Constant(float):
     why: str
     estimate: float | None
 
-    def __new__(cls, value: float, kind: Kind, why: str, estimate: float | None = None) -> Constant:
+    def __new__(cls, value: float, kind: Kind, why: str, estimate: float | None = None) -> Self:
         self = super().__new__(cls, value)
         self.kind, self.why, self.estimate = kind, why, estimate
         return self
@@ -37,5 +35,5 @@ class Constant(float):
     def __repr__(self) -> str:
         return f"{float(self):.4g} ({self.kind}: {self.why})"
 
-    def __reduce__(self) -> tuple[type[Constant], tuple[float, Kind, str, float | None]]:
+    def __reduce__(self) -> "tuple[type[Constant], tuple[float, Kind, str, float | None]]":
         return Constant, (float(self), self.kind, self.why, self.estimate)

@@ -1,7 +1,5 @@
 """How fast Algorithm 1 converges: the paper's convergence theorem, in a form that can be computed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The paper's generalization bounds, one function per statement; if one is corrected, the paper's value is kept too."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ never truth: with F and g the mean and its gradient at the moved examples of som
     min over ||theta'|| <= C of E phi(theta')  >=  F - <g, theta> - C ||g||.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What the next client may expect: certificates of clients that never trained, as a sample of all clients."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The paper's weights for covering all clients: its two programs over the weights and a barycenter, both trivial."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -30,10 +28,13 @@ def barycenter(
     The program has a trivial minimum at every client: ``Q = P_i``, ``lambda = e_i``, value 0. The alternation always
     ends at one: from equal weights, Q is the barycenter of all clients; the best weights for it are a vertex, as they
     solve a linear program; the barycenter of that single client is the client itself. For a ball that holds all
-    clients use :func:`wafl.weights.cover`; ``sample``, ``seed``, ``features`` are as in :func:`wafl.weights.distance`.
+    clients use :func:`wafl.weights.cover`.
 
     Args:
         clients: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.
+        sample: how many points to draw from each client that has more; None takes all.
+        seed: what the points are drawn from.
+        features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
 
     Returns:
         The client nearest to the barycenter of all, and a ``value`` of 0, which says nothing about the others:
@@ -71,11 +72,13 @@ def bilevel(
     because ``W_2^2(P_lambda, Q) <= sum_i lambda_i W_2^2(P_i, Q)``. The minimum is trivial, too: at ``lambda = e_i``
     both P_lambda and Q are the client i itself, and the value is 0. A mixture of clients that differ is never its own
     barycenter, whose points are means of the clients' points and so spread less: only single clients are minimizers.
-    ``sample``, ``seed`` and ``features`` are as in :func:`wafl.weights.distance`.
 
     Args:
         clients: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.
         weights: lambda, one weight per client.
+        sample: how many points to draw from each client that has more; None takes all.
+        seed: what the points are drawn from.
+        features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
 
     Returns:
         The weights as they were given, and the ``value``; ``distances`` are ``W_2^2(P_i, Q)``. In more than one

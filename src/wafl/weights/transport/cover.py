@@ -1,7 +1,5 @@
 """The mixture of the clients that is the center of the smallest ball that holds every client."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -32,10 +30,14 @@ def cover(
     mixture of the clients. All this is about the points that were used, and says nothing about how far these lie from
     the distributions that they were drawn from.
 
-    ``sample``, ``seed``, ``features``, ``label_aware`` and ``label_cost`` are as in :func:`wafl.weights.distance`.
-
     Args:
         clients: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.
+        sample: how many points to draw from each client that has more; None takes all.
+        seed: what the points are drawn from.
+        features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
+        label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
+        label_cost: kappa, the price of a label in the ball: add ``kappa 1(y != y')``, or ``kappa ||y - y'||^2`` for
+            targets of a regression; None compares inputs alone.
         tolerance: stop at a ``gap`` of this times the value; None as in :func:`wafl.weights.mixture`.
         exchange: what the clients send: their ``examples``, which are pooled. There is no other way to cover clients:
             cuts would show each client's examples to all others.

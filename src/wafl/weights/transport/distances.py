@@ -1,7 +1,5 @@
 """The squared W_2 distance between two data sets, exact or debiased entropic, with its standard error."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterable

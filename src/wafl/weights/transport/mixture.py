@@ -1,7 +1,5 @@
 """The mixture of the sources that is nearest to a target."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -41,11 +39,15 @@ def mixture(
     their mean and spread, and can find single examples if it chooses the borders to that end. ``distances`` are then
     what the cuts prove, lower bounds. See :mod:`wafl.weights.transport.exchange`.
 
-    ``sample``, ``seed``, ``features``, ``label_aware`` and ``label_cost`` are as in :func:`wafl.weights.distance`.
-
     Args:
         sources: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.
         target: an array, a pair, or a federation, whose training examples are pooled.
+        sample: how many points to draw from each side that has more; None takes all.
+        seed: what the points are drawn from.
+        features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
+        label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
+        label_cost: kappa, the price of a label in the ball: add ``kappa 1(y != y')``, or ``kappa ||y - y'||^2`` for
+            targets of a regression; None compares inputs alone.
         tolerance: stop at a ``gap`` of this times the value; by default 1e-9 for up to a million costs (points of all
             sources times points of the target), and 1e-3 for more; with cuts 1e-6 for up to 100 points of the target.
         exchange: what the sources send: their ``examples``, which are pooled, or only ``cuts``.

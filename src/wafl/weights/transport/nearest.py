@@ -1,7 +1,5 @@
 """The paper's weights for domain adaptation: the single nearest source."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -36,11 +34,16 @@ def nearest(
     Drawing points makes distances too large, ``E W_2^2(P_n, Q_n) >= W_2^2(P, Q)``, the more so the higher the
     dimension, and ``standard_errors`` do not include this bias; ``features`` reduce it.
 
-    ``sample``, ``seed``, ``features``, ``label_aware`` and ``label_cost`` are as in :func:`wafl.weights.distance`.
-
     Args:
         sources: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.
         target: an array, a pair, or a federation, whose training examples are pooled.
+        sample: how many points to draw from each side that has more; None takes all.
+        seed: what the points are drawn from.
+        features: a map of examples ``[n, ...] -> [n, k]``, such as a network's last hidden layer, whose results are
+            compared instead.
+        label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
+        label_cost: kappa, the price of a label in the ball: add ``kappa 1(y != y')``, or ``kappa ||y - y'||^2`` for
+            targets of a regression; None compares inputs alone.
         method: ``exact``, or ``entropic`` for the debiased Sinkhorn divergence, which is slower, and less inflated by
             drawing the larger ``regularization`` is.
         regularization: of the entropic method, in multiples of the mean cost.

@@ -1,7 +1,5 @@
 """What contestants, in environments with numpy alone, are handed as ``import handed``, and what they report."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -35,7 +33,7 @@ class Work:
     params: Params
 
     @classmethod
-    def read(cls, path: str) -> Work:
+    def read(cls, path: str) -> "Work":
         """The work that :meth:`write` wrote to a file."""
         with np.load(path) as file:
             content = {name: file[name] for name in file.files}
