@@ -1,4 +1,4 @@
-"""Make the tables of docs/reproduction.md and docs/leaderboard.md again from the numbers next to them; trains nothing.
+"""Make the tables of docs/reproduction.md, its pages and docs/leaderboard.md again from their numbers; trains nothing.
 
     .venv/bin/python tools/evidence_pages.py [--check]
 
@@ -26,7 +26,13 @@ from wafl.lab.reproduction.reproduce import digest
 from wafl.lab.statistics import diverged, mean_of, paired
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = ("reproduction.md", "leaderboard.md")
+PAGES = (
+    "reproduction.md",
+    "leaderboard.md",
+    *(f"reproduction/{each.name}" for each in sorted(DOCS.glob("reproduction/*.md"))),
+)
+MANY = 12
+"""Of more lines than this, the page shows the best of each method, and folds the others."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -52,7 +58,7 @@ def pages() -> dict[str, str]:
         name: of_experiment(each) + (f"\n\nThis was {note}." if (note := earlier(name, each)) else "")
         for name, each in numbers.items()
     }
-    tables |= {"claims": claims(numbers), "made": how(numbers)}
+    tables |= {"verdicts": verdicts(numbers), "claims": claims(numbers), "made": how(numbers)}
     for path in DOCS.glob("leaderboard*.json"):
         tables[path.stem] = of_leaderboard(json.loads(path.read_text(encoding="utf-8")))
     return {name: filled((DOCS / name).read_text(encoding="utf-8"), tables) for name in PAGES}
@@ -80,7 +86,13 @@ def of_experiment(numbers: Mapping[str, Any]) -> str:
         ]
         radii = [row["radius"] for row in own if row.get("radius") is not None]
         found.append([label, *cells, *([f"{mean_of(radii).value:.2f}" if radii else ""] if radius else [])])
-    text = table(["accuracy (%)", *heads, *(["achieved radius"] if radius else [])], found)
+    titles = ["accuracy (%)", *heads, *(["achieved radius"] if radius else [])]
+    text = table(titles, found)
+    if len(found) > MANY and len(tests) == 1:
+        entries = {row["label"]: row["entry"] for row in every}
+        best = {entries[line[0]]: line for line in sorted(found, key=lambda line: float(line[1].split()[0]))}
+        chosen = [line for line in found if line in best.values()]
+        text = f"The best of each method's settings:\n\n{table(titles, chosen)}\n\n{folded('All settings', text)}"
     notes = [f"Diverged: {label}: {reason}." for label, reason in diverged(numbers).items()]
     if left := numbers.get("unfinished"):
         notes.append(f"Not made: {', '.join(left)}.")
@@ -99,12 +111,31 @@ def filled(page: str, tables: Mapping[str, str]) -> str:
     return re.sub(r"<!-- table (\S+) -->.*?<!-- end -->", fill, page, flags=re.DOTALL)
 
 
+def folded(title: str, text: str) -> str:
+    return f'<details markdown="1"><summary>{title}</summary>\n\n{text}\n\n</details>'
+
+
+def listed(numbers: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The paper's claims, with our numbers in place."""
+    claims = tomllib.loads((DOCS / "reproduction" / "claims.toml").read_text(encoding="utf-8"))["claims"]
+    numbered = [{name: with_numbers(text, numbers) for name, text in claim.items()} for claim in claims]
+    return [{name: text.replace("](", "](../") for name, text in claim.items()} for claim in numbered]
+
+
+def verdicts(numbers: Mapping[str, Any]) -> str:
+    """One line per claim."""
+    rows = [[claim["claim"], claim["verdict"], claim["short"]] for claim in listed(numbers)]
+    return table(["claim", "verdict", "in a sentence"], rows)
+
+
 def claims(numbers: Mapping[str, Any]) -> str:
-    """The table of the paper's claims, with our numbers in place."""
-    listed = tomllib.loads((DOCS / "reproduction" / "claims.toml").read_text(encoding="utf-8"))["claims"]
-    columns = ("claim", "paper", "ours_paper", "ours_fair", "verdict", "reason")
-    rows = [[with_numbers(claim[column], numbers) for column in columns] for claim in listed]
-    return table(["claim", "the paper", "ours, `paper`", "ours, `fair`", "verdict", "reason"], rows)
+    """One section per claim, with the paper's numbers and ours."""
+    return "\n\n".join(
+        f"## {claim['claim']}\n\n"
+        f"**{claim['verdict'][0].upper()}{claim['verdict'][1:]}.** {claim['reason'].rstrip('.')}.\n\n"
+        f"- The paper: {claim['paper']}\n- Ours, `paper`: {claim['ours_paper']}\n- Ours, `fair`: {claim['ours_fair']}"
+        for claim in listed(numbers)
+    )
 
 
 def with_numbers(text: str, numbers: Mapping[str, Any]) -> str:
