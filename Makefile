@@ -36,12 +36,11 @@ lint: .venv/installed-dev
 types: .venv/installed-dev
 	$(BIN)/pyright
 
-quick: .venv/installed-dev
-	$(PYTEST) -m 'not processes and not long and not slow and not data'
-
 # pytest takes 20 seconds per worker to prepare what a failed assertion says: only for those that fail, which run again.
-unit: .venv/installed-dev
-	$(PYTEST) --one-case --ignore=$(DEPLOYMENT) --assert=plain || { $(PYTEST) --one-case --last-failed; exit 1; }
+quick: TESTS := -m 'not processes and not long and not slow and not data'
+unit: TESTS := --one-case --ignore=$(DEPLOYMENT)
+quick unit: .venv/installed-dev
+	$(PYTEST) $(TESTS) --assert=plain || { $(PYTEST) $(TESTS) --last-failed; exit 1; }
 
 deployment: .venv/installed-dev
 	$(BIN)/pytest -p no:xdist $(DEPLOYMENT)

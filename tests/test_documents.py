@@ -62,6 +62,11 @@ BEFORE = {
     "docs/data.md": """
         import torch
     """,
+    "docs/guarantees.md": """
+        clients = wafl.load_dataset("digits").partition(num_clients=40, labels_per_client=3, seed=0)
+        seen, unseen = clients.hold_out(0.5, seed=0)
+        run = wafl.fit(wafl.models.mlr(seen), seen, wafl.FedAvg(), rounds=1, local_steps=1)
+    """,
     "docs/tabular.md": "",
     "docs/tutorial.md": "",
 }
