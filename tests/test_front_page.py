@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tools import front_page
+from tools.notebook import with_outputs
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,14 +29,11 @@ def test_the_readme_opens_with_the_picture() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
-def test_the_readmes_lines_print_what_stands_below_them(capsys) -> None:
-    code, printed = re.search(
-        r"```python\n(.+?)```\n\n```\n(.+?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
-    ).groups()
-    exec(code, {})
-    found = capsys.readouterr().out
-    number = re.compile(r"\d+\.\d+")
-    assert number.sub("", found).split() == number.sub("", printed).split()
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+def test_the_lines_of_a_page_print_what_stands_below_them(page: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = (ROOT / page).read_text(encoding="utf-8")
+    found, number = with_outputs(printed), re.compile(r"\d+\.\d+")
+    assert number.sub("", found) == number.sub("", printed), "run .venv/bin/python tools/notebook.py --run"
     expected = [float(each) for each in number.findall(printed)]
     assert [float(each) for each in number.findall(found)] == pytest.approx(expected, rel=2e-3)

@@ -197,8 +197,7 @@ def how(numbers: Mapping[str, Any]) -> str:
             version = maker["packages"]["wafl-learn"] or "from source"
             rows.append(
                 [
-                    f"[{name}]({name}.json){only}"
-                    + (f", {note}" if (note := earlier(name, each)) else ""),
+                    f"[{name}]({name}.json){only}" + (f", {note}" if (note := earlier(name, each)) else ""),
                     f"`{maker['command']}`",
                     ", ".join(map(str, each["seeds"])),
                     f"wafl {version}, torch {maker['packages']['torch']}, Python {maker['python']}",
