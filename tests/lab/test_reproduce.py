@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.evidence_pages import of_experiment
 
 from wafl.base.errors import ConfigError
-from wafl.lab.leaderboard.tables import of_experiment
 from wafl.lab.reproduction import experiments as files
 from wafl.lab.reproduction import measure, reproduce
 from wafl.lab.reproduction.draw import FIGURES
