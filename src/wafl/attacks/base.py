@@ -23,7 +23,11 @@ SPACE = "The name of a layer: its output is moved instead of the inputs, and siz
 
 @dataclass(frozen=True)
 class Population:
-    """Examples ``x [1, N, ...]``, labels ``y [1, N]``, numbers ``rows [N]`` that key draws; weights sum to 1."""
+    """Examples that are attacked together: ``x [1, N, ...]`` and their labels ``y [1, N]``.
+
+    ``rows [N]`` are the numbers of the examples, which random draws are keyed by (default: from 0). ``weight [N]`` is
+    how much each example counts; it sums to 1 (default: all the same).
+    """
 
     x: Tensor
     y: Tensor

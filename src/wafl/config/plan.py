@@ -132,7 +132,11 @@ def make_plan(
     *,
     trust: bool = True,
 ) -> Plan:
-    """All that an experiment describes, made and checked before any work; its own functions are in ``folder``."""
+    """Everything that an experiment describes, made and checked before any work.
+
+    ``module:function`` is looked for in ``folder``, that of the file. ``find_clients`` finds clients that are not in
+    this process. ``trust`` says whether your own functions may run if they have not run before.
+    """
     experiment.trackers.check()
     _check_stopping(experiment)
     if experiment.faults is not None and experiment.engine != "embedded":

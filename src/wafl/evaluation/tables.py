@@ -143,7 +143,7 @@ class _Shown:
 
 
 def plain_table(*columns: str, title: str = "", caption: str = "", padding: tuple[int, ...] = (0, 1, 0, 0)) -> Table:
-    """An empty table with these columns; those whose names begin with ``>`` are aligned to the right."""
+    """An empty table with these columns; those whose names begin with ``>`` hold numbers, which are never folded."""
     table = Table(
         title=escape(title),
         title_justify="left",
@@ -155,14 +155,11 @@ def plain_table(*columns: str, title: str = "", caption: str = "", padding: tupl
         pad_edge=False,
     )
     for column in columns:
-        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
+        right = column.startswith(">")
+        table.add_column(column.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
     return table
 
 
 def dense_table(first: str, numbers: Sequence[str], *, title: str = "", caption: str = "") -> Table:
-    """An empty table of names and numbers that takes little room: names may be folded, numbers never are."""
-    table = plain_table(first, *(f">{name}" for name in numbers), title=title, caption=caption, padding=(0, 0))
-    table.columns[0].overflow = "fold"
-    for column in table.columns[1:]:
-        column.no_wrap = True
-    return table
+    """An empty table of names and numbers that takes little room."""
+    return plain_table(first, *(f">{name}" for name in numbers), title=title, caption=caption, padding=(0, 0))

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.columns import Columns
 from rich.markup import escape
 from rich.table import Table
@@ -14,6 +13,7 @@ from typer import Argument, Option
 
 from wafl.cli.shared import DataDir, one_line_errors
 from wafl.cli.terminal import make_console
+from wafl.evaluation.tables import plain_table
 
 data_app = typer.Typer(help="Data sets: list them, download one, look at one.", no_args_is_help=True)
 
@@ -31,7 +31,7 @@ def list_data(data_dir: DataDir = None) -> None:
 
     with one_line_errors():
         folder = data_folder(data_dir)
-        table = _table("name", here="left", size="right", train="right", test="right", license="left")
+        table = plain_table("name", "here", ">size", ">train", ">test", "license")
         sizes = [len(labels) for _, labels in _digits().values()]
         table.add_row("digits", "[green]in scikit-learn[/]", "", *_counts(sizes), DIGITS_LICENSE)
         for name, source in SOURCES.items():
@@ -75,7 +75,7 @@ def _natural_table(folder: Path) -> Table:
     from wafl.data.named.natural import NATURAL
     from wafl.data.named.sources import SOURCES
 
-    table = _table("natural", here="left", clients="left", examples="right", task="left", license="left")
+    table = plain_table("natural", "here", "clients", ">examples", "task", "license")
     table.columns[0].no_wrap = True
     for name, source in SOURCES.items():
         if source.group:
@@ -187,7 +187,7 @@ def _label_tables(parts: dict[str, tuple[Any, Any]], classes: Sequence[str]) -> 
     counts = {part: np.bincount(labels, minlength=len(classes)) for part, (_, labels) in parts.items()}
     tables: list[Table] = []
     for start in range(0, len(classes), 16):
-        table = _table("class", **dict.fromkeys(parts, "right"))
+        table = plain_table("class", *(f">{part}" for part in parts))
         for label in range(start, min(start + 16, len(classes))):
             table.add_row(classes[label], *(f"{counts[part][label]:,}" for part in parts))
         tables.append(table)
@@ -200,7 +200,7 @@ def _image_table(parts: dict[str, tuple[Any, Any]]) -> Table:
 
     from wafl.data.preprocessing import pixel_statistics
 
-    table = _table("part", images="right", size="left", pixels="left", mean="left", std="left")
+    table = plain_table("part", ">images", "size", "pixels", "mean", "std")
     for part, (images, _) in parts.items():
         each, apart = pixel_statistics([torch.from_numpy(images if images.ndim == 4 else images[..., None])])
         mean = each.mean((0, 1))
@@ -209,14 +209,6 @@ def _image_table(parts: dict[str, tuple[Any, Any]]) -> Table:
         digits = 4 if len(mean) == 1 else 3
         moments = (" ".join(f"{value / 255.0:.{digits}f}" for value in values.tolist()) for values in (mean, spread))
         table.add_row(part, f"{len(images):,}", size, f"{images.min()} .. {images.max()}", *moments)
-    return table
-
-
-def _table(first: str, **columns: Any) -> Table:
-    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(first, overflow="fold")
-    for name, justify in columns.items():
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=justify == "right")
     return table
 
 
