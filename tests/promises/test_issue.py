@@ -364,6 +364,39 @@ def test_models_that_compute_something_else_have_other_digests():
     assert digest_of(nn.AvgPool2d(2).eval()) == digest_of(nn.AvgPool2d(2))
 
 
+def test_digests_tell_whose_weights_a_layer_shares_and_types_of_numbers_apart():
+    first, act, second = nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2)
+    assert digest_of(nn.Sequential(first, act, second, act, first)) != digest_of(
+        nn.Sequential(first, act, second, act, second)
+    )
+    half, brain = nn.Linear(2, 2).half(), nn.Linear(2, 2).bfloat16()
+    for one, other in zip(brain.parameters(), half.parameters(), strict=True):
+        one.data = other.data.view(torch.bfloat16)
+    assert digest_of(half) != digest_of(brain)
+    every, second = nn.Conv2d(1, 1, 3, stride=np.int64(1)), nn.Conv2d(1, 1, 3, stride=np.int64(2))
+    second.load_state_dict(every.state_dict())
+    assert digest_of(every) != digest_of(second)
+
+
+def test_targets_that_are_not_one_per_output_are_refused(tmp_path):
+    """They would share an output, and its residuals would grow together."""
+    rng, model, file = np.random.default_rng(0), nn.Linear(3, 1).double(), tmp_path / "certificate.json"
+    x, target = rng.normal(size=(6, 3)), rng.normal(size=(6, 1))
+    single, double = (
+        wafl.Federation.from_arrays([(x, np.repeat(target, count, axis=1))], test_fraction=0.0) for count in (1, 2)
+    )
+    wafl.issue(model, single, radii=[0.1], loss="squared_error").save(file)
+    assert wafl.verify(file, model=model, data=single, loss="squared_error").recomputed
+    with pytest.raises(ValueError, match="the model has 1 outputs, and an example 2 targets"):
+        wafl.verify(file, model=model, data=double, loss="squared_error")
+
+
+@pytest.mark.parametrize("radius", [1e-160, 1e100])
+def test_radii_whose_squares_are_lost_are_refused(radius):
+    with pytest.raises(ValueError, match="must be 0 or lie in"):
+        promise_of(a_case("mlr"), radii=[radius])
+
+
 def a_bounded_case():
     rng = np.random.default_rng(0)
     pairs = [(rng.uniform(size=(20, 2)), np.arange(20) % 2) for _ in range(2)]

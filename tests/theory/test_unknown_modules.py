@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import wafl
+from wafl.promises.known import known
+from wafl.tasks.losses import CrossEntropy
 from wafl.tasks.structure.sequence import is_plain
 
 TENFOLD: dict[str, Callable[[nn.Module], nn.Module]] = {}
@@ -148,3 +152,56 @@ def test_a_subclass_that_only_builds_its_parent_is_plain() -> None:
 
     assert is_plain(Own(), nn.Sequential)
     assert is_plain(wafl.models.mlr(clients()), nn.Sequential)
+
+
+@pytest.mark.parametrize("make", [a_network, a_linear_model])
+@pytest.mark.parametrize(
+    ("name", "on_the_instance"),
+    [("__getstate__", False), *((name, here) for name in ("__deepcopy__", "cpu", "double") for here in (False, True))],
+)
+def test_a_model_that_makes_another_of_itself_is_not_proven(
+    name: str, make: Callable[[], nn.Sequential], on_the_instance: bool
+) -> None:
+    """Everything is proven on a copy in float64."""
+    harmless = make()
+
+    def other(*given: Any) -> Any:
+        return vars(copy.deepcopy(harmless)) if name == "__getstate__" else copy.deepcopy(harmless)
+
+    sly = (nn.Sequential if on_the_instance else type("Own", (nn.Sequential,), {name: other}))(*make())
+    if on_the_instance:
+        object.__setattr__(sly, name, other)
+    with torch.no_grad():
+        sly[-1].weight *= 50.0
+    assert known(sly, CrossEntropy()) is None
+    with pytest.raises(wafl.PreconditionError, match="copies itself as another model"):
+        wafl.certify(sly, clients(), radii=[1.0])
+
+
+def test_a_copy_that_forgets_what_replaces_a_call_is_not_proven() -> None:
+    class Forgetful(nn.Sequential):
+        def __getstate__(self) -> dict[str, Any]:
+            return {key: value for key, value in vars(self).items() if key != "forward"}
+
+    model = Forgetful(*a_linear_model())
+    assert known(model, CrossEntropy()) is not None
+    model.forward = lambda x: 10.0 * nn.Sequential.forward(model, x)
+    assert known(model, CrossEntropy()) is None
+    with pytest.raises(wafl.PreconditionError, match="copies itself as another model"):
+        wafl.certify(model, clients(), radii=[1.0])
+
+
+def test_a_hook_of_every_module_is_one_of_a_single_layer() -> None:
+    model = nn.Linear(4, 3)
+    assert known(model, CrossEntropy()) is not None
+    for register in ("register_module_forward_hook", "register_module_forward_pre_hook"):
+        handle = getattr(torch.nn.modules.module, register)(lambda *given: None)
+        try:
+            assert known(model, CrossEntropy()) is None
+        finally:
+            handle.remove()
+
+
+def test_layers_with_running_statistics_are_an_estimate() -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)).double()
+    assert not wafl.certify(model, clients(), radii=[1.0], power=1).proven

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
-from torch import Tensor, nn, uint8
+from numpy import generic
+from torch import Tensor, float32, float64, nn, uint8
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -48,7 +49,16 @@ def model_digest(model: nn.Module) -> str:
     trained = [[name, list(value.shape), value.requires_grad] for name, value in model.named_parameters()]
     fixed = {name: value for name, value in model.named_parameters() if not value.requires_grad}
     fixed |= dict(model.named_buffers())
-    return tensors_digest(fixed.values(), [layers, trained, list(fixed), sorted(code.items())])
+    every = list(model.named_parameters(remove_duplicate=False))
+    owners = {id(value): name for name, value in reversed(every)}
+    # Bytes do not tell whose weights a layer shares, nor two types of the same length apart.
+    unusual = [
+        [name, owners[id(value)], str(value.dtype)]
+        for name, value in every
+        if owners[id(value)] != name or value.dtype not in (float32, float64)
+    ]
+    about = [layers, trained, list(fixed), sorted(code.items()), *([unusual] if unusual else [])]
+    return tensors_digest(fixed.values(), about)
 
 
 def object_digest(thing: Any) -> str:
@@ -120,6 +130,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 def _plain(value: Any) -> Any:
     """Numbers and words as JSON, functions by their names; None for what has no lasting form."""
+    value = cast(Any, value).item() if isinstance(value, generic) else value
     if isinstance(value, bytes | float):
         return value.hex()
     if value is None or isinstance(value, bool | int | str):

@@ -151,14 +151,14 @@ def sealed(
     rows = [
         replace(row, value=min(bound * ROOM, most)) for row, bound in bounds if bound is not None and bound < math.inf
     ]
+    if claim.part != "all" and len(rows) < len(bounds):
+        raise PreconditionError(
+            "no finite bound is proven at some radius: use smaller ones, or a model of smaller weights"
+        )
     if not rows:
         raise PreconditionError(
             f"{len(claim.clients)} clients say nothing about others with probability {claim.confidence:g}: hold out "
             "more of them, use a smaller share or confidence, or declare bounds of the data, for the mean"
-        )
-    if claim.part != "all" and len(rows) < len(bounds):
-        raise PreconditionError(
-            "no finite bound is proven at some radius: use smaller ones, or a model of smaller weights"
         )
     content = replace(content, claim=replace(claim, rows=tuple(rows)))
     published = read_promise(whole_file(Promise(content).content, None))[0]  # what nobody could read is not published

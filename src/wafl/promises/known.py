@@ -24,6 +24,7 @@ from wafl.base.norms import dual, power_norm
 from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear
 from wafl.tasks.losses import CrossEntropy, MarginLoss, OutputLoss, SquaredError
 from wafl.tasks.rescaling import make_plain
+from wafl.tasks.structure.sequence import has_hooks, is_same
 
 UNIT = 2.0**-53
 WIDER = 1.0 + 2.0**-30
@@ -120,8 +121,7 @@ class Known:
 def known(module: nn.Module, loss: OutputLoss) -> Known | None:
     """The model, if every layer is known and does nothing else, and the loss is; otherwise None."""
     whole = copy.deepcopy(module).cpu().double().eval().requires_grad_(False)
-    compiled = any(vars(layer).get("_compiled_call_impl") for layer in module.modules())  # no copy keeps it
-    if compiled or not all(bool(value.isfinite().all()) for value in whole.parameters()):
+    if not is_same(module, whole) or not all(bool(value.isfinite().all()) for value in whole.parameters()):
         return None
     layers = [_read(layer) for layer in _flat(whole)]
     found = [layer for layer in layers if layer is not None]
@@ -149,8 +149,7 @@ def _is_plain(module: nn.Module) -> bool:
     calls = type(module).__call__ is nn.Module.__call__ and (
         not isinstance(module, nn.Sequential) or type(module).__iter__ is nn.Sequential.__iter__
     )
-    hooks = any(vars(module).get(name) for name in ("_forward_hooks", "_forward_pre_hooks", "_buffers"))
-    return calls and not own and not hooks
+    return calls and not own and not has_hooks(module) and not vars(module).get("_buffers")
 
 
 def _read(layer: nn.Module) -> Layer | None:

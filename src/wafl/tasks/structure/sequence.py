@@ -5,7 +5,7 @@ lanes go into one call. A large one keeps the processor busy by itself, and the 
 differ, is slower than one convolution after another.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, cast
 
@@ -21,15 +21,36 @@ def members(sequence: nn.Module) -> list[nn.Module]:
     return [module for module in sequence._modules.values() if module is not None]  # pyright: ignore[reportPrivateUsage]
 
 
+def is_same(module: nn.Module, made: nn.Module) -> bool:
+    """Whether what was made of a module has its layers and its numbers: a module may copy itself as another one."""
+    parts, made_parts = ([*each.named_parameters(), *each.named_buffers()] for each in (module, made))
+    return list(_outline(module)) == list(_outline(made)) and all(
+        (name, type(value)) == (other, type(kept))
+        and torch.equal(value.detach().to(kept).nan_to_num(), kept.nan_to_num())
+        for (name, value), (other, kept) in zip(parts, made_parts, strict=True)
+    )
+
+
+def _outline(module: nn.Module) -> Iterator[Any]:
+    """Of each layer its kind, and what is on it: settings, how many parameters, what replaces calls, how many hooks."""
+    for name, layer in module.named_modules(remove_duplicate=False):
+        yield name, type(layer)
+        yield {key: len(cast(Any, value)) if isinstance(value, dict) else 0 for key, value in vars(layer).items()}
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether anything is called before or after the module: hooks of its own, or of all modules."""
+    everywhere = torch.nn.modules.module
+    hooks = everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks  # pyright: ignore[reportPrivateUsage]
+    return bool(hooks or module._forward_hooks or module._forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
+
+
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether the module surely computes what its kind computes: it has no hooks, and replaces nothing of the kind."""
     if not isinstance(module, kind):
         return False
-    everywhere = torch.nn.modules.module
-    hooked = everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks  # pyright: ignore[reportPrivateUsage]
-    hooked = hooked or module._forward_hooks or module._forward_pre_hooks  # pyright: ignore[reportPrivateUsage]
     replaced = any(callable(value) and hasattr(type(module), name) for name, value in vars(module).items())
-    return not (hooked or _replaced_by_subclass(type(module), kind) or replaced)
+    return not (has_hooks(module) or _replaced_by_subclass(type(module), kind) or replaced)
 
 
 @cache

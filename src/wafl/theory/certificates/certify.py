@@ -46,6 +46,8 @@ from wafl.theory.phi.linear_model import LinearPhi, is_known
 from wafl.weights import ClientWeights, fixed
 
 LEAST_SHARE = 0.1
+SHORTEST, LONGEST = 1e-100, 1e50
+"""Radii whose squares float64 keeps."""
 LARGEST = 1e300
 """A gamma at which nothing moves."""
 ERRORS = (
@@ -370,6 +372,8 @@ def check_radii(radii: Sequence[float]) -> list[float]:
     if not wanted:
         raise ValueError("radii is empty: give at least one, in the unit of the data")
     for radius in wanted:
-        if not (radius >= 0 and math.isfinite(radius)):
-            raise ValueError(f"radius={radius} must be finite and at least 0, in the unit of the data")
+        if not (radius == 0 or SHORTEST <= radius <= LONGEST):
+            raise ValueError(
+                f"radius={radius} must be 0 or lie in [{SHORTEST:g}, {LONGEST:g}], in the unit of the data"
+            )
     return wanted

@@ -23,6 +23,7 @@ from wafl.results.run import Run
 from wafl.tasks.fitness import check_fitness
 from wafl.tasks.losses import MarginLoss
 from wafl.tasks.problem import Problem
+from wafl.tasks.structure.sequence import is_same
 from wafl.tasks.structured import make_task
 from wafl.tasks.task import Loss, Task
 from wafl.theory.constants import estimates
@@ -196,6 +197,11 @@ def task_of(model: nn.Module | Run, loss: Loss | None = None) -> tuple[Task, Ten
         loss = loss if loss is not None else model.loss
         model, layout = model.module, model.layout
     module = copy.deepcopy(model).cpu().double()
+    if not is_same(model, module):
+        raise PreconditionError(
+            f"{type(model).__name__} is compiled, or copies itself as another model, so nothing can be known of it: "
+            "give the model that was compiled, or plain layers"
+        )
     task = make_task(module, loss if loss is not None else "cross_entropy", layout=layout)
     params = task.initial()
     sizes = params[(params != 0) & params.isfinite()].abs()

@@ -135,9 +135,7 @@ def leads_of(task: Task, params: Tensor, features: int) -> Margins | None:
 
 def _margins(task: Task, params: Tensor, features: int) -> Margins | None:
     module = copy.deepcopy(task.module)
-    with torch.no_grad():
-        for name, value in task.unflatten(params).items():
-            module.get_parameter(name).copy_(value)
+    module.load_state_dict(dict(task.unflatten(params)), strict=False)
     found = last_layer(module)
     if found is None:
         bound = declared(module)
