@@ -145,7 +145,7 @@ def test_the_command_prints_constants_bounds_and_certificates_and_saves_the_figu
         (["--norm", "3"], "norm=3"),
         (["--c1", "2"], "--c2"),
         (["--c1", "2", "--c2", "1", "--alpha", "1"], "alpha=1"),
-        (["--data-bounds", "0"], "LOW,HIGH"),
+        (["--data-bounds", "0"], "bounds=[0.0] must be two numbers (low, high)"),
         (["--data-bounds", "0,0.5"], "outside data_bounds"),
         (["--params-radius", "0.000001"], "params_radius"),
         (["--delta", "2"], "delta=2"),
