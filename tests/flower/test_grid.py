@@ -24,7 +24,7 @@ import wafl
 from tests.flower.conftest import SIZES, UNEVEN, Said, Stage, embedded
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import GONE, HANG, Fate, Grid, Host
-from wafl.base.errors import CheckpointWarning, ConfigError, TooFewRepliesError
+from wafl.base.errors import CheckpointWarning, ConfigError, TooFewRepliesError, UnsoundError
 from wafl.base.files import unsealed
 from wafl.base.options import options_of
 from wafl.config.read import parse_experiment
@@ -44,6 +44,7 @@ from wafl.results.saved import load_run
 from wafl.studies.folder import StudyFolder
 from wafl.studies.study import Study
 from wafl.tasks.task import Task
+from wafl.theory.constants.constant import Constant
 
 FAKES = "tests.oracles.flower_fakes"
 LAYOUTS = {
@@ -1018,6 +1019,11 @@ def test_networks_are_certified_on_nodes_as_in_one_place(stage: Stage, monkeypat
     for row, other in zip(found["certificates"], expected.to_json()["certificates"], strict=True):
         assert_near(row, other)
     assert {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.survey"} == SURVEY
+    flat = Constant(1e-3, "bound", "by layers, at these parameters")
+    with monkeypatch.context() as changed:
+        changed.setattr("wafl.flower.server.certify.data_free_constants", lambda *_: {"L_z": flat, "L_zz": flat})  # pyright: ignore[reportUnknownLambdaType]
+        with pytest.raises(UnsoundError, match="was found as a bound on the expected loss, but"):
+            server.certify(Post(grid), own(experiment, folder=folder, radii="[0.5]"))  # type: ignore[arg-type]
     (stage.study / "roster.json").unlink()
     with pytest.raises(ConfigError, match="certify a run in the folder of its study"):
         server.certify(Post(grid), own(experiment, folder=folder))  # type: ignore[arg-type]

@@ -387,8 +387,27 @@ def test_targets_that_are_not_one_per_output_are_refused(tmp_path):
     )
     wafl.issue(model, single, radii=[0.1], loss="squared_error").save(file)
     assert wafl.verify(file, model=model, data=single, loss="squared_error").recomputed
-    with pytest.raises(ValueError, match="the model has 1 outputs, and an example 2 targets"):
+    with pytest.raises(ValueError, match="do not fit 1 outputs and squared_error: give its data and loss"):
         wafl.verify(file, model=model, data=double, loss="squared_error")
+    with pytest.raises(ValueError, match="do not fit 1 outputs and cross_entropy"):
+        wafl.verify(file, model=model, data=single)
+
+
+def test_labels_that_the_model_does_not_know_are_refused(tmp_path):
+    x, model, file = (
+        np.random.default_rng(0).normal(size=(6, 3)),
+        nn.Linear(3, 3).double(),
+        tmp_path / "certificate.json",
+    )
+    known_ones, others = (
+        wafl.Federation.from_arrays([(x, np.arange(6) % 3 + first)], test_fraction=0.0, num_classes=6)
+        for first in (0, 3)
+    )
+    three = wafl.Federation.from_arrays([(x, np.arange(6) % 3)], test_fraction=0.0, num_classes=3)
+    wafl.issue(model, three, radii=[0.1]).save(file)
+    assert wafl.verify(file, model=model, data=known_ones).recomputed
+    with pytest.raises(ValueError, match="do not fit 3 outputs and cross_entropy"):
+        wafl.verify(file, model=model, data=others)
 
 
 @pytest.mark.parametrize("radius", [1e-160, 1e100])

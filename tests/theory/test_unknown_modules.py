@@ -174,7 +174,7 @@ def test_a_model_that_makes_another_of_itself_is_not_proven(
     with torch.no_grad():
         sly[-1].weight *= 50.0
     assert known(sly, CrossEntropy()) is None
-    with pytest.raises(wafl.PreconditionError, match="copies itself as another model"):
+    with pytest.raises(wafl.PreconditionError, match="copies itself as another one"):
         wafl.certify(sly, clients(), radii=[1.0])
 
 
@@ -187,7 +187,7 @@ def test_a_copy_that_forgets_what_replaces_a_call_is_not_proven() -> None:
     assert known(model, CrossEntropy()) is not None
     model.forward = lambda x: 10.0 * nn.Sequential.forward(model, x)
     assert known(model, CrossEntropy()) is None
-    with pytest.raises(wafl.PreconditionError, match="copies itself as another model"):
+    with pytest.raises(wafl.PreconditionError, match="copies itself as another one"):
         wafl.certify(model, clients(), radii=[1.0])
 
 

@@ -77,8 +77,9 @@ def read_model(claim: Claim, module: nn.Module, loss: Any, data: Federation | No
             same = same and torch.allclose(outputs, proof.plain(x), rtol=1e-6, atol=1e-9)
     except RuntimeError as error:
         raise ValueError(f"examples of shape {tuple(x.shape[1:])} do not fit the model: {error}") from error
-    if not proof.classifies and outputs.shape[-1] != examples.y[0].numel():
-        raise ValueError(f"the model has {outputs.shape[-1]} outputs, and an example {examples.y[0].numel()} targets")
+    y, count = examples.y, outputs.shape[-1]
+    if not (not y.is_floating_point() and int(y.max()) < count if proof.classifies else y[0].numel() == count):
+        raise ValueError(f"labels or targets do not fit {count} outputs and {proof.loss.name}: give its data and loss")
     if not same:
         return None, Line("model", "attested", f"{name}; it computes something else than its layers")
     return proof, Line("model", "recomputed", name)

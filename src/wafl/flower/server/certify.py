@@ -42,7 +42,7 @@ from wafl.theory.certificates.certify import (
 from wafl.theory.certificates.mixture import Means
 from wafl.theory.certificates.network_bound import knows_errors, knows_margins
 from wafl.theory.certificates.sampling import Domain
-from wafl.theory.certificates.soundness import room_elsewhere
+from wafl.theory.certificates.soundness import hold_rows, room_elsewhere
 from wafl.theory.certificates.upper import Report
 from wafl.theory.constants.assumptions import data_free_constants, task_of
 
@@ -90,7 +90,7 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
     found = certificates_of(means, radii, asked, lambda _: room_elsewhere)
     if confidence:
         domain = Domain(roster.input_shape, roster.bounds, roster.num_classes)
-        found = beyond(found, training, test, domain, confidence)
+        found = hold_rows(beyond(found, training, test, domain, confidence), room_elsewhere)
     held = capped(clients.caps, roster, weights.tolist())
     write_whole(folder / "certificates.json", json.dumps({**found.to_json(), "capped": held}, indent=1).encode())
     log(INFO, "\n%s\nwritten to %s", found, (folder / "certificates.json").resolve())

@@ -196,10 +196,7 @@ def task_of(model: nn.Module | Run, loss: Loss | None = None) -> tuple[Task, Ten
         model, layout = model.module, model.layout
     module = copy.deepcopy(model).cpu().double()
     if not is_same(model, module):
-        raise PreconditionError(
-            f"{type(model).__name__} is compiled, or copies itself as another model, so nothing can be known of it: "
-            "give the model that was compiled, or plain layers"
-        )
+        raise PreconditionError("the model is compiled, or copies itself as another one: give the plain one instead")
     task = make_task(module, loss if loss is not None else "cross_entropy", layout=layout)
     params = task.initial()
     sizes = params[(params != 0) & params.isfinite()].abs()
