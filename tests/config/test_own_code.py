@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from wafl.base.errors import ConfigError, UntrustedError
 from wafl.cli import shared
 from wafl.cli.main import app
+from wafl.config.code_folder import CodeFolder
 from wafl.config.own_code import imported, own_code
 from wafl.studies.study import Study
 
@@ -160,3 +161,15 @@ def test_two_experiments_with_modules_of_one_name_get_their_own(tmp_path: Path) 
             assert imported("data.source", "twin:make")() == name
     assert sys.path == before
     sys.modules.pop("twin")
+
+
+def test_the_folder_of_an_app_on_the_path_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("app", "study"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "copied.py").write_text(f"def make(): return {name!r}")
+    monkeypatch.syspath_prepend(tmp_path / "app")
+    with (
+        CodeFolder(tmp_path / "app").importable(["copied"]),
+        own_code(tmp_path / "study", ["copied:make"], trust=True),
+    ):
+        assert imported("data.source", "copied:make")() == "study"

@@ -83,7 +83,9 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
             raise ConfigError(f"{file} cannot be imported: {error}") from error
 
     def _is_installed(self, name: str) -> bool:
-        places = [place for place in sys.path if Path(place).resolve() != self.folder]
+        """Whether a library has the name. Flower puts the folder of an app, which is such a folder too, on the path."""
+        own = {self.folder, *(finder.folder for finder in sys.meta_path if isinstance(finder, CodeFolder))}
+        places = [place for place in sys.path if Path(place).resolve() not in own]
         return name in sys.stdlib_module_names or PathFinder.find_spec(name, places) is not None
 
     # -- What Python asks of a finder and of a loader ------------------------------------------------------------
