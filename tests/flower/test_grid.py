@@ -625,6 +625,7 @@ def interrupt(grid: Grid, at: int) -> None:
     grid.before_push = before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("methods", RESUMED)
 def test_a_study_that_was_interrupted_ends_with_the_same_numbers(methods: str, every: int, stage: Stage) -> None:

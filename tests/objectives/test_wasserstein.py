@@ -153,6 +153,7 @@ def build(kind, seed):
     return model, x, torch.randint(3, (3,), generator=draw), "cross_entropy"
 
 
+@pytest.mark.slow
 @oracles.settings(oracles.quick, max_examples=60)
 @given(cases())
 def test_phi_is_at_least_the_loss_and_equals_the_objective_at_its_point(case):

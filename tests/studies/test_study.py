@@ -668,6 +668,7 @@ def test_a_regression_is_trained_tested_and_shown_by_its_loss(
     assert all("accuracy" not in row for row in StudyFolder(folder / "runs" / "study").read_metrics())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["line", "net"])
 def test_a_study_with_your_own_model_resumes_from_another_folder(
     own: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str

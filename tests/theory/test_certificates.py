@@ -271,6 +271,7 @@ def test_no_shift_of_a_network_has_a_larger_loss(norm):
         assert climbed * (1.0 - 2e-4) <= row.achieved <= row.best * (1.0 + 1e-9)
 
 
+@pytest.mark.slow
 def test_a_network_that_uses_an_activation_twice_is_certified_correctly_or_not_at_all():
     """``tanh(100 tanh(0.01 x))`` is flat at x = 4 and bends on the way to x = -2."""
     tanh = nn.Tanh()

@@ -296,6 +296,7 @@ def test_no_search_finds_more_than_a_networks_bounds(name):
     assert_no_search_finds_more(model, shape, 2, bounds.slope, bounds.bend)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_networks_constants_hold_in_every_norm(norm):
     model, shape = a_network("tanh")
@@ -305,6 +306,7 @@ def test_a_networks_constants_hold_in_every_norm(norm):
         assert (known.L_z, known.L_zz) == pytest.approx(tuple(vars(loss_steepness(model, CrossEntropy())).values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", [2, math.inf])
 def test_layers_without_slack_attain_their_bounds(norm):
     """With all coordinates alike and opposite rows, each step of the bound is an equality."""
@@ -354,6 +356,7 @@ def test_a_layer_used_twice_counts_twice():
     assert known.L_z.kind == "estimate" or np.abs(np.diff(losses) / np.diff(x)).max() <= known.L_z
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["silu", "strided"])
 def test_a_smooth_network_has_bounds_and_reports_what_the_search_found(name):
     model, shape = a_network(name)
@@ -377,6 +380,7 @@ def test_a_network_with_kinks_has_no_proven_l_zz(name):
     assert known.smoothness(float(known.L_zz) + 1.0).kind == "estimate"
 
 
+@pytest.mark.slow
 def test_a_network_that_cannot_be_bounded_by_layers_has_estimates():
     x = np.random.default_rng(0).normal(size=(6, 2))
     hidden = oracles.Hidden(nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)))
@@ -394,6 +398,7 @@ def test_a_network_that_cannot_be_bounded_by_layers_has_estimates():
         assert {getattr(known, name).kind for name in NAMES} == {"estimate"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "seed"), [("deep tanh", 1), ("sigmoid", 2), ("strided", 3), ("relu", 4)])
 def test_estimates_are_the_largest_norms_at_the_examples(name, seed):
     model, shape = a_network(name, seed=seed)

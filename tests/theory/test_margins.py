@@ -242,6 +242,7 @@ def test_certificates_along_the_margins_need_no_curvature() -> None:
     assert wafl.certify(model, clients, radii=[0.3], achieved=False, curvature=5.0).L_zz == 5.0
 
 
+@pytest.mark.slow
 def test_layers_that_share_a_weight_are_proven_with_it() -> None:
     torch.manual_seed(0)
     first, second = nn.Linear(4, 4), nn.Linear(4, 4)
