@@ -3,8 +3,8 @@
     .venv/bin/python tools/long_tests.py          (ten minutes, one process, on an idle machine)
 
 ``make check`` leaves these out, ``make test`` runs the first case of each, and ``make test-full`` runs every case.
-The small references are never listed, nor what holds certificates above every attack: each case is the only one of its
-method, or of its kind of network, that both of them run.
+The small references are never listed, nor what holds certificates above every attack, nor what refuses forged files:
+each case is the only one of its method, its kind of network or its forgery that both of them run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests" / "long.txt"
 SECONDS = 0.3
-ALWAYS = ("test_small_references.py", "test_never_below.py")
+ALWAYS = ("test_small_references.py", "test_never_below.py", "promises/test_read.py")
 """The files of these names, every case of which ``make check`` runs."""
 
 

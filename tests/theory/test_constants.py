@@ -306,7 +306,6 @@ def test_a_networks_constants_hold_in_every_norm(norm):
         assert (known.L_z, known.L_zz) == pytest.approx(tuple(vars(loss_steepness(model, CrossEntropy())).values()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("norm", [2, math.inf])
 def test_layers_without_slack_attain_their_bounds(norm):
     """With all coordinates alike and opposite rows, each step of the bound is an equality."""

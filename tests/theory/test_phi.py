@@ -224,6 +224,21 @@ def test_phi_of_a_squared_error_agrees_with_brute_force(outputs, norm):
             assert values.max() == pytest.approx(high, rel=2e-3)
 
 
+def test_phi_of_many_squared_errors_in_l_inf_lies_below_its_upper_side():
+    """A convex gain is largest at a corner of the cube: ``max over s of (r W s)^2 / (gamma - ||W s||^2)``."""
+    rng = np.random.default_rng(0)
+    weight, residual = rng.normal(size=(6, 5)), rng.normal(size=(40, 6))
+    model = LinearPhi(torch.from_numpy(weight), SquaredError(), math.inf)
+    ends = np.stack(np.meshgrid(*[[-1.0, 1.0]] * 5), axis=-1).reshape(-1, 5) @ weight.T
+    for ratio in (1.05, 2.0, 50.0):
+        gamma = ratio * model.limit
+        sides = model.bounds(torch.from_numpy(residual), torch.zeros(40, 6).double(), gamma, 0.0)
+        gain = ((residual @ ends.T) ** 2 / (gamma - (ends**2).sum(-1))).max(-1)
+        phi = (residual**2).sum(-1) + gain
+        assert (sides.upper.numpy() >= phi * (1.0 - 1e-12)).all()
+        assert (sides.lower.numpy() <= phi * (1.0 + 1e-12)).all()
+
+
 def a_weight(kind, outputs, inputs, rng):
     """Whole numbers make columns parallel, coplanar or zero."""
     if kind == "whole":
