@@ -18,7 +18,7 @@ SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 demo: .venv/installed
 	$(BIN)/wafl run
 
-# A minute and a half on two cores: the tests that are short and start no Python processes.
+# A minute and a half on two cores: the tests that are short and start no Python processes, without the examples of docstrings.
 check: .venv/installed-dev
 	$(MAKE) -j3 $(SYNC) lint types quick
 
@@ -37,7 +37,7 @@ types: .venv/installed-dev
 	$(BIN)/pyright
 
 # pytest takes 20 seconds per worker to prepare what a failed assertion says: only for those that fail, which run again.
-quick: TESTS := -m 'not processes and not long and not slow and not data'
+quick: TESTS := tests -m 'not processes and not long and not slow and not data'
 unit: TESTS := --one-case --ignore=$(DEPLOYMENT)
 quick unit: .venv/installed-dev
 	$(PYTEST) $(TESTS) --assert=plain || { $(PYTEST) $(TESTS) --last-failed; exit 1; }
