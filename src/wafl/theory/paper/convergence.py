@@ -48,7 +48,7 @@ def convergence(
     ``D^2 / (2 eta K T) + 2 eta Lambda sigma^2 + eta^2 L Omega^2 (24 K^2 + 20 K)``. It requires a learning rate of "at
     most" the minimum of four terms, but its rate needs equality, and its 48 and 40 belong in each other's terms: its
     choice is reported as ``paper_learning_rate``, and the value of its bound there as ``paper``. The last step of its
-    proof is wrong, too (docs/theory.md), but the bound survives, as this one is below it.
+    proof is wrong, too (docs/proofs.md), but the bound survives, as this one is below it.
 
     A bound on the gradient bounds both sigma and Omega: ``noise <= L_theta``, ``heterogeneity <= 2 L_theta``. The
     constants must hold wherever the objective goes: if it has no bounds, compute them with
@@ -123,7 +123,7 @@ def round_progress(
 
     ``(before^2 - after^2) / (2 eta K) + eta Lambda sigma^2 / 2 + L drift / 2`` for ``eta <= 1 / L``. The paper has
     ``2 eta Lambda sigma^2 + L drift`` for the last two, and ``eta <= 1 / (3 L)``. The proof is that of the rate
-    (docs/theory.md). Arguments that are not listed here are as in :func:`convergence`.
+    (docs/proofs.md). Arguments that are not listed here are as in :func:`convergence`.
 
     Args:
         smoothness: L of phi_gamma in the parameters, :meth:`Constants.smoothness`.
@@ -147,7 +147,7 @@ def client_drift(
 
     ``eta^2 (8 K^2 Omega^2 + 4 K sigma^2)`` for ``eta <= 1 / L``: after k steps the root mean square distance of two
     clients is at most ``eta (2 Omega k + sigma sqrt(2 k))``. The paper has
-    ``eta^2 (24 K^2 + 20 K) max(sigma, Omega)^2``; its last line does not follow, but is true (docs/theory.md). The
+    ``eta^2 (24 K^2 + 20 K) max(sigma, Omega)^2``; its last line does not follow, but is true (docs/proofs.md). The
     arguments are as in :func:`round_progress` and :func:`convergence`.
     """
     _check_rate(learning_rate, smoothness)
