@@ -93,9 +93,10 @@ wheel: .venv/installed-dev
 	cd .venv-wheel && bin/wafl reproduce tab-partitions --scale smoke > /dev/null
 	cd .venv-wheel && bin/wafl --version
 
-# The pages as a site that opens from disk: site/index.html. A warning is an error.
+# The pages as a site that opens from disk: site/index.html. A warning is an error, and so is what only a network has.
 docs: .venv/installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	! grep -rlE '<(script|img)[^>]* src="https?:|<link rel="stylesheet" href="https?:' site --include='*.html'
 
 # The tests that need a GPU, with whatever Python has PyTorch for it (docs/gpu.md says how it went last).
 gpu:

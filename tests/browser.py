@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -16,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from tools.screenshots import pictures
 
 import wafl
 from wafl.config.read import parse_experiment
@@ -327,3 +331,23 @@ def test_a_page_of_a_study_prints(page: Any, tmp_path: Path) -> None:
     data = page.pdf(path=str(tmp_path / "page.pdf"))
     assert data.startswith(b"%PDF")
     assert len(data) > 20_000
+
+
+@pytest.mark.processes
+def test_the_site_is_searched_from_disk_and_no_page_overflows(chromium: Any, tmp_path: Path) -> None:
+    """What ``make docs`` builds: nothing comes from a network, code wraps, and the search finds something."""
+    root = Path(__file__).parents[1]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    subprocess.run(command, cwd=root, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    window = chromium.new_page(viewport={"width": 1400, "height": 900})
+    asked: list[str] = []
+    window.on("request", lambda request: asked.append(request.url))
+    window.goto((tmp_path / "index.html").as_uri())
+    window.keyboard.press("f")
+    window.keyboard.type("certificate")
+    window.wait_for_selector(".md-search-result__item")
+    assert [url for url in asked if not url.startswith("file:")] == []
+    window.close()
+    pages = [page for page in tmp_path.rglob("*.html") if page.name != "404.html"]
+    assert len(pages) > 20
+    assert pictures(chromium, pages, tmp_path, tmp_path / "pictures") == []
