@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from typer.testing import CliRunner
 from wafl.base.errors import ConfigError, UntrustedError
 from wafl.cli import shared
 from wafl.cli.main import app
-from wafl.config.code_folder import CodeFolder
 from wafl.config.own_code import imported, own_code
 from wafl.studies.study import Study
 
@@ -163,13 +163,14 @@ def test_two_experiments_with_modules_of_one_name_get_their_own(tmp_path: Path) 
     sys.modules.pop("twin")
 
 
-def test_the_folder_of_an_app_on_the_path_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("same", [True, False])
+def test_a_copy_of_a_module_on_the_path_is_no_library(
+    same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("app", "study"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "copied.py").write_text(f"def make(): return {name!r}")
+        (tmp_path / name / "copied.py").write_text(f"def make(): return {('study' if same else name)!r}")
     monkeypatch.syspath_prepend(tmp_path / "app")
-    with (
-        CodeFolder(tmp_path / "app").importable(["copied"]),
-        own_code(tmp_path / "study", ["copied:make"], trust=True),
-    ):
+    refused = nullcontext() if same else pytest.raises(ConfigError, match="has the name of an installed library")
+    with refused, own_code(tmp_path / "study", ["copied:make"], trust=True):
         assert imported("data.source", "copied:make")() == "study"

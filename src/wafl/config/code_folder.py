@@ -83,10 +83,14 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
             raise ConfigError(f"{file} cannot be imported: {error}") from error
 
     def _is_installed(self, name: str) -> bool:
-        """Whether a library has the name. Flower puts the folder of an app, which is such a folder too, on the path."""
-        own = {self.folder, *(finder.folder for finder in sys.meta_path if isinstance(finder, CodeFolder))}
-        places = [place for place in sys.path if Path(place).resolve() not in own]
-        return name in sys.stdlib_module_names or PathFinder.find_spec(name, places) is not None
+        """Whether a library has the name. A copy of the module is none: Flower puts an app's folder on the path."""
+        if name in sys.stdlib_module_names:
+            return True
+        places = [place for place in sys.path if Path(place).resolve() != self.folder]
+        found = PathFinder.find_spec(name, places)
+        if found is None or found.origin is None:
+            return found is not None
+        return Path(found.origin).read_bytes() != self._content.get(self._files[name])
 
     # -- What Python asks of a finder and of a loader ------------------------------------------------------------
 
