@@ -112,8 +112,8 @@ def own_data(part: int, folder: Path) -> Path:
     every = clients()
     for client in range(part, CLIENTS, NODES):
         (x, y), (x_test, y_test) = every.train.of(client), every.test.of(client)
-        arrays = {"x": x, "y": y, "x_test": x_test, "y_test": y_test}
-        np.savez(folder / f"client {client}.npz", **{name: array.numpy() for name, array in arrays.items()})
+        arrays: dict[str, Any] = {"x": x, "y": y, "x_test": x_test, "y_test": y_test}
+        np.savez(folder / f"client {client}.npz", **arrays)
     return folder
 
 
