@@ -9,6 +9,7 @@ It needs the Chromium of the system and what ``.venv/installed-full`` installs, 
 from __future__ import annotations
 
 import argparse
+import importlib
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,9 +31,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     pages = [page for page in sorted(given.site.rglob("*.html")) if given.only in page.name and page.name != "404.html"]
     if not pages:
         raise SystemExit(f"{given.site} has no such page: run make docs first")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
+    playwright: Any = importlib.import_module("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         wide = pictures(browser, pages, given.site, given.output)
         browser.close()
