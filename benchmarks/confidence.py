@@ -94,13 +94,10 @@ def world(name: str, clients: int, *, errors: bool = False) -> World:
         rows, cut = rng.permutation(each), len(each) // 3
         pairs.append((x[rows[:cut]], y[rows[:cut]], x[rows[cut:]], y[rows[cut:]]))
     federation = wafl.Federation.from_arrays(pairs, bounds=(0.0, 1.0), num_classes=int(y.max()) + 1)
-    schedule: dict[str, Any] = {
-        "rounds": 60,
-        "local_epochs": 2,
-        "learning_rate": 0.5,
-        "check_optimum": False,
-    }  # any model will do
-    run = wafl.fit(wafl.models.mlr(federation), federation, wafl.FedAvg(), **schedule)
+    run = wafl.fit(
+        wafl.models.mlr(federation), federation, wafl.FedAvg(), rounds=60, local_epochs=2, learning_rate=0.5,
+        check_optimum=False,
+    )  # fmt: skip
     task, params = task_of(run)
     steep = data_free_constants(task, params, x.shape[1], 2)["L_z"]
     most = 1.0 if errors else largest_surrogate(task, params, Domain.of(federation), steep, math.inf, 2)

@@ -58,7 +58,8 @@ def pages() -> dict[str, str]:
         name: of_experiment(each) + (f"\n\nThis was {note}." if (note := earlier(name, each)) else "")
         for name, each in numbers.items()
     }
-    tables |= {"verdicts": verdicts(numbers), "claims": claims(numbers), "made": how(numbers)}
+    judged = listed(numbers)
+    tables |= {"verdicts": verdicts(judged), "claims": claims(judged), "made": how(numbers)}
     for path in DOCS.glob("leaderboard*.json"):
         tables[path.stem] = of_leaderboard(json.loads(path.read_text(encoding="utf-8")))
     return {name: filled((DOCS / name).read_text(encoding="utf-8"), tables) for name in PAGES}
@@ -117,25 +118,25 @@ def folded(title: str, text: str) -> str:
 
 def listed(numbers: Mapping[str, Any]) -> list[dict[str, str]]:
     """The paper's claims, with our numbers in place."""
-    claims = tomllib.loads((DOCS / "reproduction" / "claims.toml").read_text(encoding="utf-8"))["claims"]
-    numbered = [{name: with_numbers(text, numbers) for name, text in claim.items()} for claim in claims]
-    return [{name: text.replace("](", "](../") for name, text in claim.items()} for claim in numbered]
+    written = tomllib.loads((DOCS / "reproduction" / "claims.toml").read_text(encoding="utf-8"))["claims"]
+    return [{name: with_numbers(text, numbers) for name, text in claim.items()} for claim in written]
 
 
-def verdicts(numbers: Mapping[str, Any]) -> str:
+def verdicts(judged: Sequence[Mapping[str, str]]) -> str:
     """One line per claim."""
-    rows = [[claim["claim"], claim["verdict"], claim["short"]] for claim in listed(numbers)]
+    rows = [[claim["claim"], claim["verdict"], claim["short"]] for claim in judged]
     return table(["claim", "verdict", "in a sentence"], rows)
 
 
-def claims(numbers: Mapping[str, Any]) -> str:
-    """One section per claim, with the paper's numbers and ours."""
-    return "\n\n".join(
+def claims(judged: Sequence[Mapping[str, str]]) -> str:
+    """One section per claim, with the paper's numbers and ours; their links are written as from docs/."""
+    sections = (
         f"## {claim['claim']}\n\n"
         f"**{claim['verdict'][0].upper()}{claim['verdict'][1:]}.** {claim['reason'].rstrip('.')}.\n\n"
         f"- The paper: {claim['paper']}\n- Ours, `paper`: {claim['ours_paper']}\n- Ours, `fair`: {claim['ours_fair']}"
-        for claim in listed(numbers)
+        for claim in judged
     )
+    return "\n\n".join(sections).replace("](", "](../")
 
 
 def with_numbers(text: str, numbers: Mapping[str, Any]) -> str:
