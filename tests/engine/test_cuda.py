@@ -11,6 +11,11 @@ import torch
 import wafl
 from tests.test_extending import SAM
 from wafl.engine.keeping.checkpoint import Checkpoint
+from wafl.tasks.gpu.precision import computing
+from wafl.tasks.modes.one_by_one import side_by_side
+from wafl.tasks.problem import Problem
+from wafl.tasks.structured import FusedTask, make_task
+from wafl.tasks.task import Task
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
@@ -176,6 +181,22 @@ def test_bias_relu_and_pooling_in_one_kernel_have_the_bits_of_three(dtype, layou
     slope[0, 0, 0, 0] = 0.0  # where the largest is not a number
     there = torch.autograd.grad(plain, sums, slope)[0]
     torch.testing.assert_close(kernel.backward(images, bias, slope), there, atol=0, rtol=0)
+
+
+def test_gray_images_have_the_gradient_of_their_layers() -> None:
+    pytest.importorskip("wafl.tasks.gpu.conv_kernel")
+    clients = wafl.Federation.from_arrays([(torch.rand(4, 1, 28, 28), torch.arange(4))], test_fraction=0)
+    task = make_task(wafl.models.cnn(clients, channels=(32, 64)), device=torch.device("cuda"))
+    assert isinstance(task, FusedTask)
+    params = task.initial().cuda() + 0.02 * torch.randn(3, task.num_params, device="cuda")
+    x, y = torch.rand(3, 16, 1, 28, 28, device="cuda"), torch.randint(4, (3, 16), device="cuda")
+    with computing("bfloat16", params.device), side_by_side():
+        fused, layers = Problem(task, params).loss_and_gradient(x, y), Task.input_gradient(task, params, x, y)
+    torch.testing.assert_close(fused[0], layers[0], atol=0.02, rtol=0)
+    # One channel alone lost a tap at each row's second pixel; of pixels that are almost equal, either may be taken.
+    for column in range(28):
+        one, other = (slope[..., column].flatten() for slope in (fused[1], layers[1]))
+        assert torch.nn.functional.cosine_similarity(one, other, 0) > 0.97
 
 
 @pytest.mark.parametrize(

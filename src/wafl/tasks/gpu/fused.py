@@ -17,9 +17,7 @@ from wafl.tasks.losses import OutputLoss, value_and_slope
 from wafl.tasks.structure.chain import Chain, Passed
 
 CHANNELS = (16, 32, 64, 128)
-"""What a product of matrices on tensor cores takes. The first filters see fewer, and have up to 16 numbers in a row;
-not one alone, for which the Triton of torch 2.11 loses a tap of 5 x 5 filters at a row's second pixel on the way back.
-"""
+"""What a product of matrices on tensor cores takes. The first filters see fewer, and have up to 16 numbers in a row."""
 
 
 @dataclass(frozen=True)
@@ -36,25 +34,39 @@ class Fused:
         return x.dtype == torch.float32 and x.ndim == 5 and x.shape[3] % whole == x.shape[4] % whole == 0
 
     def outputs(self, values: Sequence[Tensor], x: Tensor) -> Tensor:
-        return self._forward(values, x)[2].outputs.float()
+        return self._forward(_of_colors(values), x)[2].outputs.float()
 
     def input_gradient(self, values: Sequence[Tensor], x: Tensor, y: Tensor, loss: OutputLoss) -> tuple[Tensor, Tensor]:
         """Losses ``[L, B]`` and their gradients in the images."""
+        values = _of_colors(values)
         images, choices, passed = self._forward(values, x)
         losses, slope = value_and_slope(loss, passed.outputs.float(), y, x.new_ones(x.shape[:2]))
         slope = self.behind.input_slope(values[2 * self.stages :], passed, slope.to(passed.outputs.dtype))
         for stage in reversed(range(self.stages)):
             slope = self.kernel.backward(slope, choices[stage], values[2 * stage], images[stage])
-        return losses, slope
+        return losses, slope[:, :, : x.shape[2]]
 
     def _forward(self, values: Sequence[Tensor], x: Tensor) -> tuple[list[Tensor], list[Tensor], Passed]:
         """What goes into each convolution, which pixels it took, and what the layers behind computed."""
-        images, choices = [x.contiguous()], list[Tensor]()
+        gray = x.shape[2] == 1
+        images, choices = [torch.cat([x, torch.zeros_like(x)], 2) if gray else x.contiguous()], list[Tensor]()
         for stage in range(self.stages):
             pooled, choice = self.kernel.forward(images[-1], *values[2 * stage : 2 * stage + 2])
             images.append(pooled)
             choices.append(choice)
         return images, choices, self.behind.forward(values[2 * self.stages :], images.pop())
+
+
+def _of_colors(values: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The same parameters, but the first filters see an empty second channel if they see gray images.
+
+    For one channel, the Triton of torch 2.11 loses a tap of 5 x 5 filters at a row's second pixel on the way back.
+    """
+    filters, *others = values
+    if filters.shape[2] > 1:
+        return values
+    last = filters.permute(0, 1, 3, 4, 2)
+    return [torch.cat([last, torch.zeros_like(last)], -1).permute(0, 1, 4, 2, 3), *others]
 
 
 def fuse(layers: Sequence[nn.Module]) -> Fused | None:
@@ -74,5 +86,5 @@ def _is_known(layer: nn.Module, *, first: bool) -> bool:
     side, depth = layer.kernel_size[0], layer.in_channels
     same = layer.kernel_size == (side, side) and layer.padding == (side // 2, side // 2) and side in (3, 5)
     whole = layer.stride == layer.dilation == (1, 1) and layer.groups == 1
-    fits = 1 < depth <= 16 // side if first else depth in CHANNELS
+    fits = depth <= 16 // side if first else depth in CHANNELS
     return same and whole and fits and layer.out_channels in CHANNELS
