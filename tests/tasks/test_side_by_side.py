@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from wafl.tasks.gpu.pooling import Pooling, with_pooling
-from wafl.tasks.gpu.precision import casts_of, computing
+from wafl.tasks.gpu.precision import aligned, casts_of, computing
 from wafl.tasks.modes import one_by_one
 from wafl.tasks.modes.one_by_one import side_by_side
 from wafl.tasks.problem import Problem
@@ -72,6 +72,44 @@ def test_only_layers_that_a_reduced_precision_casts_are_prepared() -> None:
 
     own = casts_of(Own(nn.Linear(2, 2)))
     assert (own.params, own.inputs) == (set(), False)
+
+
+class Brought(nn.Module):
+    """A network of one's own: a layer that is used twice, one whose weights are read elsewhere, and two plain ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm = nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4)
+        self.twice, self.watched, self.last = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = nn.functional.max_pool2d(self.norm(self.first(x)).relu(), 4).flatten(1)
+        found = self.twice(self.twice(found).relu())
+        return self.last(self.watched(found) / self.watched.weight.norm())
+
+
+def test_a_network_of_ones_own_has_its_weights_cast_once_where_only_one_layer_reads_them() -> None:
+    problem, x, y = problem_of(Brought())
+    task, params, weight = problem.task, problem.params, torch.rand(LANES, BATCH)
+    cast = task.cast_by_layers(params[0], x[0])
+    assert cast == {"first.weight", "first.bias", "watched.bias", "last.weight", "last.bias"}
+    task.traits = Traits(obstacle="these lanes go one after another", cast=cast)
+    with computing("bfloat16", torch.device("cpu")), side_by_side():
+        in_each_call = [*task.input_gradient(params, x, y), *task.losses_and_gradient(params, x, y, weight)]
+        once = [*problem.loss_and_gradient(x, y), *problem.loss_and_descent(x, y, weight)]
+    for one, other in zip(in_each_call, once, strict=True):
+        torch.testing.assert_close(other, one, atol=0, rtol=0)
+
+
+def test_lanes_begin_where_a_gpu_reads_four_numbers_at_once() -> None:
+    flat = torch.randn(3, 18)  # 72 bytes: the second lane begins in the middle of sixteen
+    views = flat[:, :8], flat[:, 8:]
+    whole, odd = (aligned(view) for view in views)
+    assert all(lane.data_ptr() % 16 == 0 for lane in whole)
+    torch.testing.assert_close(whole, views[0], atol=0, rtol=0)
+    assert odd is views[1], "ten numbers cannot lie so in all lanes"
+    assert aligned(whole) is whole
 
 
 def test_a_sequence_that_pools_shares_its_layers_and_computes_the_same(monkeypatch) -> None:

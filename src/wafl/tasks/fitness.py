@@ -73,8 +73,10 @@ def find_traits(task: Task, params: Tensor, x: Tensor, y: Tensor) -> None:
     task.traits = replace(
         task.traits, obstacle=UNTRIED, busy=False, dropout=bool(dropouts), movable=_movable(task, params[0], x[0])
     )
-    busy = params.device.type == "cpu" and task.convolution_products(params[0], x[0]) > BUSY
-    task.traits = replace(task.traits, obstacle=_obstacle(task, params, x, y), busy=busy)
+    on_cpu = params.device.type == "cpu"
+    busy = on_cpu and task.convolution_products(params[0], x[0]) > BUSY
+    cast = frozenset[str]() if on_cpu else task.cast_by_layers(params[0], x[0])
+    task.traits = replace(task.traits, obstacle=_obstacle(task, params, x, y), busy=busy, cast=cast)
 
 
 def _is_one_hot(y: Tensor) -> bool:

@@ -53,6 +53,9 @@ class Traits:
     dropout: Annotated[bool, "Whether the model drops anything while it trains."] = False
     integers: Annotated[bool, "Whether the model takes integers, such as the numbers of words."] = False
     movable: Annotated[bool, "Whether the outputs have a gradient in the inputs."] = True
+    cast: Annotated[
+        frozenset[str], "On a GPU, the parameters that one layer reads, as a reduced precision casts them."
+    ] = frozenset()
 
     @property
     def batched(self) -> bool:
@@ -163,6 +166,13 @@ class Task:
         with torch.no_grad():
             return convolution_products(self._at_rest, lambda: self.call(flat, x))
 
+    def cast_by_layers(self, flat: Tensor, x: Tensor) -> frozenset[str]:
+        """The names of the parameters that layers read, each once, as a reduced precision casts them."""
+        named, x = self.unflatten(flat), x.long() if self.traits.integers else x
+        return precision.cast_by_layers(
+            lambda: functional_call(self._at_rest, named, (x,), tie_weights=self._tie), named
+        )
+
     @cached_property
     def _casts(self) -> precision.Casts:
         return precision.casts_of(self.module)
@@ -189,9 +199,11 @@ class Task:
             other._ready = self._rescaling(values)
             values = other._ready.values
         if in_streams:
-            cast = other._casts.params
+            cast = other._casts.params | self.traits.cast
             named = zip(self._shapes, values, strict=True)
-            other._read = tuple(precision.prepared(value) if name in cast else value for name, value in named)
+            other._read = tuple(
+                precision.aligned(precision.prepared(value) if name in cast else value) for name, value in named
+            )
         else:
             other._read = torch.cat([value.flatten(1) for value in values], dim=1)
         return other

@@ -5,7 +5,8 @@
 moves, losses and sums stay float32, and so does a linear model, whose time goes into reading the examples.
 """
 
-from collections.abc import Generator, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from wafl.tasks.structure.sequence import is_plain
 
@@ -55,6 +57,31 @@ def layers(device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
 
 
+class _Reads(TorchFunctionMode):
+    """Counts how often a layer that a reduced precision casts reads each tensor, and how often anything reads it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_layers, self.by_all = Counter[int](), Counter[int]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [*args, *(kwargs or {}).values()]
+        places = [id(value) for value in given if isinstance(value, torch.Tensor)]
+        self.by_all.update(places)
+        if func in (nn.functional.linear, nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d):
+            self.by_layers.update(places[1:])
+        return func(*args, **(kwargs or {}))
+
+
+def cast_by_layers(call: Callable[[], object], params: Mapping[str, torch.Tensor]) -> frozenset[str]:
+    """The names of the parameters that a call reads once, in a layer that a reduced precision casts."""
+    with torch.no_grad(), _Reads() as reads:
+        call()
+    return frozenset(
+        name for name, value in params.items() if reads.by_layers[id(value)] == reads.by_all[id(value)] == 1
+    )
+
+
 @dataclass(frozen=True)
 class Casts:
     """What a reduced precision casts in a plain sequence: the parameters with these names, and the inputs or not."""
@@ -93,3 +120,10 @@ def prepared(values: torch.Tensor) -> torch.Tensor:
         return values.to(torch.bfloat16)
     last = values.permute(0, 1, 3, 4, 2).to(torch.bfloat16, memory_format=torch.contiguous_format)
     return last.permute(0, 1, 4, 2, 3)
+
+
+def aligned(values: torch.Tensor) -> torch.Tensor:
+    """The same numbers of all lanes, copied if a GPU could not read four at once where each lane's begin."""
+    begins = values.data_ptr(), values.stride(0) * values.element_size()
+    helps = any(place % 16 for place in begins) and values[0].numel() * values.element_size() % 16 == 0
+    return values.clone(memory_format=torch.contiguous_format) if helps else values

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MOST_STREAMS = 16
+MOST_STREAMS = 32
 
 _POOL: list[torch.cuda.Stream] = []
 _side_by_side: ContextVar[bool] = ContextVar("side_by_side", default=False)
