@@ -1,11 +1,13 @@
 """Local steps on a GPU against the same images trained centrally, captured in a CUDA graph.
 
-    .venv/bin/python benchmarks/gpu.py [--smallest] [--part steps mlr sweep paper methods]
+    .venv/bin/python benchmarks/gpu.py [--smallest] [--part steps models mlr sweep paper methods]
 
 ``steps``: the default CNN on 3 x 32 x 32, batch 64, 10 inner steps of WAFL without early stop, milliseconds per local
-step of the whole cohort. ``mlr``: a linear model on 784 features, 40 inner steps. ``sweep``: 16 gammas in one run
-against 16 runs. ``paper``: the paper's CIFAR-10 setting (20 clients, cohort 10, 2 local epochs), against as many
-captured central steps. ``methods``: seven methods on data of MNIST's size. Images are random: only time is measured.
+step of the whole cohort. ``models``: networks that nothing here is tuned for, 10 clients x 32 examples, 5 inner steps,
+and the default CNN with 100 clients; median of five. *Apart* are as many captured models as clients that train side by
+side, each alone, without any federation. ``mlr``: a linear model on 784 features, 40 inner steps. ``sweep``: 16 gammas
+in one run against 16 runs. ``paper``: the paper's CIFAR-10 setting (20 clients, cohort 10, 2 local epochs), against as
+many captured central steps. ``methods``: seven methods on data of MNIST's size. Images are random: only time counts.
 Without CUDA everything runs on the CPU, where nothing is captured.
 """
 
@@ -14,25 +16,33 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import cast
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+import brought_models as brought
 import options
 import wafl
 from wafl.base.random import Key
 from wafl.engine.client.local import local_update
 from wafl.engine.client.step import Eager
 from wafl.engine.client.task import ClientTask, LaneInput
+from wafl.engine.embedded import first_example
 from wafl.engine.lanes.captured import Captured
 from wafl.engine.lanes.layout import in_pieces
 from wafl.parts.schedule import LocalWork
+from wafl.tasks.fitness import check_fitness
 from wafl.tasks.gpu.precision import BFLOAT16, computing, laid_out, layers
+from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
+from wafl.tasks.task import Task
 
-BATCH, RATE, GAMMA, CLASSES = 64, 0.01, 2.0, 10
+BATCH, SMALL, RATE, GAMMA, CLASSES = 64, 32, 0.01, 2.0, 10
 EXAMPLES = 8 * BATCH
 IMAGE, PIXELS = (3, 32, 32), (784,)
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -41,6 +51,7 @@ HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--models", nargs="*", default=[], help="of the part models, by parts of their names")
     parser.add_argument("--lanes", nargs="+", type=int, default=[10, 100])
     parser.add_argument("--precision", nargs="+", default=["float32", "tf32", "bfloat16"])
     parser.add_argument("--steps", type=int, default=80, help="local steps per measurement, as many as the paper's")
@@ -48,9 +59,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", type=int, default=2500, help="examples per client of the paper's setting")
     parser.add_argument("--channels", nargs=2, type=int, default=[32, 64])
     smallest = {"lanes": [2], "precision": ["bfloat16"], "steps": 1, "rounds": 1, "size": 64, "channels": [1, 1]}
-    given = options.read(parser, argv, part=["steps", "mlr", "sweep"], **smallest)
+    given = options.read(parser, argv, part=["steps", "models", "mlr", "sweep"], **smallest)
     for part in given.part:
-        Console().print(PARTS[part](given))
+        Console(width=140).print(PARTS[part](given))
     name = torch.cuda.get_device_name() if HERE.type == "cuda" else "cpu, nothing captured"
     Console().print(f"torch {torch.__version__}, {name}")
 
@@ -70,6 +81,77 @@ def steps(given: argparse.Namespace) -> Table:
                 row = [f"{theirs:.2f}", f"{ours:.2f}", f"{ours / theirs:.2f}", f"{eager:.1f}"]
                 table.add_row(method.name, str(lanes), precision, *row)
     return table
+
+
+@dataclass(frozen=True)
+class Brought:
+    """A model, the examples that it takes, and the layer at whose output they are moved, if not at the inputs."""
+
+    name: str
+    make: Callable[[], nn.Module]
+    draw: Callable[[int], Tensor]
+    clients: int = 10
+    steps: int = 8
+    layer: str | None = None
+
+
+def models(given: argparse.Namespace) -> Table:
+    table = Table(
+        "ms per local step", "method", "precision", "wafl", "apart", "central", "to apart", "to central", "ready after",
+        "peak GiB",
+    )  # fmt: skip
+    for model in brought_models(given):
+        for precision in given.precision:
+            for inner in (0, 1 if given.smallest else 5):
+                if inner == 0:
+                    method = wafl.FedAvg()
+                else:
+                    method = wafl.WAFL(gamma=GAMMA, steps=inner, tolerance=0, bounds=None, space=model.layer)
+                with computing(precision, HERE):
+                    together = plain([model.make()], model, SMALL * model.clients, inner, precision)
+                    apart = plain([model.make() for _ in range(model.clients)], model, SMALL, inner, precision)
+                    ours, ready, peak = ours_of(model, method, 1 if given.smallest else model.steps)
+                numbers = [f"{ours:.2f}", f"{apart:.2f}", f"{together:.2f}", f"{ours / apart:.2f}"]
+                row = [*numbers, f"{ours / together:.2f}", f"{ready:.1f} s", f"{peak / 2**30:.1f}"]
+                table.add_row(model.name, method.name, precision, *row)
+                print(model.name, method.name, precision, *row, flush=True)
+    return table
+
+
+def brought_models(given: argparse.Namespace) -> list[Brought]:
+    def images(count: int) -> Tensor:
+        return torch.rand(count, *IMAGE)
+
+    def words(count: int) -> Tensor:
+        return torch.randint(1000, (count, 4 if given.smallest else 64))
+
+    if given.smallest:
+        return [
+            Brought("ResNet-18", lambda: brought.resnet18(CLASSES, 2), images, clients=2),
+            Brought("ViT", lambda: brought.VisionTransformer(CLASSES, 6, 1), images, clients=2),
+            Brought("text", lambda: brought.TextTransformer(CLASSES, 1000, 4, 1), words, 2, layer="embedding"),
+        ]
+    cnn = Brought("CNN, 100 clients", lambda: wafl.models.cnn(make_clients(1, BATCH, IMAGE)), images, 100, 10)
+    chosen = [
+        Brought("ResNet-18, GroupNorm", lambda: brought.resnet18(CLASSES), images),
+        Brought("ViT, 6 layers of 192", lambda: brought.VisionTransformer(CLASSES), images),
+        Brought("text transformer", lambda: brought.TextTransformer(CLASSES), words, layer="embedding"),
+        cnn,
+    ]
+    return [model for model in chosen if not given.models or any(name in model.name for name in given.models)]
+
+
+def ours_of(model: Brought, method: wafl.Method, steps: int) -> tuple[float, float, float]:
+    """Milliseconds per local step of all lanes, seconds until the first update is there, and the peak memory."""
+    arrays = [(model.draw(4 * SMALL), torch.randint(CLASSES, (4 * SMALL,))) for _ in range(model.clients)]
+    clients = wafl.Federation.from_arrays(arrays, test_fraction=0, num_classes=CLASSES)
+    if HERE.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    update = updating(make_task(model.make(), device=HERE), clients, method, LocalWork(steps, None, SMALL))
+    ready = seconds(update)
+    took = median(seconds(update) for _ in range(5 if HERE.type == "cuda" else 1))
+    return 1e3 * took / steps, ready, torch.cuda.max_memory_allocated() if HERE.type == "cuda" else 0.0
 
 
 def mlr(given: argparse.Namespace) -> Table:
@@ -167,7 +249,20 @@ def ours_per_step(
     """Milliseconds per local step of all lanes, of a CNN with these channels or of a linear model."""
     clients = make_clients(count, EXAMPLES, IMAGE if channels else PIXELS)
     task = make_task(cnn(clients, channels) if channels else wafl.models.mlr(clients), device=HERE)
-    client = ClientTask(task, method.objective, LocalWork(steps, None, BATCH), clients.train.to(HERE))
+    update = updating(task, clients, method, LocalWork(steps, None, BATCH), captured=captured)
+    update()
+    return 1e3 * seconds(update, 3) / steps
+
+
+def updating(
+    task: Task, clients: wafl.Federation, method: wafl.Method, work: LocalWork, *, captured: bool = True
+) -> Callable[[], None]:
+    """The local work of all clients, as the engine does it."""
+    count = clients.num_clients
+    check_fitness(
+        Problem(task, task.initial().to(HERE)[None]), *first_example(clients, task.initial().to(HERE)), CLASSES
+    )
+    client = ClientTask(task, method.objective, work, clients.train.to(HERE))
     numbers = {"learning_rate": RATE, "momentum": 0.0, "weight_decay": 0.0}
     if method.objective is not None:
         numbers |= method.objective.scalars()
@@ -185,42 +280,74 @@ def ours_per_step(
         for piece in in_pieces(client, lanes, take_step, count):
             local_update(client, piece, take_step)
 
-    update()
-    return 1e3 * seconds(update, 3) / steps
+    return update
 
 
 def central(count: int, method: wafl.Method, precision: str, channels: list[int]) -> float:
     """Milliseconds per step of one model on the images of all clients, captured if there is a GPU."""
-    model = cnn(make_clients(1, BATCH, IMAGE), channels).to(HERE)
-    x, y = torch.rand(count * BATCH, *IMAGE, device=HERE), torch.randint(CLASSES, (count * BATCH,), device=HERE)
-    if precision == BFLOAT16 and HERE.type == "cuda":
-        x = laid_out(x)
-        for param in model.parameters():
-            param.data = laid_out(param.data)
-    params, objective = list(model.parameters()), method.objective
-    assert objective is None or isinstance(objective, wafl.objectives.Wasserstein)
+    model = Brought("CNN", lambda: cnn(make_clients(1, BATCH, IMAGE), channels), lambda n: torch.rand(n, *IMAGE))
+    assert method.objective is None or isinstance(method.objective, wafl.objectives.Wasserstein)
+    inner = 0 if method.objective is None else method.objective.steps
+    return plain([model.make()], model, count * BATCH, inner, precision)
 
-    def loss(inputs: Tensor, reduction: str) -> Tensor:
-        with computing(precision, HERE), layers(HERE):
-            outputs = model(inputs)
-        return nn.functional.cross_entropy(outputs.float(), y, reduction=reduction)
+
+def plain(modules: Sequence[nn.Module], kind: Brought, batch: int, inner: int, precision: str) -> float:
+    """Milliseconds in which each of these models, on a batch of its own, takes a step in plain PyTorch, captured."""
+    each = [alone(module.to(HERE), kind, batch, inner, precision) for module in modules]
+    streams = [torch.cuda.Stream() for _ in each[1:]] if HERE.type == "cuda" else []
 
     def step() -> None:
-        moved = x
-        for _ in range(objective.steps if objective is not None else 0):
-            moved = moved.detach().requires_grad_()
-            moved = x + torch.autograd.grad(loss(moved, "sum"), moved)[0] / (2.0 * GAMMA)
-        slopes = torch.autograd.grad(loss(moved.detach(), "mean"), params)
-        with torch.no_grad():
-            for param, slope in zip(params, slopes, strict=True):
-                param.sub_(slope, alpha=RATE)
+        if not streams:
+            for one in each:
+                one()
+            return
+        here = torch.cuda.current_stream()
+        for one, stream in zip(each, [here, *streams], strict=True):
+            stream.wait_stream(here)
+            with torch.cuda.stream(stream):
+                one()
+        for stream in streams:
+            here.wait_stream(stream)
 
     benchmark, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
     replay = captured_graph(step) if HERE.type == "cuda" else step
     replay()
-    took = 1e3 * seconds(replay, 10 if HERE.type == "cuda" else 1)
+    took = 1e3 * median(seconds(replay, 3) for _ in range(5)) if HERE.type == "cuda" else 1e3 * seconds(replay)
     torch.backends.cudnn.benchmark = benchmark
     return took
+
+
+def alone(model: nn.Module, kind: Brought, batch: int, inner: int, precision: str) -> Callable[[], None]:
+    """One step of a model: examples are moved up the gradient, and the parameters down."""
+    x, y = kind.draw(batch).to(HERE), torch.randint(CLASSES, (batch,), device=HERE)
+    if precision == BFLOAT16 and HERE.type == "cuda":
+        x = laid_out(x)
+        for param in model.parameters():
+            param.data = laid_out(param.data)
+    params = list(model.parameters())
+
+    def loss(inputs: Tensor, reduction: str, *, behind: bool = False) -> Tensor:
+        with computing(precision, HERE), layers(HERE):
+            outputs = (cast(brought.TextTransformer, model).behind if behind else model)(inputs)
+        return nn.functional.cross_entropy(outputs.float(), y, reduction=reduction)
+
+    def step() -> None:
+        if inner and kind.layer:
+            base = model.get_submodule(kind.layer)(x)
+            start = base.detach()
+        else:
+            base = start = x
+        moved, behind = start, bool(inner and kind.layer)
+        for _ in range(inner):
+            moved = moved.detach().requires_grad_()
+            moved = start + torch.autograd.grad(loss(moved, "sum", behind=behind), moved)[0] / (2.0 * GAMMA)
+        # Where a layer's output is moved, the layer learns too.
+        slopes = torch.autograd.grad(loss(base + (moved - start).detach(), "mean", behind=behind), params)
+        with torch.no_grad():
+            for param, slope in zip(params, slopes, strict=True):
+                param.sub_(slope, alpha=RATE)
+
+    return step
 
 
 def captured_graph(work: Callable[[], None]) -> Callable[[], None]:
@@ -248,7 +375,7 @@ def _now() -> float:
     return time.perf_counter()
 
 
-PARTS = {"steps": steps, "mlr": mlr, "sweep": sweep, "paper": paper, "methods": methods}
+PARTS = {"steps": steps, "models": models, "mlr": mlr, "sweep": sweep, "paper": paper, "methods": methods}
 
 if __name__ == "__main__":
     main()

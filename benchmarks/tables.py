@@ -40,6 +40,7 @@ TABLES = [
     Table("docs/liars.md", "| data | method | none |", "python benchmarks/liars.py --honest"),
     Table("docs/certificate-files.md", "| kind | FedAvg | small weights |", "python benchmarks/published.py"),
     Table("docs/gpu.md", "| | precision | central |", "python benchmarks/gpu.py"),
+    Table("docs/gpu.md", "| model |", "python benchmarks/gpu.py --part models"),
     Table(
         "docs/performance.md",
         "| FedAvg | times wafl",

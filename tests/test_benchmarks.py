@@ -42,7 +42,7 @@ QUICK = {
 }
 # The rest of flower starts processes.
 SLOW = {name: ["--smallest"] for name in ("audit", "flower", "networks", "published")}
-PARTS = {"options", "rival_settings"}  # what other benchmarks import, and nobody runs
+PARTS = {"brought_models", "options", "rival_settings"}  # what other benchmarks import, and nobody runs
 
 
 def run(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,82 @@
+"""Networks as people bring them, which nothing here is tuned for: a residual one, and two transformers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Residual(nn.Module):
+    """Two convolutions with GroupNorm, and what came in."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
+        self.second = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.norms = nn.ModuleList(nn.GroupNorm(min(32, after), after) for _ in range(2))
+        same = before == after and stride == 1
+        self.short = nn.Identity() if same else nn.Conv2d(before, after, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.norms
+        return (second(self.second(first(self.first(x)).relu())) + self.short(x)).relu()
+
+
+def resnet18(classes: int, width: int = 64) -> nn.Module:
+    """ResNet-18 for small images, with GroupNorm."""
+    widths = [width, width, 2 * width, 4 * width, 8 * width]
+    blocks = [
+        Residual(widths[level] if block == 0 else widths[level + 1], widths[level + 1], 2 if level and not block else 1)
+        for level in range(4)
+        for block in range(2)
+    ]
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes)]
+    return nn.Sequential(nn.Conv2d(3, width, 3, padding=1), *blocks, *head)
+
+
+class Block(nn.Module):
+    """Attention and a perceptron, each after a norm and beside what came in."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.queries, self.back = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.perceptron = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        before, after = self.norms
+        split = self.queries(before(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        found = nn.functional.scaled_dot_product_attention(*split.unbind())
+        x = x + self.back(found.transpose(1, 2).flatten(2))
+        return x + self.perceptron(after(x))
+
+
+class VisionTransformer(nn.Module):
+    """Patches of 4 x 4 pixels, blocks, and the mean over patches."""
+
+    def __init__(self, classes: int, width: int = 192, layers: int = 6) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, stride=4)
+        self.places = nn.Parameter(0.02 * torch.randn(64, width))
+        self.blocks = nn.Sequential(*(Block(width, 3) for _ in range(layers)), nn.LayerNorm(width))
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks(self.patches(x).flatten(2).transpose(1, 2) + self.places).mean(1))
+
+
+class TextTransformer(nn.Module):
+    """Words as vectors, blocks, and the mean over words."""
+
+    def __init__(self, classes: int, words: int = 10_000, width: int = 128, layers: int = 4) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, width)
+        self.blocks = nn.Sequential(*(Block(width, 4) for _ in range(layers)), nn.LayerNorm(width))
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.behind(self.embedding(x))
+
+    def behind(self, found: Tensor) -> Tensor:
+        return self.head(self.blocks(found).mean(1))
