@@ -7,8 +7,10 @@ regression, the l2 balls of W_1 and W_2, and W_1's with labels that move. Printe
 trained model, and the processor seconds of the training. The optima of W_1 are those that dro 0.4.3 finds (with labels:
 a convex solver), and those of W_2 what longer training tends to. Where labels move, the learning rate falls.
 
-A second table is about solvers: that of wafl.sklearn, SkWDRO (power 2) and dro (power 1), each if it is installed. One
-evaluator, which shares nothing with them, judges all models: the dual, with suprema on a grid.
+A second table is about solvers: that of wafl.sklearn, SkWDRO (power 2) and dro (power 1), each if it is installed, on
+these data and on those of their own examples (two blobs, and dro's ``classification_basic``). One evaluator, which
+shares nothing with them, judges all models: the dual, with suprema on a grid. A third one is about what SkWDRO itself
+minimizes, an entropic relaxation: its model beside that of ``wafl.SinkhornDRO``, judged by a quadrature.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +30,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from scipy.optimize import minimize_scalar
-from sklearn.datasets import load_breast_cancer
+from scipy.special import logsumexp
+from sklearn.datasets import load_breast_cancer, make_blobs
 from sklearn.model_selection import train_test_split
 
 import options
@@ -42,6 +47,8 @@ OPTIMA = {
 }
 LABELS = {(0.05, 0.5): 0.50992, (0.2, 0.5): 0.69315, (0.2, 2.0): 0.52160, (0.5, 1.0): 0.69315}
 """The optimum in the ball of W_1 by radius and label cost; 0.69315 is that of guessing."""
+EPSILON, SIGMA = 0.02, 0.1
+"""SkWDRO's regularization, and the noise of its samples, where its own objective is compared."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -68,25 +75,90 @@ def main(argv: Sequence[str] | None = None) -> None:
         numbers = (f"{best:.5f}", f"{found:.5f}", f"{found / best - 1.0:.3%}", f"{seconds:.1f}")
         table.add_row(f"W_{power}", f"{radius:g}", f"{label_cost:g}", *numbers)
     Console().print(table)
-    Console().print(others(clients, [1, 2] if given.rounds > 1 else [2]))
+    whole = given.rounds > 1
+    Console().print(others(examples() if whole else dict(list(examples().items())[:1]), [1, 2] if whole else [2]))
+    Console().print(relaxed(given.rounds, given.steps))
 
 
-def others(clients: wafl.Federation, powers: Sequence[int]) -> Table:
+def examples() -> dict[str, tuple[Array, Array]]:
+    """Examples and their labels, 0 or 1, by name."""
+    cancer = make_clients().train
+    blobs: Any = make_blobs(n_samples=100, centers=2, n_features=2, random_state=0)
+    x, _, y, _ = train_test_split(*blobs, test_size=0.33, random_state=42)
+    found = {"blobs": (x, y), "breast cancer": (cancer.x.double().numpy(), cancer.y.numpy())}
+    with suppress(ImportError):
+        loader: Any = importlib.import_module("dro.data.dataloader_classification")
+        x, y = loader.classification_basic(d=2, num_samples=500, radius=2)
+        found["dro's own"] = np.asarray(x), (np.ravel(y) > 0).astype(int)
+    return found
+
+
+def others(data: dict[str, tuple[Array, Array]], powers: Sequence[int]) -> Table:
     """The worst loss of what other solvers fit, by the grid, and the processor seconds that they take."""
-    x, y = clients.train.x.double().numpy(), clients.train.y.numpy()
-    table = Table("ball", "radius", "solver", "worst loss", "seconds")
+    table = Table("data", "ball", "radius", "solver", "worst loss", "seconds")
     for power in powers:
-        for radius in OPTIMA[power]:
-            for name, solve in SOLVERS[power].items():
-                started = time.process_time()
-                try:
-                    weight, bias = solve(x, y, radius)
-                except ImportError:
-                    continue
-                seconds = time.process_time() - started
-                value = judged(weight, bias, x, y, radius, power)
-                table.add_row(f"W_{power}", f"{radius:g}", name, f"{value:.5f}", f"{seconds:.2f}")
+        for where, (x, y) in data.items():
+            for radius in OPTIMA[power]:
+                for name, solve in SOLVERS[power].items():
+                    started = time.process_time()
+                    try:
+                        weight, bias = solve(x, y, radius)
+                    except ImportError:
+                        continue
+                    except RuntimeError as error:
+                        table.add_row(where, f"W_{power}", f"{radius:g}", name, f"fails: {error}", "")
+                        continue
+                    seconds = time.process_time() - started
+                    value = judged(weight, bias, x, y, radius, power)
+                    table.add_row(where, f"W_{power}", f"{radius:g}", name, f"{value:.5f}", f"{seconds:.2f}")
+                    print(where, power, radius, name, f"{value:.5f}", f"{seconds:.2f}", flush=True)
     return table
+
+
+def relaxed(rounds: int, steps: int) -> Table:
+    """What SkWDRO minimizes, with its own regularization: the value of its model, and of a Sinkhorn ball's."""
+    table = Table("data", "radius", "solver", "entropic loss", "seconds")
+    x, y = examples()["blobs"]
+    for radius in (0.1, 0.2, 0.3):
+        started = time.process_time()
+        try:
+            found = by_skwdro(x, y, radius, EPSILON, SIGMA)
+        except ImportError:
+            break
+        taken = time.process_time() - started
+        value, price = entropic(*found, x, y, radius)
+        table.add_row("blobs", f"{radius:g}", "SkWDRO", f"{value:.5f}", f"{taken:.2f}")
+        started = time.process_time()
+        # At a price of transport, the Gaussian of SkWDRO's samples is this one of smaller noise.
+        noise = 1.0 / math.sqrt(1.0 / SIGMA**2 + 2.0 * price / EPSILON)
+        method = wafl.SinkhornDRO(gamma=EPSILON / (2.0 * noise**2), noise=noise, samples=16)
+        clients = wafl.Federation.from_arrays([(x, y)], test_fraction=0.0)
+        run = wafl.fit(
+            wafl.models.mlr(clients), clients, method, rounds=rounds, local_steps=steps,
+            batch_size=None, learning_rate=0.5, momentum=0.9,
+        )  # fmt: skip
+        weight, bias = (tensor.double().numpy() for tensor in run.params.values())
+        value, _ = entropic(weight[1] - weight[0], float(bias[1] - bias[0]), x, y, radius)
+        row = "blobs", f"{radius:g}", "wafl.SinkhornDRO", f"{value:.5f}", f"{time.process_time() - started:.2f}"
+        table.add_row(*row)
+    return table
+
+
+def entropic(weight: Array, bias: float, x: Array, y: Array, radius: float) -> tuple[float, float]:
+    """SkWDRO's objective of a linear classifier, by a quadrature along its weights, and its price of transport."""
+    slope, margin = float(np.linalg.norm(weight)), (2 * y - 1) * (x @ weight + bias)
+    nodes, masses = np.polynomial.hermite_e.hermegauss(201)
+
+    def dual(log_price: float) -> float:
+        price = math.exp(log_price)
+        # The Gaussian of the samples times exp(-price |d|^2 / epsilon) is a Gaussian of less variance.
+        shrink = 1.0 + 2.0 * price * SIGMA**2 / EPSILON
+        losses = np.logaddexp(0, -margin[:, None] - slope * SIGMA / math.sqrt(shrink) * nodes)
+        soft = logsumexp(losses / EPSILON, b=masses / masses.sum(), axis=1) - x.shape[1] / 2 * math.log(shrink)
+        return price * radius**2 + EPSILON * float(np.mean(soft))
+
+    found: Any = minimize_scalar(dual, bounds=(-12.0, 8.0), method="bounded", options={"xatol": 1e-7})
+    return float(found.fun), math.exp(found.x)
 
 
 def judged(weight: Array, bias: float, x: Array, y: Array, radius: float, power: int) -> float:
@@ -112,12 +184,16 @@ def by_wafl(power: int) -> Solver:
     return solve
 
 
-def by_skwdro(x: Array, y: Array, radius: float) -> tuple[Array, float]:
-    """SkWDRO with fixed labels at a regularization of 1e-4, and its default options otherwise."""
+def by_skwdro(
+    x: Array, y: Array, radius: float, epsilon: float = 1e-4, sigma: float = 1e-2, rate: float | None = None
+) -> tuple[Array, float]:
+    """SkWDRO with fixed labels at this regularization and learning rate, and its default options otherwise."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         skwdro: Any = importlib.import_module("skwdro.linear_models")
-        model = skwdro.LogisticRegression(rho=radius, cost="t-NC-2-2", solver_reg=1e-4, sampler_reg=1e-2)
+        model = skwdro.LogisticRegression(
+            rho=radius, cost="t-NC-2-2", solver_reg=epsilon, sampler_reg=sigma, learning_rate=rate
+        )
         model.fit(x, 2 * y - 1)
     return np.ravel(model.coef_), float(np.ravel(model.intercept_)[0])
 
@@ -132,7 +208,7 @@ def by_dro(x: Array, y: Array, radius: float) -> tuple[Array, float]:
 
 SOLVERS = {
     1: {"wafl.sklearn": by_wafl(1), "dro": by_dro},
-    2: {"wafl.sklearn": by_wafl(2), "SkWDRO": by_skwdro},
+    2: {"wafl.sklearn": by_wafl(2), "SkWDRO": by_skwdro, "SkWDRO, rate 0.1": partial(by_skwdro, rate=0.1)},
 }
 
 

@@ -78,6 +78,7 @@ TABLES = [
     Table("docs/theory.md", "| errors of one client |", "python benchmarks/confidence.py"),
     Table("docs/audit.md", "| data | held-out clients |", "python benchmarks/audit.py"),
     Table("docs/theory.md", "| radius | W_1: optimum |", "python benchmarks/optimum.py"),
+    Table("docs/theory.md", "| data | radius | W_1: wafl.sklearn |", "python benchmarks/optimum.py"),
     Table("docs/theory.md", "| radius, label cost |", "python benchmarks/optimum.py"),
     Table("docs/proofs.md", "| bound | value |", "python benchmarks/bounds.py"),
     Table("docs/weights.md", "| data | `mixture` |", "python benchmarks/transport.py"),
