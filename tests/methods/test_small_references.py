@@ -160,6 +160,7 @@ METHODS = {
     "FedPGM": Case(wafl.FedPGM(**IN_BALL), lambda: Ball(0.4, 0.2, 2)),
     "FedFGSM": Case(wafl.FedFGSM(epsilon=0.4), lambda: Ball(0.4, 0.4, 1)),
     "FedRobust": Case(wafl.FedRobust(penalty=0.5, step_size=0.2), lambda: AffineMaps(0.5, 0.2)),
+    "Moved": Case(wafl.Moved(noise=2.0), lambda: descended.Noisy(2.0, SEED, STEPS)),
     "TRADES": Case(wafl.TRADES(**IN_BALL, beta=2.0), lambda: descended.trades(2.0, MOST)),
     "CalFAT": Case(wafl.CalFAT(**IN_BALL), lambda: descended.calibrated(MOST, CLASSES)),
     "IRM": Case(wafl.IRM(penalty=2.0), lambda: descended.invariant(2.0)),

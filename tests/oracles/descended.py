@@ -105,6 +105,24 @@ def invariant(penalty: float) -> Penalized:
 
 
 @dataclass
+class Noisy:
+    """Bishop 1995: ``x + d`` with Gaussian moves d, so large that ``E ||d||^2 = size^2``."""
+
+    size: float
+    seed: int
+    local_steps: int
+    asked: Counter[int] = field(default_factory=Counter)
+
+    def move(self, minimized: Minimized, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
+        key = Key.of(self.seed, *place_of(self.asked[client], self.local_steps, client))
+        self.asked[client] += 1
+        deviation = self.size / x[0].numel() ** 0.5
+        moved = x + deviation * normal(key, Purpose.START, x.numel()).view_as(x)
+        value = minimized.at(params, moved, y).mean().detach()
+        return Moved(moved, y, float(value), float((moved - x).square().sum(1).mean()))
+
+
+@dataclass
 class Spread:
     """Wang, Gao and Xie 2025: ``gamma eps log E exp(loss(x + d) / gamma eps)`` by draws around WAFL's maximizer."""
 

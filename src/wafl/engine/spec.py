@@ -105,9 +105,9 @@ def code_of_methods(specs: Iterable[Spec]) -> dict[str, str]:
 def _types(part: Any) -> Iterator[type]:
     """The type of a part, and of the parts that it is made of."""
     yield type(part)
-    if is_dataclass(part):
-        for slot in fields(part):
-            yield from _types(getattr(part, slot.name))
+    several: tuple[Any, ...] = part if isinstance(part, tuple) else ()
+    for inner in (getattr(part, slot.name) for slot in fields(part)) if is_dataclass(part) else several:
+        yield from _types(inner)
 
 
 def _shape(part: Any, server_side: frozenset[str] = frozenset()) -> tuple[Any, ...]:
