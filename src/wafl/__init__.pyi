@@ -45,6 +45,7 @@ from .methods.augmented import Moved as Moved
 from .methods.averaging import SCAFFOLD as SCAFFOLD
 from .methods.averaging import FedAvg as FedAvg
 from .methods.averaging import FedProx as FedProx
+from .methods.averaging import FedSAM as FedSAM
 from .methods.ball import WAFL as WAFL
 from .methods.ball import ResilientWAFL as ResilientWAFL
 from .methods.ball import SinkhornDRO as SinkhornDRO

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import wafl
-from tests.test_extending import SAM
-from wafl import shifts
+from wafl import local, shifts
 from wafl.engine.keeping.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
@@ -27,7 +26,7 @@ METHODS = [
     wafl.DRFA(),
     wafl.Moved(noise=0.5),
     replace(wafl.Moved([shifts.rotation(0.1), shifts.blur(0.7), shifts.occlusion(0.3)]), name="shifted"),
-    replace(wafl.WAFL(gamma=2.0, local=SAM(0.1)), name="second gradient"),
+    replace(wafl.WAFL(gamma=2.0, local=local.sam(0.1)), name="second gradient"),
 ]
 
 

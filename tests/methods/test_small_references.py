@@ -183,6 +183,7 @@ METHODS = {
     "REx": Case(wafl.REx(beta=0.8), weights=reweighed(lambda: of_variance(0.8))),
     "FedProx": Case(wafl.FedProx(mu=0.5), local=lambda: reference.Prox(0.5)),
     "SCAFFOLD": Case(wafl.SCAFFOLD(), local=reference.Scaffold),
+    "FedSAM": Case(wafl.FedSAM(rho=0.8), local=lambda: reference.Sharpness(0.0, 0.8)),
     "FedGMA": Case(wafl.FedGMA(0.7), aggregate=rows_of(masked)),
     "FedAvgM": Case(wafl.FedAvgM(rate=0.7, beta=0.8), server=lambda: Optimizer("momentum", 0.7, 0.8)),
     "FedAdam": Case(wafl.FedAdam(rate=0.2, tau=0.1), server=lambda: Optimizer("adam", 0.2, tau=0.1)),
@@ -254,6 +255,7 @@ LOCAL = {
     "sgd": Case(wafl.FedAvg(local=local.sgd())),
     "prox": Case(wafl.FedAvg(local=local.prox(2.0)), local=lambda: reference.Prox(2.0)),
     "control_variates": Case(wafl.FedAvg(local=local.control_variates()), local=reference.Scaffold),
+    "sam": Case(wafl.FedAvg(local=local.sam(0.6)), local=lambda: reference.Sharpness(0.0, 0.6)),
     "gradient_control": Case(
         wafl.FedAvg(client_weights=weights.term(2.0), local=local.gradient_control()),
         weights=reweighed(lambda: reweighing.tilted(2.0)), local=reference.GradientControl,

@@ -509,6 +509,17 @@ class GradientControl:
         pass
 
 
+@dataclass
+class Sharpness(Prox):
+    """FedSAM (Qu et al. 2022): the gradient is taken at ``w + rho g / ||g||``."""
+
+    rho: float = 0.0
+
+    def uphill(self, params: Params, gradients: Params) -> Params:
+        length = math.sqrt(sum(float(value.square().sum()) for value in gradients.values()))
+        return {name: params[name] + self.rho * gradients[name] / length for name in params}
+
+
 LocalStep = Prox | Scaffold | GradientControl
 
 
@@ -670,8 +681,11 @@ def local_training(
     for rows in cut_in_batches(seed, round, client, len(x), work):
         moved = objective.move(minimized, params, x[rows], y[rows], gamma, client)
         first = first or moved
-        gradients = descended(minimized, params, moved)
-        gradients = {name: gradients[name] + work.weight_decay * params[name] for name in params}
+        at, gradients = params, descended(minimized, params, moved)
+        if isinstance(local, Sharpness):
+            at = local.uphill(params, gradients)
+            gradients = descended(minimized, at, objective.move(minimized, at, x[rows], y[rows], gamma, client))
+        gradients = {name: gradients[name] + work.weight_decay * at[name] for name in params}
         gradients = local.correct(gradients, params, path[0], client)
         velocity = {name: work.momentum * velocity[name] + gradients[name] for name in params}
         params = {name: params[name] - rate * velocity[name] for name in params}
