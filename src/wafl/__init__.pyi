@@ -41,6 +41,7 @@ from .methods import METHODS as METHODS
 from .methods.attacked import FedFGSM as FedFGSM
 from .methods.attacked import FedPGM as FedPGM
 from .methods.attacked import FedRobust as FedRobust
+from .methods.augmented import Mixup as Mixup
 from .methods.augmented import Moved as Moved
 from .methods.averaging import SCAFFOLD as SCAFFOLD
 from .methods.averaging import FedAvg as FedAvg

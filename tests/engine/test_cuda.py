@@ -25,6 +25,7 @@ METHODS = [
     wafl.FedRobust(),
     wafl.DRFA(),
     wafl.Moved(noise=0.5),
+    wafl.Mixup(),
     replace(wafl.Moved([shifts.rotation(0.1), shifts.blur(0.7), shifts.occlusion(0.3)]), name="shifted"),
     replace(wafl.WAFL(gamma=2.0, local=local.sam(0.1)), name="second gradient"),
 ]

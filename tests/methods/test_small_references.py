@@ -161,6 +161,7 @@ METHODS = {
     "FedFGSM": Case(wafl.FedFGSM(epsilon=0.4), lambda: Ball(0.4, 0.4, 1)),
     "FedRobust": Case(wafl.FedRobust(penalty=0.5, step_size=0.2), lambda: AffineMaps(0.5, 0.2)),
     "Moved": Case(wafl.Moved(noise=2.0), lambda: descended.Noisy(2.0, SEED, STEPS)),
+    "Mixup": Case(wafl.Mixup(alpha=0.7), lambda: descended.mixed(0.7, SEED, STEPS)),
     "TRADES": Case(wafl.TRADES(**IN_BALL, beta=2.0), lambda: descended.trades(2.0, MOST)),
     "CalFAT": Case(wafl.CalFAT(**IN_BALL), lambda: descended.calibrated(MOST, CLASSES)),
     "IRM": Case(wafl.IRM(penalty=2.0), lambda: descended.invariant(2.0)),

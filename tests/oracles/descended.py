@@ -6,6 +6,7 @@ have the key (seed, round, client, step); the draws are in the order of the batc
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -120,6 +121,25 @@ class Noisy:
         moved = x + deviation * normal(key, Purpose.START, x.numel()).view_as(x)
         value = minimized.at(params, moved, y).mean().detach()
         return Moved(moved, y, float(value), float((moved - x).square().sum(1).mean()))
+
+
+def mixed(alpha: float, seed: int, local_steps: int) -> Penalized:
+    """Zhang et al. 2018: two examples and their losses are mixed, with a weight from Beta(alpha, alpha).
+
+    The weight is made from Student's t by Bailey's polar method, with the draws of the package.
+    """
+
+    def scalar(outputs: Outputs, x: Tensor, y: Tensor, client: int, asked: int) -> Tensor:
+        place = place_of(asked, local_steps, client)
+        words = draw(seed, START, *place, len(y))
+        order = sorted(range(len(y)), key=words.__getitem__)
+        u, v = (word // 256 / 2**24 for word in draw(seed, START + 256, *place, 2))
+        t = math.sqrt(2 * alpha * ((1 - u) ** (-1 / alpha) - 1)) * math.cos(2 * math.pi * v)
+        part = 0.5 + t / (2 * math.sqrt(2 * alpha + t**2))
+        at = outputs(part * x + (1 - part) * x[order])
+        return part * cross_entropy(at, y) + (1 - part) * cross_entropy(at, y[order])
+
+    return Penalized(scalar)
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Methods that train on examples that chance has changed."""
 
 from wafl.methods.preset import Served, Stepped, Weighted, preset
-from wafl.objectives import RandomMoves
+from wafl.objectives import Mixed, RandomMoves
 
 
 @preset(
@@ -14,3 +14,14 @@ from wafl.objectives import RandomMoves
 )
 class Moved(RandomMoves, Weighted, Served, Stepped):
     """FedAvg on randomly moved examples (see :class:`wafl.objectives.RandomMoves`)."""
+
+
+@preset(
+    'Zhang et al., "mixup: Beyond empirical risk minimization", ICLR 2018, on every client',
+    r"\min_\theta \sum_i \lambda_i \, \mathbb{E}_{z, z' \sim P_i} \, \mathbb{E}_{t \sim \mathrm{Beta}(\alpha, \alpha)} "
+    r"\Big[ t \, \ell(\theta, (m, y)) + (1 - t) \, \ell(\theta, (m, y')) \Big], \qquad m = t x + (1 - t) x'",
+    "If networks are too sure of themselves between their examples, and mixtures of examples mean something.",
+    place=29,
+)
+class Mixup(Mixed, Weighted, Served, Stepped):
+    """FedAvg on mixtures of two examples of a client's batch (see :class:`wafl.objectives.Mixed`)."""
