@@ -52,6 +52,7 @@ from .methods.ball import ResilientWAFL as ResilientWAFL
 from .methods.ball import SinkhornDRO as SinkhornDRO
 from .methods.learned import AFL as AFL
 from .methods.learned import DRFA as DRFA
+from .methods.learned import FedDGGA as FedDGGA
 from .methods.learned import GroupDRO as GroupDRO
 from .methods.learned import ScaffPD as ScaffPD
 from .methods.method import Method as Method

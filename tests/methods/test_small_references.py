@@ -173,6 +173,7 @@ METHODS = {
     "DRFA": Case(wafl.DRFA(0.1), weights=lambda: Learned("DRFA", 0.1)),
     "ScaffPD": Case(wafl.ScaffPD(0.3, 0.2, 0.7), weights=DUAL, local=reference.GradientControl),
     "GroupDRO": Case(wafl.GroupDRO(0.5), weights=lambda: Learned("GroupDRO", 0.5)),
+    "FedDGGA": Case(wafl.FedDGGA(0.9), weights=lambda: Learned("FedDGGA", 0.9)),
     "CVaR": Case(wafl.CVaR(0.5), weights=reweighed(lambda: reweighing.superquantile(0.5))),
     "FGDRO": Case(wafl.FGDRO(temperature=0.5), weights=reweighed(lambda: reweighing.tilted(2.0))),
     "QFFL": Case(wafl.QFFL(q=2.0), weights=reweighed(lambda: reweighing.powers(2.0), q=2.0)),
@@ -209,6 +210,7 @@ RULES = {
     "primal_dual": with_rule(weights.primal_dual(0.3, 0.2, 0.7), DUAL),
     "slack": with_rule(weights.slack(0.5, 0.4), reweighed(lambda: least_losses(0.5, 0.4))),
     "group_dro": with_rule(weights.group_dro(0.5), lambda: Learned("GroupDRO", 0.5)),
+    "gap": with_rule(weights.gap(0.7), lambda: Learned("FedDGGA", 0.7)),
     "rex": with_rule(weights.rex(0.8), reweighed(lambda: of_variance(0.8))),
 }
 

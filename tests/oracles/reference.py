@@ -412,7 +412,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Learned:
-    """Client weights that climb the losses: by AFL's rule, by DRFA's or by GroupDRO's."""
+    """Client weights that climb the losses: by AFL's rule, by DRFA's, by GroupDRO's or by FedDG-GA's."""
 
     rule: str
     step: float
@@ -604,10 +604,17 @@ def train(
     lam = [weight / sum(center) for weight in center]
     gamma, whole = getattr(objective, "gamma", 0.0), objective
     cohorts: list[list[int]] = []
+    own_losses: list[float] = []
     for t in range(rounds):
         rate = learning_rate(t)
         if isinstance(whole, Transport):
             objective = whole.in_round(t, rounds)
+        if learned and learned.rule == "FedDGGA" and own_losses:
+            now = [objective.move(minimized, params, *pair, gamma, c).value for c, pair in enumerate(clients)]
+            gaps = [after - before for after, before in zip(now, own_losses, strict=True)]
+            step = learned.step / total * (1 - t / rounds) / max(abs(each) for each in gaps)
+            raw = [min(max(w + step * each, 0.0), 1.0) for w, each in zip(lam, gaps, strict=True)]
+            lam = [value / sum(raw) for value in raw]
         if learned and learned.rule == "DRFA":
             asked = sorted(choose_by_weight(seed, t, lam, cohort))
             shares = [1 / cohort] * cohort
@@ -642,6 +649,9 @@ def train(
             gamma = objective.next_gamma(gamma, cost)
             if objective.radius is not None and objective.power == 2:  # a larger ball has a smaller price
                 gamma *= objective.radius / whole.in_round(t + 1, rounds).radius
+        if learned and learned.rule == "FedDGGA":
+            own = zip(asked, updates, strict=True)
+            own_losses = [objective.move(minimized, end.path[-1], *clients[c], gamma, c).value for c, end in own]
         if learned and learned.rule == "AFL":
             lam = project([w + learned.step * update.loss for w, update in zip(lam, updates, strict=True)])
         if learned and learned.rule == "GroupDRO":

@@ -77,7 +77,10 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) 
         sent = torch.cat([short, sent[:, trained.stop :]], dim=1)
     own = carry.params[:, client.kept_places] if client.kept_places else None
     left = present({OBJECTIVE: carry.memory, LOCAL: outcome.memory, STATISTICS: own})
-    return LaneOutput(carry.loss, carry.cost, {PARAMS: sent, **carry.iterates, **outcome.vectors}, left)
+    loss = carry.loss
+    if client.judges_ends:
+        loss = report_loss(client, replace(lanes, params=carry.params, memory=left)).loss
+    return LaneOutput(loss, carry.cost, {PARAMS: sent, **carry.iterates, **outcome.vectors}, left)
 
 
 def _first(count: int, lanes: LaneInput) -> Tensor:

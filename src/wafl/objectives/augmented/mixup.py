@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.options import Positive, Tunable, frozen, maker
-from wafl.base.random import Key, Purpose, permutation, uniform
+from wafl.base.random import Purpose, permutation, uniform
 from wafl.objectives.base import Move, Objective, ObjectiveState, Term, lane_key, lane_scalar
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
@@ -35,8 +35,6 @@ class Mixed(Objective):
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
         x, state = dense(x), state or ObjectiveState()
         key, loss = lane_key(state, x), problem.output_loss
-        if key.seed.ndim == 2:  # one key per example, and a batch has one
-            key = Key(key.seed[:, 0], key.round[:, 0], key.client[:, 0], key.step[:, 0])
         alpha = lane_scalar(state, "alpha", self.alpha, problem.params).double()
         share = symmetric_beta(alpha, uniform(key, Purpose.START + 256, 2)).to(x)[:, None]
         real = x.new_ones(x.shape[:2]) if state.weight is None else state.weight
