@@ -609,9 +609,13 @@ def train(
         rate = learning_rate(t)
         if isinstance(whole, Transport):
             objective = whole.in_round(t, rounds)
-        if learned and learned.rule == "FedDGGA" and own_losses:
+        if learned and learned.rule in ("GroupDRO", "FedDGGA"):
             now = [objective.move(minimized, params, *pair, gamma, c).value for c, pair in enumerate(clients)]
-            gaps = [after - before for after, before in zip(now, own_losses, strict=True)]
+        if learned and learned.rule == "GroupDRO":
+            raw = [w * math.exp(learned.step * loss) for w, loss in zip(lam, now, strict=True)]  # pyright: ignore
+            lam = [value / sum(raw) for value in raw]
+        if learned and learned.rule == "FedDGGA" and own_losses:
+            gaps = [after - before for after, before in zip(now, own_losses, strict=True)]  # pyright: ignore
             step = learned.step / total * (1 - t / rounds) / max(abs(each) for each in gaps)
             raw = [min(max(w + step * each, 0.0), 1.0) for w, each in zip(lam, gaps, strict=True)]
             lam = [value / sum(raw) for value in raw]
@@ -654,9 +658,6 @@ def train(
             own_losses = [objective.move(minimized, end.path[-1], *clients[c], gamma, c).value for c, end in own]
         if learned and learned.rule == "AFL":
             lam = project([w + learned.step * update.loss for w, update in zip(lam, updates, strict=True)])
-        if learned and learned.rule == "GroupDRO":
-            raw = [w * math.exp(learned.step * update.loss) for w, update in zip(lam, updates, strict=True)]
-            lam = [value / sum(raw) for value in raw]
         if learned and learned.rule == "DRFA":
             most = max(len(cut_in_batches(seed, 0, 0, len(x), work)) for x, _ in clients)
             step = draw(seed, SNAPSHOT, t, 0, 0, 1)[0] % most + 1
