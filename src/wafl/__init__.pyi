@@ -47,6 +47,7 @@ from .methods.averaging import SCAFFOLD as SCAFFOLD
 from .methods.averaging import FedAvg as FedAvg
 from .methods.averaging import FedProx as FedProx
 from .methods.averaging import FedSAM as FedSAM
+from .methods.ball import DRFL as DRFL
 from .methods.ball import WAFL as WAFL
 from .methods.ball import ResilientWAFL as ResilientWAFL
 from .methods.ball import SinkhornDRO as SinkhornDRO

@@ -157,6 +157,9 @@ METHODS = {
     "ResilientWAFL": Case(
         wafl.ResilientWAFL(gamma=1.5, temperature=0.4, **TO_THE_END), lambda: descended.BestExplained(BALL, 0.4)
     ),
+    "DRFL": Case(
+        wafl.DRFL(radius=0.3, coupling=0.5), lambda: descended.steep(0.3), local=lambda: reference.Admm(0.5)
+    ),
     "FedPGM": Case(wafl.FedPGM(**IN_BALL), lambda: Ball(0.4, 0.2, 2)),
     "FedFGSM": Case(wafl.FedFGSM(epsilon=0.4), lambda: Ball(0.4, 0.4, 1)),
     "FedRobust": Case(wafl.FedRobust(penalty=0.5, step_size=0.2), lambda: AffineMaps(0.5, 0.2)),
@@ -258,6 +261,7 @@ LOCAL = {
     "sgd": Case(wafl.FedAvg(local=local.sgd())),
     "prox": Case(wafl.FedAvg(local=local.prox(2.0)), local=lambda: reference.Prox(2.0)),
     "control_variates": Case(wafl.FedAvg(local=local.control_variates()), local=reference.Scaffold),
+    "consensus": Case(wafl.FedAvg(local=local.consensus(0.8)), local=lambda: reference.Admm(0.8)),
     "sam": Case(wafl.FedAvg(local=local.sam(0.6)), local=lambda: reference.Sharpness(0.0, 0.6)),
     "gradient_control": Case(
         wafl.FedAvg(client_weights=weights.term(2.0), local=local.gradient_control()),

@@ -6,6 +6,7 @@ have the key (seed, round, client, step); the draws are in the order of the batc
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -138,6 +139,18 @@ def mixed(alpha: float, seed: int, local_steps: int) -> Penalized:
         part = 0.5 + t / (2 * math.sqrt(2 * alpha + t**2))
         at = outputs(part * x + (1 - part) * x[order])
         return part * cross_entropy(at, y) + (1 - part) * cross_entropy(at, y[order])
+
+    return Penalized(scalar)
+
+
+def steep(radius: float) -> Penalized:
+    """Bai et al. 2025: the mean loss plus the radius times how steep a linear model's cross-entropy can be."""
+
+    def scalar(outputs: Outputs, x: Tensor, y: Tensor, client: int, asked: int) -> Tensor:
+        corners = torch.eye(x.shape[1], dtype=x.dtype)
+        weight = (outputs(corners) - outputs(torch.zeros_like(corners))).T
+        apart = [(one - other).norm() for one, other in itertools.combinations(weight, 2)]
+        return cross_entropy(outputs(x), y) + radius * torch.stack(apart).max()
 
     return Penalized(scalar)
 

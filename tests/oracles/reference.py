@@ -510,6 +510,34 @@ class GradientControl:
 
 
 @dataclass
+class Admm:
+    """Consensus ADMM (Boyd et al. 2011, section 7.1) in the order z, w, u, each client's problem by its local steps."""
+
+    rho: float
+    z: Params = field(default_factory=dict)
+    w: dict[int, Params] = field(default_factory=dict)
+    u: dict[int, Params] = field(default_factory=dict)
+
+    def round_begins(self, lam: Sequence[float], slopes: Callable[[int], Params]) -> None:
+        if self.w:
+            self.z = {
+                name: sum(lam[i] * (self.w[i][name] + self.u[i][name] / self.rho) for i in self.w) for name in self.z
+            }
+
+    def correct(self, gradients: Params, params: Params, sent: Params, client: int) -> Params:
+        self.z = self.z or sent
+        u = self.u.get(client, {})
+        return {name: gradients[name] + u.get(name, 0.0) + self.rho * (params[name] - self.z[name]) for name in params}
+
+    def end(self, path: list[Params], rate: float, client: int) -> None:
+        self.w[client], u = path[-1], self.u.get(client, {})
+        self.u[client] = {name: u.get(name, 0.0) + self.rho * (path[-1][name] - self.z[name]) for name in self.z}
+
+    def round_ends(self, lam: Sequence[float]) -> None:
+        pass
+
+
+@dataclass
 class Sharpness(Prox):
     """FedSAM (Qu et al. 2022): the gradient is taken at ``w + rho g / ||g||``."""
 
@@ -520,7 +548,7 @@ class Sharpness(Prox):
         return {name: params[name] + self.rho * gradients[name] / length for name in params}
 
 
-LocalStep = Prox | Scaffold | GradientControl
+LocalStep = Prox | Scaffold | GradientControl | Admm
 
 
 @dataclass

@@ -79,10 +79,6 @@ class RandomMoves(Objective):
         return {} if self.noise is None else {"noise": self.noise}
 
     @property
-    def reach(self) -> tuple[str, float, float] | None:
-        return None if self.noise is None else ("noise", self.noise, 2)
-
-    @property
     def asks_shape(self) -> bool:
         return self.shape == CLIENTS
 
@@ -92,9 +88,9 @@ class RandomMoves(Objective):
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
         x, state = shared(x), state or ObjectiveState()
-        whole, each = lane_key(state, problem.params), x.lanes // len(x.base)
-        key = Key(*(part[::each] for part in (whole.seed, whole.round, whole.client, whole.step)))
-        rest = x.dense()
+        whole, rest = lane_key(state, problem.params), x.dense()
+        shares = slice(None, None, x.lanes // len(x.base))  # one lane of those that share their examples
+        key = Key(whole.seed[shares], whole.round[shares], whole.client[shares], whole.step[shares])
         moved = replace(x, base=self._shifted(x.base, key)).dense() if self.shifts else rest
         steps = moved.flatten(2) - rest.flatten(2)
         if self.noise is not None:
