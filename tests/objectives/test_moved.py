@@ -24,7 +24,8 @@ NUMBERS = 5 + 256
 
 def state_of(lanes: list[int] | None = None, **scalars: list[float]) -> ObjectiveState:
     clients = torch.tensor(CLIENTS if lanes is None else lanes)
-    key = Key(*(torch.full_like(clients, value) for value in (SEED, ROUND)), clients, torch.full_like(clients, STEP))
+    seed, number, step = (torch.full_like(clients, value) for value in (SEED, ROUND, STEP))
+    key = Key(seed, number, clients, step)
     return ObjectiveState({name: torch.tensor(value) for name, value in scalars.items()}, key)
 
 
@@ -119,8 +120,8 @@ def test_what_does_not_fit_is_refused(options: dict[str, Any], said: str) -> Non
 
 def test_the_shape_of_clients_is_found_from_them() -> None:
     clients = wafl.load_dataset("digits").partition(num_clients=4, labels_per_client=4, seed=0)
-    model, schedule = wafl.models.mlr(clients), {"rounds": 2, "local_steps": 1}
-    run = wafl.fit(model, clients, wafl.Moved(noise=0.5, shape="clients"), **schedule)
+    method = wafl.Moved(noise=0.5, shape="clients")
+    run = wafl.fit(wafl.models.mlr(clients), clients, method, rounds=2, local_steps=1)
     assert run.history[-1].achieved_radius == pytest.approx(0.5, rel=0.1)
     with pytest.raises(ValueError, match="is found from clients, and there are none here"):
         move_of(moved(shape="clients"), images(), state_of())

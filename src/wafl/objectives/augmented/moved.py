@@ -7,7 +7,7 @@ regularization", Neural Computation 1995).
 import math
 from dataclasses import replace
 from functools import reduce
-from typing import Annotated, Any, Protocol, Self, cast
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor
@@ -21,13 +21,6 @@ from wafl.objectives.ball.shape import CLIENTS, Shape, check_shaping
 from wafl.objectives.base import Move, Objective, ObjectiveState, example_draws, lane_key, lane_scalar
 from wafl.tasks.inputs import Inputs, shared
 from wafl.tasks.problem import Problem
-
-
-class Shift(Protocol):
-    """What a shift of :mod:`wafl.shifts` can do: move examples, each by draws from the number in its row."""
-
-    def apply(self, x: Tensor, seed: int = 0, rows: Tensor | None = None) -> Tensor: ...
-    def within(self, declared: Place | None) -> Self: ...
 
 
 @frozen
@@ -63,7 +56,7 @@ class RandomMoves(Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shifts = (self.shifts,) if isinstance(self.shifts, Mover) else tuple(self.shifts)
+        shifts: tuple[Any, ...] = (self.shifts,) if isinstance(self.shifts, Mover) else tuple(self.shifts)
         for shift in shifts:
             if not isinstance(shift, Mover) or not hasattr(shift, "apply"):
                 raise ValueError(f"shifts={shift!r} must be shifts that move examples, such as wafl.shifts.blur(1.0)")
@@ -83,8 +76,7 @@ class RandomMoves(Objective):
         return self.shape == CLIENTS
 
     def within(self, declared: Place | None) -> Self:
-        shifts = tuple(shift.within(declared) for shift in cast(tuple[Shift, ...], self.shifts))
-        return replace(super().within(declared), shifts=shifts)
+        return replace(super().within(declared), shifts=tuple(shift.within(declared) for shift in self.shifts))
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
         x, state = shared(x), state or ObjectiveState()
@@ -109,9 +101,9 @@ class RandomMoves(Objective):
     def _shifted(self, x: Tensor, key: Key) -> Tensor:
         """Examples ``[G, B, ...]``, each moved by a shift that is drawn for it, as the example of a number so drawn."""
         words = example_draws(_numbers, key, x.shape[1], 2).expand(len(x), -1, -1).reshape(-1, 2)
-        flat, shifts = x.flatten(0, 1), cast(tuple[Shift, ...], self.shifts)
-        chosen = (words[:, 1] * len(shifts) >> 32).view(-1, *[1] * (flat.ndim - 1))
-        moved = [shift.apply(flat, rows=words[:, 0]) for shift in shifts]
+        flat = x.flatten(0, 1)
+        chosen = (words[:, 1] * len(self.shifts) >> 32).view(-1, *[1] * (flat.ndim - 1))
+        moved: list[Tensor] = [shift.apply(flat, rows=words[:, 0]) for shift in self.shifts]
         return reduce(lambda some, at: torch.where(chosen == at, moved[at], some), range(len(moved)), flat).view_as(x)
 
     def _formed(self, steps: Tensor) -> Tensor:
