@@ -74,8 +74,9 @@ class Spec:
                 return describe(function)
 
         found = describe(self, by_round)
-        if found["schedule"]["average_last"] is None:  # a checkpoint from before there was this option goes on
-            del found["schedule"]["average_last"]
+        for name in ("average_last", "label_smoothing"):
+            if not found["schedule"][name]:  # a checkpoint from before there was this option goes on
+                del found["schedule"][name]
         return found
 
     @property
@@ -94,6 +95,7 @@ class Spec:
             self.schedule.local_work,
             self.schedule.rounds,
             self.schedule.clip_norm is None,
+            self.schedule.label_smoothing > 0,
         )
 
 
