@@ -84,19 +84,16 @@ class RandomMoves(Objective):
         shares = slice(None, None, x.lanes // len(x.base))  # one lane of those that share their examples
         key = Key(whole.seed[shares], whole.round[shares], whole.client[shares], whole.step[shares])
         moved = replace(x, base=self._shifted(x.base, key)).dense() if self.shifts else rest
-        steps = moved.flatten(2) - rest.flatten(2)
+        steps = None
         if self.noise is not None:
-            noise = lane_scalar(state, "noise", self.noise, problem.params)[:, None, None]
-            steps = noise * _spread(x, key)
+            steps = lane_scalar(state, "noise", self.noise, rest)[:, None, None] * _spread(x, key)
             moved = moved + self._formed(steps).view_as(rest)
         if self.box is not None:
             moved = moved.clamp(*self.box)
-        if self.shape is None:
-            steps = (moved - rest).flatten(2)
+        away = (moved - rest).flatten(2) if self.shape is None or steps is None else steps
         inputs = problem.forward(moved)
         value = problem.loss(inputs, y)
-        settled = torch.ones_like(value, dtype=torch.bool)
-        return Move(inputs, y, value, steps.square().sum(-1), settled, state=state)
+        return Move(inputs, y, value, away.square().sum(-1), torch.ones_like(value, dtype=torch.bool), state=state)
 
     def _shifted(self, x: Tensor, key: Key) -> Tensor:
         """Examples ``[G, B, ...]``, each moved by a shift that is drawn for it, as the example of a number so drawn."""
