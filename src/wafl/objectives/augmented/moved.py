@@ -45,10 +45,7 @@ class RandomMoves(Objective):
         "The root of the mean cost of the Gaussian moves; 1 if there are no shifts, and otherwise none.",
     ] = None
     shape: Annotated[
-        Any,
-        Shaped(),
-        "Which Gaussian moves are large: 'clients' (as the class means of clients differ, which they tell the server), "
-        "how far each feature goes, or a matrix; examples may then leave the bounds of the data.",
+        Any, Shaped(), "Which Gaussian moves are large, as in the shape of a ball; examples may then leave the bounds."
     ] = None
     bounds: Annotated[
         Bounds, Box(), "Where moved examples must stay: 'data' (what the data declare), a box, or none (anywhere)."
