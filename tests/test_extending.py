@@ -14,11 +14,10 @@ from torch import Tensor
 
 import wafl
 from tests.oracles import reference
-from tests.test_documents import python_blocks
 from wafl.engine.cost import check_cost
 from wafl.engine.keeping.checkpoint import Checkpoint
 from wafl.engine.spec import Spec
-from wafl.local import LocalState, LocalStep
+from wafl.local import SAM, LocalState, LocalStep
 from wafl.objectives import Move, Objective, ObjectiveState
 from wafl.objectives.base import lane_scalar
 from wafl.parts.messages import Replies
@@ -141,17 +140,6 @@ class SignSGD(LocalStep):
 
     def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
         return gradient.sign(), state.carry
-
-
-def of_page(name: str) -> Any:
-    """A class that docs/extending.md defines."""
-    block = next(block for block in python_blocks("docs/extending.md") if f"class {name}(" in block.text)
-    scope: dict[str, Any] = {"__name__": __name__}
-    exec(block.text, scope)
-    return scope[name]
-
-
-SAM = of_page("SAM")
 
 
 def own(**parts: Any) -> wafl.Method:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import wafl
-from tests.test_extending import SAM
+from wafl import local, shifts
 from wafl.engine.keeping.checkpoint import Checkpoint
 from wafl.tasks.gpu.precision import computing
 from wafl.tasks.modes.one_by_one import side_by_side
@@ -29,7 +29,10 @@ METHODS = [
     wafl.FedFGSM(),
     wafl.FedRobust(),
     wafl.DRFA(),
-    replace(wafl.WAFL(gamma=2.0, local=SAM(0.1)), name="second gradient"),
+    wafl.Moved(noise=0.5),
+    wafl.Mixup(),
+    replace(wafl.Moved([shifts.rotation(0.1), shifts.blur(0.7), shifts.occlusion(0.3)]), name="shifted"),
+    replace(wafl.WAFL(gamma=2.0, local=local.sam(0.1)), name="second gradient"),
 ]
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import cast
-
 import numpy as np
 import pytest
 import torch
@@ -13,8 +10,7 @@ from torch import Tensor
 import wafl
 from wafl.lab.domains import clients_of
 from wafl.lab.reproduction import experiments as files
-from wafl.lab.reproduction.placement import SHRINKAGE, Placement, RandomPlacement, augmented, ball, placed, shape_of
-from wafl.tasks.problem import Problem
+from wafl.lab.reproduction.placement import SHRINKAGE, Placement, augmented, ball, placed, shape_of
 
 
 def images(count: int = 5, size: int = 28, margin: int = 8) -> Tensor:
@@ -93,17 +89,6 @@ def test_the_ball_is_around_one_source() -> None:
     radius = run.history[-1].achieved_radius
     assert radius is not None
     assert radius > 0.0
-
-
-def test_random_moves_differ_by_example_and_lane() -> None:
-    x = images().repeat(2, 1, 1, 1, 1)
-    problem = SimpleNamespace(loss=lambda x, y: x.flatten(2).sum(2))
-    move = RandomPlacement()(cast(Problem, problem), x, torch.zeros(2, 5))
-    lengths = (move.x_adv - x).flatten(2).norm(dim=2)
-    assert torch.allclose(move.cost, lengths.square(), rtol=1e-4)
-    assert torch.allclose(move.value, move.x_adv.flatten(2).sum(2))
-    assert len({round(float(each), 4) for each in lengths.flatten()}) == 10
-    assert float(lengths.max()) < 2.0 * float((Placement(1.0).apply(x[0]) - x[0]).flatten(1).norm(dim=1).max())
 
 
 def test_moved_images_are_of_one_source_or_of_all() -> None:

@@ -157,9 +157,14 @@ METHODS = {
     "ResilientWAFL": Case(
         wafl.ResilientWAFL(gamma=1.5, temperature=0.4, **TO_THE_END), lambda: descended.BestExplained(BALL, 0.4)
     ),
+    "DRFL": Case(
+        wafl.DRFL(radius=0.3, coupling=0.5), lambda: descended.steep(0.3), local=lambda: reference.Admm(0.5)
+    ),
     "FedPGM": Case(wafl.FedPGM(**IN_BALL), lambda: Ball(0.4, 0.2, 2)),
     "FedFGSM": Case(wafl.FedFGSM(epsilon=0.4), lambda: Ball(0.4, 0.4, 1)),
     "FedRobust": Case(wafl.FedRobust(penalty=0.5, step_size=0.2), lambda: AffineMaps(0.5, 0.2)),
+    "Moved": Case(wafl.Moved(noise=2.0), lambda: descended.Noisy(2.0, SEED, STEPS)),
+    "Mixup": Case(wafl.Mixup(alpha=0.7), lambda: descended.mixed(0.7, SEED, STEPS)),
     "TRADES": Case(wafl.TRADES(**IN_BALL, beta=2.0), lambda: descended.trades(2.0, MOST)),
     "CalFAT": Case(wafl.CalFAT(**IN_BALL), lambda: descended.calibrated(MOST, CLASSES)),
     "IRM": Case(wafl.IRM(penalty=2.0), lambda: descended.invariant(2.0)),
@@ -171,6 +176,7 @@ METHODS = {
     "DRFA": Case(wafl.DRFA(0.1), weights=lambda: Learned("DRFA", 0.1)),
     "ScaffPD": Case(wafl.ScaffPD(0.3, 0.2, 0.7), weights=DUAL, local=reference.GradientControl),
     "GroupDRO": Case(wafl.GroupDRO(0.5), weights=lambda: Learned("GroupDRO", 0.5)),
+    "FedDGGA": Case(wafl.FedDGGA(0.9), weights=lambda: Learned("FedDGGA", 0.9)),
     "CVaR": Case(wafl.CVaR(0.5), weights=reweighed(lambda: reweighing.superquantile(0.5))),
     "FGDRO": Case(wafl.FGDRO(temperature=0.5), weights=reweighed(lambda: reweighing.tilted(2.0))),
     "QFFL": Case(wafl.QFFL(q=2.0), weights=reweighed(lambda: reweighing.powers(2.0), q=2.0)),
@@ -182,6 +188,7 @@ METHODS = {
     "REx": Case(wafl.REx(beta=0.8), weights=reweighed(lambda: of_variance(0.8))),
     "FedProx": Case(wafl.FedProx(mu=0.5), local=lambda: reference.Prox(0.5)),
     "SCAFFOLD": Case(wafl.SCAFFOLD(), local=reference.Scaffold),
+    "FedSAM": Case(wafl.FedSAM(rho=0.8), local=lambda: reference.Sharpness(0.0, 0.8)),
     "FedGMA": Case(wafl.FedGMA(0.7), aggregate=rows_of(masked)),
     "FedAvgM": Case(wafl.FedAvgM(rate=0.7, beta=0.8), server=lambda: Optimizer("momentum", 0.7, 0.8)),
     "FedAdam": Case(wafl.FedAdam(rate=0.2, tau=0.1), server=lambda: Optimizer("adam", 0.2, tau=0.1)),
@@ -206,6 +213,7 @@ RULES = {
     "primal_dual": with_rule(weights.primal_dual(0.3, 0.2, 0.7), DUAL),
     "slack": with_rule(weights.slack(0.5, 0.4), reweighed(lambda: least_losses(0.5, 0.4))),
     "group_dro": with_rule(weights.group_dro(0.5), lambda: Learned("GroupDRO", 0.5)),
+    "gap": with_rule(weights.gap(0.7), lambda: Learned("FedDGGA", 0.7)),
     "rex": with_rule(weights.rex(0.8), reweighed(lambda: of_variance(0.8))),
 }
 
@@ -253,6 +261,8 @@ LOCAL = {
     "sgd": Case(wafl.FedAvg(local=local.sgd())),
     "prox": Case(wafl.FedAvg(local=local.prox(2.0)), local=lambda: reference.Prox(2.0)),
     "control_variates": Case(wafl.FedAvg(local=local.control_variates()), local=reference.Scaffold),
+    "consensus": Case(wafl.FedAvg(local=local.consensus(0.8)), local=lambda: reference.Admm(0.8)),
+    "sam": Case(wafl.FedAvg(local=local.sam(0.6)), local=lambda: reference.Sharpness(0.0, 0.6)),
     "gradient_control": Case(
         wafl.FedAvg(client_weights=weights.term(2.0), local=local.gradient_control()),
         weights=reweighed(lambda: reweighing.tilted(2.0)), local=reference.GradientControl,

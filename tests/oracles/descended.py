@@ -6,6 +6,8 @@ have the key (seed, round, client, step); the draws are in the order of the batc
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -100,6 +102,55 @@ def invariant(penalty: float) -> Penalized:
         loss = cross_entropy(factor * outputs(x), y)
         (slope,) = torch.autograd.grad(loss, factor, create_graph=True)
         return loss + penalty * slope**2
+
+    return Penalized(scalar)
+
+
+@dataclass
+class Noisy:
+    """Bishop 1995: ``x + d`` with Gaussian moves d, so large that ``E ||d||^2 = size^2``."""
+
+    size: float
+    seed: int
+    local_steps: int
+    asked: Counter[int] = field(default_factory=Counter)
+
+    def move(self, minimized: Minimized, params: Params, x: Tensor, y: Tensor, gamma: float, client: int) -> Moved:
+        key = Key.of(self.seed, *place_of(self.asked[client], self.local_steps, client))
+        self.asked[client] += 1
+        deviation = self.size / x[0].numel() ** 0.5
+        moved = x + deviation * normal(key, Purpose.START, x.numel()).view_as(x)
+        value = minimized.at(params, moved, y).mean().detach()
+        return Moved(moved, y, float(value), float((moved - x).square().sum(1).mean()))
+
+
+def mixed(alpha: float, seed: int, local_steps: int) -> Penalized:
+    """Zhang et al. 2018: two examples and their losses are mixed, with a weight from Beta(alpha, alpha).
+
+    The weight is made from Student's t by Bailey's polar method, with the draws of the package.
+    """
+
+    def scalar(outputs: Outputs, x: Tensor, y: Tensor, client: int, asked: int) -> Tensor:
+        place = place_of(asked, local_steps, client)
+        words = draw(seed, START, *place, len(y))
+        order = sorted(range(len(y)), key=words.__getitem__)
+        u, v = (word // 256 / 2**24 for word in draw(seed, START + 256, *place, 2))
+        t = math.sqrt(2 * alpha * ((1 - u) ** (-1 / alpha) - 1)) * math.cos(2 * math.pi * v)
+        part = 0.5 + t / (2 * math.sqrt(2 * alpha + t**2))
+        at = outputs(part * x + (1 - part) * x[order])
+        return part * cross_entropy(at, y) + (1 - part) * cross_entropy(at, y[order])
+
+    return Penalized(scalar)
+
+
+def steep(radius: float) -> Penalized:
+    """Bai et al. 2025: the mean loss plus the radius times how steep a linear model's cross-entropy can be."""
+
+    def scalar(outputs: Outputs, x: Tensor, y: Tensor, client: int, asked: int) -> Tensor:
+        corners = torch.eye(x.shape[1], dtype=x.dtype)
+        weight = (outputs(corners) - outputs(torch.zeros_like(corners))).T
+        apart = [(one - other).norm() for one, other in itertools.combinations(weight, 2)]
+        return cross_entropy(outputs(x), y) + radius * torch.stack(apart).max()
 
     return Penalized(scalar)
 

@@ -412,7 +412,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Learned:
-    """Client weights that climb the losses: by AFL's rule, by DRFA's or by GroupDRO's."""
+    """Client weights that climb the losses: by AFL's rule, by DRFA's, by GroupDRO's or by FedDG-GA's."""
 
     rule: str
     step: float
@@ -509,7 +509,46 @@ class GradientControl:
         pass
 
 
-LocalStep = Prox | Scaffold | GradientControl
+@dataclass
+class Admm:
+    """Consensus ADMM (Boyd et al. 2011, section 7.1) in the order z, w, u, each client's problem by its local steps."""
+
+    rho: float
+    z: Params = field(default_factory=dict)
+    w: dict[int, Params] = field(default_factory=dict)
+    u: dict[int, Params] = field(default_factory=dict)
+
+    def round_begins(self, lam: Sequence[float], slopes: Callable[[int], Params]) -> None:
+        if self.w:
+            self.z = {
+                name: sum(lam[i] * (self.w[i][name] + self.u[i][name] / self.rho) for i in self.w) for name in self.z
+            }
+
+    def correct(self, gradients: Params, params: Params, sent: Params, client: int) -> Params:
+        self.z = self.z or sent
+        u = self.u.get(client, {})
+        return {name: gradients[name] + u.get(name, 0.0) + self.rho * (params[name] - self.z[name]) for name in params}
+
+    def end(self, path: list[Params], rate: float, client: int) -> None:
+        self.w[client], u = path[-1], self.u.get(client, {})
+        self.u[client] = {name: u.get(name, 0.0) + self.rho * (path[-1][name] - self.z[name]) for name in self.z}
+
+    def round_ends(self, lam: Sequence[float]) -> None:
+        pass
+
+
+@dataclass
+class Sharpness(Prox):
+    """FedSAM (Qu et al. 2022): the gradient is taken at ``w + rho g / ||g||``."""
+
+    rho: float = 0.0
+
+    def uphill(self, params: Params, gradients: Params) -> Params:
+        length = math.sqrt(sum(float(value.square().sum()) for value in gradients.values()))
+        return {name: params[name] + self.rho * gradients[name] / length for name in params}
+
+
+LocalStep = Prox | Scaffold | GradientControl | Admm
 
 
 @dataclass
@@ -593,10 +632,21 @@ def train(
     lam = [weight / sum(center) for weight in center]
     gamma, whole = getattr(objective, "gamma", 0.0), objective
     cohorts: list[list[int]] = []
+    own_losses: list[float] = []
     for t in range(rounds):
         rate = learning_rate(t)
         if isinstance(whole, Transport):
             objective = whole.in_round(t, rounds)
+        if learned and learned.rule in ("GroupDRO", "FedDGGA"):
+            now = [objective.move(minimized, params, *pair, gamma, c).value for c, pair in enumerate(clients)]
+        if learned and learned.rule == "GroupDRO":
+            raw = [w * math.exp(learned.step * loss) for w, loss in zip(lam, now, strict=True)]  # pyright: ignore
+            lam = [value / sum(raw) for value in raw]
+        if learned and learned.rule == "FedDGGA" and own_losses:
+            gaps = [after - before for after, before in zip(now, own_losses, strict=True)]  # pyright: ignore
+            step = learned.step / total * (1 - t / rounds) / max(abs(each) for each in gaps)
+            raw = [min(max(w + step * each, 0.0), 1.0) for w, each in zip(lam, gaps, strict=True)]
+            lam = [value / sum(raw) for value in raw]
         if learned and learned.rule == "DRFA":
             asked = sorted(choose_by_weight(seed, t, lam, cohort))
             shares = [1 / cohort] * cohort
@@ -631,11 +681,11 @@ def train(
             gamma = objective.next_gamma(gamma, cost)
             if objective.radius is not None and objective.power == 2:  # a larger ball has a smaller price
                 gamma *= objective.radius / whole.in_round(t + 1, rounds).radius
+        if learned and learned.rule == "FedDGGA":
+            own = zip(asked, updates, strict=True)
+            own_losses = [objective.move(minimized, end.path[-1], *clients[c], gamma, c).value for c, end in own]
         if learned and learned.rule == "AFL":
             lam = project([w + learned.step * update.loss for w, update in zip(lam, updates, strict=True)])
-        if learned and learned.rule == "GroupDRO":
-            raw = [w * math.exp(learned.step * update.loss) for w, update in zip(lam, updates, strict=True)]
-            lam = [value / sum(raw) for value in raw]
         if learned and learned.rule == "DRFA":
             most = max(len(cut_in_batches(seed, 0, 0, len(x), work)) for x, _ in clients)
             step = draw(seed, SNAPSHOT, t, 0, 0, 1)[0] % most + 1
@@ -670,8 +720,11 @@ def local_training(
     for rows in cut_in_batches(seed, round, client, len(x), work):
         moved = objective.move(minimized, params, x[rows], y[rows], gamma, client)
         first = first or moved
-        gradients = descended(minimized, params, moved)
-        gradients = {name: gradients[name] + work.weight_decay * params[name] for name in params}
+        at, gradients = params, descended(minimized, params, moved)
+        if isinstance(local, Sharpness):
+            at = local.uphill(params, gradients)
+            gradients = descended(minimized, at, objective.move(minimized, at, x[rows], y[rows], gamma, client))
+        gradients = {name: gradients[name] + work.weight_decay * at[name] for name in params}
         gradients = local.correct(gradients, params, path[0], client)
         velocity = {name: work.momentum * velocity[name] + gradients[name] for name in params}
         params = {name: params[name] - rate * velocity[name] for name in params}

@@ -160,6 +160,11 @@ def test_a_study_whose_ball_would_have_grown_more_slowly_is_not_extended(
     )
 
 
+def test_a_study_whose_weights_go_by_the_number_of_rounds_is_not_extended(tmp_path: Path) -> None:
+    make(tmp_path / "study", 3, methods=[{"method": "FedDGGA"}]).run()
+    refused(tmp_path / "study", "schedule.rounds=6", "the client weights of feddgga end with its 3 rounds", "wafl run")
+
+
 def test_any_other_change_is_refused_with_what_to_do_instead(short: Path) -> None:
     config = short / "config.toml"
     refused(

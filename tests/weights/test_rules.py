@@ -16,6 +16,7 @@ from wafl.weights import (
     agnostic,
     by_examples,
     fixed,
+    gap,
     project_to_simplex,
     qffl,
     snapshot,
@@ -40,6 +41,31 @@ def test_each_rule_starts_from_its_own_weights_in_double_precision(rule, wanted)
     weights = rule.initial([10, 30, 60])
     assert weights.dtype == torch.float64
     assert weights.tolist() == pytest.approx(wanted, abs=1e-15)
+
+
+def test_a_gap_counts_for_clients_that_trained_in_the_round_before_and_no_weight_is_negative():
+    nan, weights = float("nan"), torch.tensor([0.4, 0.02, 0.28, 0.3], dtype=torch.float64)
+    last = torch.tensor([1.0, 3.0, nan, 2.0], dtype=torch.float64)
+    now = Round(1, 0, 4, 3, 1, last_losses=last, rounds=5)
+    rule, losses = gap(0.5), torch.tensor([1.5, 1.0, 9.0])
+    step = 0.5 * (1 - 1 / 5) / 4
+    raw = torch.tensor([0.4 + step * 0.5 / 2, 0.0, 0.28, 0.3], dtype=torch.float64)
+    torch.testing.assert_close(rule.learn(weights, (0, 1, 2), losses, now), raw / raw.sum())
+    assert torch.equal(rule.learn(weights, (2,), losses[:1], now), weights), "nobody has a gap"
+    assert torch.equal(rule.learn(weights, (0, 1), losses[:2], Round(0, 0, 4, 3, 1, rounds=5)), weights)
+
+
+def test_the_loss_of_a_client_s_own_model_is_that_of_all_its_examples():
+    """What comes with the models is remembered, and is what the clients would report at these models."""
+    clients = wafl.load_dataset("digits").partition(num_clients=2, labels_per_client=5, seed=0)
+    model, schedule = wafl.models.mlr(clients), {"rounds": 1, "local_steps": 3, "batch_size": 8, "learning_rate": 0.3}
+    run = wafl.fit(model, clients, wafl.FedDGGA(), **schedule)
+    wanted = []
+    for client in range(2):
+        alone = wafl.fit(model, clients, wafl.FedAvg(client_weights=fixed([1.0 - client, client])), **schedule)
+        x, y = clients.train.of(client)
+        wanted.append(float(torch.nn.functional.cross_entropy(alone.model(x), y).detach()))
+    assert run.history[0].loss == pytest.approx(sum(wanted) / 2, rel=1e-5)
 
 
 def test_a_run_is_trained_and_returned_with_the_weights_of_its_rule():

@@ -214,6 +214,11 @@ class Option:
     optional: bool
     tunable: Tunable | None = None
 
+    @property
+    def plain(self) -> bool:
+        """Whether a file or a flag can say its value: not if that is anything at all."""
+        return self.kind is not Any or self.limits is not None
+
     def check(self, value: Any) -> None:
         if self.limits is not None and not (value is None and self.optional):
             self.limits.check(self.name, value)

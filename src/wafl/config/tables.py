@@ -25,7 +25,7 @@ def keys_of(kind: type, *, swept: Collection[str] = (), leave_out: Collection[st
     return {
         name: (_type(option, swept=name in swept) | None, Field(None, description=option.doc or None))
         for name, option in options_of(kind).items()
-        if name not in leave_out
+        if name not in leave_out and option.plain
     }
 
 

@@ -141,7 +141,8 @@ class Embedded:
         # A size that a server would not know must not change a digit here either.
         largest = 0 if first.needs_sizes else None
         objective, local = first.method.objective, first.method.local
-        client = ClientTask(task, objective, first.schedule.local_work, examples, largest, local)
+        ends = first.method.client_weights.judges_ends
+        client = ClientTask(task, objective, first.schedule.local_work, examples, largest, local, ends)
         chunk_size = progress.chunk_sizes.get(group, self.chunk_size)
         captures = self.device.type == "cuda"
         lanes = Lanes(with_fixed_features(client), chunk_size, progress.memory, captures=captures)

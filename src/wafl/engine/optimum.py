@@ -38,7 +38,8 @@ def check_near(trainer: Trainer, specs: Sequence[Spec], runs: Sequence[Run], wan
     linear = trainer.task.linear(trainer.start[None]) is not None
     for place, (spec, run) in enumerate(zip(specs, runs, strict=True)):
         schedule, rule = spec.schedule, spec.method.client_weights
-        still = not (schedule.shift or schedule.flip) and schedule.statistics == FROZEN
+        plain = not (schedule.shift or schedule.flip or schedule.label_smoothing)
+        still = plain and schedule.statistics == FROZEN
         meant = spec.method.server.averages and not (rule.learns or rule.asks_losses)
         if run.diverged or not run.history or not still or not meant:
             continue

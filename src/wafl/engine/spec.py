@@ -74,8 +74,9 @@ class Spec:
                 return describe(function)
 
         found = describe(self, by_round)
-        if found["schedule"]["average_last"] is None:  # a checkpoint from before there was this option goes on
-            del found["schedule"]["average_last"]
+        for name in ("average_last", "label_smoothing"):
+            if not found["schedule"][name]:  # a checkpoint from before there was this option goes on
+                del found["schedule"][name]
         return found
 
     @property
@@ -94,6 +95,7 @@ class Spec:
             self.schedule.local_work,
             self.schedule.rounds,
             self.schedule.clip_norm is None,
+            self.schedule.label_smoothing > 0,
         )
 
 
@@ -105,9 +107,9 @@ def code_of_methods(specs: Iterable[Spec]) -> dict[str, str]:
 def _types(part: Any) -> Iterator[type]:
     """The type of a part, and of the parts that it is made of."""
     yield type(part)
-    if is_dataclass(part):
-        for slot in fields(part):
-            yield from _types(getattr(part, slot.name))
+    several: tuple[Any, ...] = part if isinstance(part, tuple) else ()
+    for inner in (getattr(part, slot.name) for slot in fields(part)) if is_dataclass(part) else several:
+        yield from _types(inner)
 
 
 def _shape(part: Any, server_side: frozenset[str] = frozenset()) -> tuple[Any, ...]:

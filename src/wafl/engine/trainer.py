@@ -172,6 +172,11 @@ class Trainer:
         specs = self.within([spec.with_radius(1.0) if spec.undecided else spec for spec in specs])
         for spec in specs:
             check_cost(spec, self.roster.num_examples)
+            if spec.schedule.label_smoothing and not self.task.loss.logistic:
+                raise ValueError(
+                    f"label_smoothing={spec.schedule.label_smoothing} is for loss='cross_entropy', not "
+                    f"{self.task.loss.name!r}: leave it out"
+                )
         for statistics in dict.fromkeys(spec.schedule.statistics for spec in specs):
             check_statistics(statistics, self.task.tracking)
         algorithms = [self._algorithm(spec) for spec in specs]

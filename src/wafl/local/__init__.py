@@ -3,14 +3,19 @@
 A new one is a class here and a line in the list below.
 """
 
+from wafl.local.consensus import Consensus, consensus
 from wafl.local.control import ControlVariates, GradientControl, control_variates, gradient_control
 from wafl.local.descent import SGD, Prox, prox, sgd
+from wafl.local.sharpness import SAM, sam
 from wafl.parts.local_step import LocalState, LocalStep, Outcome
 
 __all__ = [
-    "SGD", "ControlVariates", "GradientControl", "LocalState", "LocalStep", "Outcome", "Prox", "control_variates",
-    "gradient_control", "prox", "sgd",
+    "SAM", "SGD", "Consensus", "ControlVariates", "GradientControl", "LocalState", "LocalStep", "Outcome", "Prox",
+    "consensus", "control_variates", "gradient_control", "prox", "sam", "sgd",
 ]  # fmt: skip
 
-LOCAL_STEPS = {"sgd": SGD, "prox": Prox, "control_variates": ControlVariates, "gradient_control": GradientControl}
+LOCAL_STEPS = {
+    "sgd": SGD, "prox": Prox, "control_variates": ControlVariates, "gradient_control": GradientControl, "sam": SAM,
+    "consensus": Consensus,
+}  # fmt: skip
 """Local steps that an experiment file can name."""

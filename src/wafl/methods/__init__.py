@@ -7,13 +7,13 @@ from types import ModuleType
 from typing import Any
 
 from wafl.base.near import nearest
-from wafl.methods import attacked, averaging, ball, learned, penalties, reweighted, servers
+from wafl.methods import attacked, augmented, averaging, ball, learned, penalties, reweighted, servers
 from wafl.methods.method import Method
 from wafl.methods.preset import Preset
 
 __all__ = ["FAMILIES", "METHODS", "Method", "not_a_method"]
 
-FAMILIES: tuple[ModuleType, ...] = (averaging, ball, attacked, penalties, learned, reweighted, servers)
+FAMILIES: tuple[ModuleType, ...] = (averaging, ball, attacked, augmented, penalties, learned, reweighted, servers)
 """The files of the named methods."""
 METHODS: dict[str, Preset[...]] = {
     preset.__name__: preset

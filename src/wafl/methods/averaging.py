@@ -1,6 +1,6 @@
 """Federated averaging, the baseline, and methods whose clients take other local steps."""
 
-from wafl.local import ControlVariates, Prox
+from wafl.local import SAM, ControlVariates, Prox
 from wafl.methods.preset import Served, Stepped, Weighted, preset
 
 
@@ -33,3 +33,15 @@ class FedProx(Prox, Weighted, Served):
 )
 class SCAFFOLD(ControlVariates, Weighted, Served):
     """FedAvg with control variates: clients whose data differ no longer drift apart between rounds."""
+
+
+@preset(
+    'Qu et al., "Generalized federated learning via sharpness aware minimization", ICML 2022',
+    r"\min_\theta \sum_i \lambda_i \max_{\|\delta\| \le \rho} f_i(\theta + \delta), \qquad "
+    r"\theta_i \leftarrow \theta_i - \eta \, \nabla f_i \Big( "
+    r"\theta_i + \rho \, \frac{\nabla f_i(\theta_i)}{\|\nabla f_i(\theta_i)\|} \Big)",
+    "If clients end in sharp minima that differ: flat ones are nearer to each other, and generalize better.",
+    place=28,
+)
+class FedSAM(SAM, Weighted, Served):
+    """FedAvg whose clients descend to flat minima (see :class:`wafl.local.SAM`)."""

@@ -1,5 +1,10 @@
 """Methods that train on the worst distribution in a ball around each client's data."""
 
+from typing import Annotated, Any
+
+from wafl.base.norms import typical_length
+from wafl.base.options import Norm, Positive, Tunable
+from wafl.local import Consensus
 from wafl.methods.preset import Served, Stepped, Weighted, preset
 from wafl.objectives import Resilient, Sinkhorn, Wasserstein
 
@@ -40,3 +45,29 @@ class SinkhornDRO(Sinkhorn, Weighted, Served, Stepped):
 )
 class ResilientWAFL(Resilient, Weighted, Served, Stepped):
     """WAFL that leaves out examples that no model explains (see :class:`wafl.objectives.Resilient`)."""
+
+
+@preset(
+    'After Bai, Wong, Qiao and Ho, "Distributionally robust federated learning: An ADMM algorithm", 2503.18436, 2025: '
+    "a ball of order 1 around each client and ADMM, here by local steps and for cross-entropy",
+    r"\min_\theta \sum_i \lambda_i \sup_{W_1(Q, P_i) \le \rho} \mathbb{E}_Q \, \ell(\theta, z), \qquad u_i "
+    r"\leftarrow u_i + c (\theta_i - \bar\theta), \quad \bar\theta \leftarrow \sum_i \lambda_i (\theta_i + u_i / c)",
+    "For a linear model whose clients each have little data: balls of order 1 are a price for how steep the model is.",
+    lacks={"bounds": "use WAFL(radius=..., power=1, local=wafl.local.consensus()), whose one ball may have bounds"},
+    place=31,
+)
+class DRFL(Consensus, Weighted, Served):
+    """A Wasserstein ball of order 1 around each client's own data, by ADMM, for linear models with cross-entropy.
+
+    Clients descend ``E[loss] + radius L``, the worst loss in their ball, with L the largest ``||w_j - w_k||_*`` of two
+    classes (see :class:`wafl.objectives.Wasserstein`), by the steps of :class:`wafl.local.Consensus`.
+    """
+
+    radius: Annotated[
+        float, Positive("; without a ball use FedAvg"), Tunable(comparable=typical_length), "The size of each ball."
+    ] = 0.1
+    norm: Annotated[float, Norm, Tunable(), "The ground norm: 1, 2 or inf."] = 2
+
+    def parts(self) -> dict[str, Any]:
+        ball = Wasserstein(radius=self.radius, norm=self.norm, power=1, bounds=None)
+        return {**super().parts(), "objective": ball}

@@ -36,7 +36,8 @@ def entry(name: str) -> Entry:
     """What is said about one named method."""
     preset = METHODS[name]
     kind: Any = preset.options
-    own = tuple(option for option in options_of(kind).values() if option.name not in (*PARTS, "center"))
+    shown = (option for option in options_of(kind).values() if option.plain)
+    own = tuple(option for option in shown if option.name not in (*PARTS, "center"))
     method = preset()
     return Entry(name, summary_of(kind), _moves(method), _sends(method), own, preset.options.about)
 

@@ -5,6 +5,7 @@ from typing import Any
 from wafl.local import GradientControl
 from wafl.methods.preset import Served, Stepped, preset
 from wafl.weights import PrimalDual, agnostic, group_dro, snapshot
+from wafl.weights.gap import Adjustment, gap
 from wafl.weights.learned import Climb, Evenness, Extrapolation
 
 
@@ -76,3 +77,19 @@ class GroupDRO(Served, Stepped):
 
     def parts(self) -> dict[str, Any]:
         return {"client_weights": group_dro(self.weights_step)}
+
+
+@preset(
+    'Zhang et al., "Federated domain generalization with generalization adjustment", CVPR 2023',
+    r"\lambda_i \leftarrow \lambda_i + \frac{d}{m} \Big( 1 - \frac{t}{T} \Big) \frac{g_i}{\max_j |g_j|}, \text{ cut "
+    r"off at } 0 \text{ and scaled to sum to } 1, \qquad g_i = f_i(\theta) - f_i(\theta_i)",
+    "If clients are domains and a new domain is to come: what the mean of the models takes from a client counts.",
+    place=30,
+)
+class FedDGGA(Served, Stepped):
+    """FedAvg whose clients gain weight by what averaging costs them (see :class:`wafl.weights.Gap`)."""
+
+    weights_step: Adjustment = 0.2
+
+    def parts(self) -> dict[str, Any]:
+        return {"client_weights": gap(self.weights_step)}

@@ -67,4 +67,7 @@ class SFAT(Slack, ProjectedAscent, Served, Stepped):
     place=19,
 )
 class REx(RiskVariance, Served, Stepped):
-    """FedAvg plus a price for the variance of the clients' losses (see :class:`wafl.weights.RiskVariance`)."""
+    """FedAvg plus a price for the variance of the clients' losses; weights that it would make negative are 0.
+
+    See :class:`wafl.weights.RiskVariance`.
+    """

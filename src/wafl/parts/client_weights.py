@@ -31,6 +31,7 @@ class Round:
         "What each client reported in the round before, for a rule whose ``remembers_losses`` is True; NaN for a "
         "client that did not report.",
     ] = None
+    rounds: Annotated[int, "The number of all rounds."] = 1
 
 
 @frozen
@@ -64,6 +65,12 @@ class ClientWeights(Part, ABC):
     """Whether it refuses more than one local step per round."""
     remembers_losses: ClassVar[bool] = False
     """Whether :meth:`learn` is given the losses of the round before."""
+    judges_ends: ClassVar[bool] = False
+    """Whether what clients send with their model is its loss on all their examples, and not that of their start; these
+    are the losses that the next round remembers.
+    """
+    counts_rounds: ClassVar[bool] = False
+    """Whether :meth:`learn` depends on the number of all rounds, so that none can be added later."""
     equal: ClassVar[bool] = False
     """Whether all clients always count the same."""
     climbs: ClassVar[bool] = False

@@ -63,6 +63,11 @@ class Schedule:
     ] = 0.01
     momentum: Annotated[float, Range(0, 1, high_open=True), "The momentum of the clients' steps, within a round."] = 0.0
     weight_decay: Annotated[float, NotNegative, "The weight decay of the clients' steps."] = 0.0
+    label_smoothing: Annotated[
+        float,
+        Range(0, 1, high_open=True),
+        "The share of every label that is spread evenly over all classes, where clients descend the cross-entropy.",
+    ] = 0.0
     server_learning_rate: Annotated[
         float | None, Positive(), "Shorthand for the method's server, an sgd with this rate."
     ] = None
@@ -114,7 +119,8 @@ class Schedule:
         """The numbers that clients are sent for a round."""
         clip = {} if self.clip_norm is None else {"clip_norm": self.clip_norm}
         decay = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        return {"learning_rate": self.rate(round), **decay, **clip}
+        smoothing = {"label_smoothing": self.label_smoothing} if self.label_smoothing else {}
+        return {"learning_rate": self.rate(round), **decay, **smoothing, **clip}
 
     def rate(self, round: int) -> float:
         """The learning rate of a round."""

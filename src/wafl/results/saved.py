@@ -51,6 +51,7 @@ SAVED: dict[str, Any] = {
             "shift?": int,
             "flip?": float,
             "average_last?": float | None,
+            "label_smoothing?": float,
         },
         "sweep?": dict[str, Any] | None,
         "data?": dict[str, Any] | None,

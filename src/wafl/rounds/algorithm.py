@@ -106,7 +106,7 @@ class Algorithm:
     def bound(self, state: State, answer: Admitted) -> Admitted:
         """The answer to a query as far as it is believed."""
         rule, objective, train = self.method.client_weights, self.method.objective, answer.query.kind == "train"
-        decides = not train or (rule.learns and rule.loss_query(self._round(state)) is None)
+        decides = not train or rule.judges_ends or (rule.learns and rule.loss_query(self._round(state)) is None)
         learns = train and objective is not None and objective.learns
         aimed = state.scalars.get("radius", 0.0) ** objective.power if learns and objective is not None else None
         return self.trust.bound(answer, decides=decides, aimed=aimed)
@@ -136,6 +136,8 @@ class Algorithm:
         told, agreement = self._trained(state, query, replies) if counts else (state, None)
         if SNAPSHOT in told.vectors:
             return told, agreement  # the round ends with the losses there
+        if rule.judges_ends:
+            told = reported_losses.with_losses(told, replies)
         if rule.loss_query(now) is None:  # the losses came with the models
             told = reported_losses.with_learned_weights(rule, told, replies, now, self.capped)
         return reported_losses.ended(rule, told), agreement
@@ -173,7 +175,8 @@ class Algorithm:
 
     def _round(self, state: State) -> Round:
         schedule, total = self.schedule, len(self.num_examples)
-        return Round(state.round, schedule.seed, total, schedule.cohort or total, self._most_steps, self.num_examples)
+        known = schedule.cohort or total, self._most_steps, self.num_examples
+        return Round(state.round, schedule.seed, total, *known, rounds=schedule.rounds)
 
     @cached_property
     def _most_steps(self) -> int:

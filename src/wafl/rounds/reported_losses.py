@@ -37,9 +37,14 @@ def after_losses(rule: ClientWeights, local: LocalStep, state: State, replies: R
         return ended(rule, told)
     asked = list(replies.clients)
     vectors = local.tell_reports(owned("local", state.vectors), replies, told.client_weights[asked])
-    losses = torch.full_like(told.client_weights, torch.nan)
-    losses[asked] = replies.loss.to(losses)
-    return replace(told, vectors={**state.vectors, **named("local", vectors), LOSSES: losses})
+    return with_losses(replace(told, vectors={**state.vectors, **named("local", vectors)}), replies)
+
+
+def with_losses(state: State, replies: Replies) -> State:
+    """The state that holds the losses in these replies to the end of the round."""
+    losses = torch.full_like(state.client_weights, torch.nan)
+    losses[list(replies.clients)] = replies.loss.to(losses)
+    return replace(state, vectors={**state.vectors, LOSSES: losses})
 
 
 def with_learned_weights(rule: ClientWeights, state: State, replies: Replies, now: Round, cap: Cap) -> State:

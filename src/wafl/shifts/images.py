@@ -1,6 +1,7 @@
 """Shifts of images: rotation, translation, blur and occlusion. Beyond its edges an image repeats them."""
 
 import math
+from functools import lru_cache
 from typing import Annotated
 
 import torch
@@ -78,17 +79,19 @@ class Blur(Shift):
 
     def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
         check_images(x, "blur")
-        vertical, horizontal = (self._matrix(size).to(x) for size in x.shape[-2:])
+        vertical, horizontal = (_blurring(self.severity, size, x.dtype, x.device) for size in x.shape[-2:])
         return vertical @ x @ horizontal.mT
 
-    def _matrix(self, size: int) -> Tensor:
-        """One dimension's blur ``[size, size]``, with the weight that falls outside the image added to the edge."""
-        radius = int(4.0 * self.severity + 0.5)
-        offsets = torch.arange(-radius, radius + 1)
-        weights = torch.exp(-0.5 * (offsets.double() / self.severity) ** 2)
-        sources = (torch.arange(size)[:, None] + offsets).clamp(0, size - 1)
-        matrix = torch.zeros(size, size, dtype=torch.float64)
-        return matrix.scatter_add_(1, sources, (weights / weights.sum()).expand(size, -1))
+
+@lru_cache(maxsize=8)  # in training it is asked for in every step
+def _blurring(severity: float, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """One dimension's blur ``[size, size]``, with the weight that falls outside the image added to the edge."""
+    radius = int(4.0 * severity + 0.5)
+    offsets = torch.arange(-radius, radius + 1)
+    weights = torch.exp(-0.5 * (offsets.double() / severity) ** 2)
+    sources = (torch.arange(size)[:, None] + offsets).clamp(0, size - 1)
+    matrix = torch.zeros(size, size, dtype=torch.float64)
+    return matrix.scatter_add_(1, sources, (weights / weights.sum()).expand(size, -1)).to(device, dtype)
 
 
 @frozen
@@ -113,8 +116,8 @@ class Occlusion(Shift):
 
         def covered(places: Tensor, key: Key) -> Tensor:
             images = x[places]
-            room = torch.tensor([height - side + 1, width - side + 1], device=x.device)
-            top, left = (uniform(key, PURPOSE, 2) * room).long().mT
+            draws = uniform(key, PURPOSE, 2)
+            top, left = (((size - side + 1) * draws[:, place]).long() for place, size in enumerate((height, width)))
             lines = (down >= top[:, None]) & (down < top[:, None] + side)
             columns = (right >= left[:, None]) & (right < left[:, None] + side)
             square = (lines[:, :, None] & columns[:, None, :]).view(-1, *(1,) * (x.ndim - 3), height, width)

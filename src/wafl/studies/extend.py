@@ -73,6 +73,9 @@ def _check(folder: StudyFolder, before: dict[str, int], after: dict[str, int]) -
 def _check_warm_up(folder: StudyFolder, entry: Entry, before: int) -> None:
     """Refuse rounds that would have changed those that were trained."""
     objective, after = entry.method.objective, entry.schedule["rounds"]
+    again = f"Start another study: wafl run {folder.config} --set schedule.rounds={after}"
+    if entry.method.client_weights.counts_rounds and before != after:
+        raise ConfigError(f"the steps of the client weights of {entry.name} end with its {before} rounds. {again}")
     if objective is None or not objective.learns:
         return
     grew, would_grow = objective.warm_up(before), objective.warm_up(after)
@@ -80,7 +83,7 @@ def _check_warm_up(folder: StudyFolder, entry: Entry, before: int) -> None:
         raise ConfigError(
             f"the ball of {entry.name} grew over the first {grew} of {before} rounds, and would grow over the first "
             f"{would_grow} of {after}: a ball with a radius takes a third of the rounds, at most {LONGEST_WARM_UP}. "
-            f"Start another study: wafl run {folder.config} --set schedule.rounds={after}"
+            f"{again}"
         )
 
 

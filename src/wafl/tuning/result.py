@@ -136,6 +136,8 @@ def _edges(space: Space, trials: Sequence[Trial], winner: Trial) -> list[str]:
             continue
         places = [dimension.place(trial.setting[name], trial.setting) for trial in trials]
         own = dimension.place(winner.setting[name], winner.setting)
+        if own == -math.inf:  # 0, below which there is nothing
+            continue
         if own == min(places) and own < EDGE:
             found.append(f"{name}={winner.setting[name]:g} is the lowest that was tried")
         elif own == max(places) and own > 1.0 - EDGE:

@@ -5,6 +5,7 @@ One file per idea; ``RULES`` lists those that an experiment file can name.
 
 from wafl.parts.client_weights import ClientWeights, Cohort, LossQuery, Round
 from wafl.weights.fixed import ByExamples, Fixed, Uniform, by_examples, fixed, uniform
+from wafl.weights.gap import Gap, gap
 from wafl.weights.learned import (
     Agnostic,
     Group,
@@ -24,16 +25,16 @@ from wafl.weights.simplex import project_to_simplex
 from wafl.weights.transport import Distance, TransportWeights, barycenter, bilevel, cover, distance, mixture, nearest
 
 __all__ = [
-    "KL", "Agnostic", "ByExamples", "CVaR", "Chi2", "ClientWeights", "Cohort", "Distance", "Fixed", "Group", "Learned",
-    "LossQuery", "PrimalDual", "QFair", "Reweighted", "RiskVariance", "Round", "Slack", "Snapshot", "StepSize",
-    "Tilted", "TransportWeights", "Uniform", "agnostic", "barycenter", "bilevel", "by_examples", "chi2", "cover",
-    "cvar", "distance", "fixed", "group_dro", "kl", "mixture", "nearest", "primal_dual", "project_to_simplex", "qffl",
-    "rex", "slack", "snapshot", "term", "uniform",
+    "KL", "Agnostic", "ByExamples", "CVaR", "Chi2", "ClientWeights", "Cohort", "Distance", "Fixed", "Gap", "Group",
+    "Learned", "LossQuery", "PrimalDual", "QFair", "Reweighted", "RiskVariance", "Round", "Slack", "Snapshot",
+    "StepSize", "Tilted", "TransportWeights", "Uniform", "agnostic", "barycenter", "bilevel", "by_examples", "chi2",
+    "cover", "cvar", "distance", "fixed", "gap", "group_dro", "kl", "mixture", "nearest", "primal_dual",
+    "project_to_simplex", "qffl", "rex", "slack", "snapshot", "term", "uniform",
 ]  # fmt: skip
 
 RULES = {
     "by_examples": ByExamples, "uniform": Uniform, "agnostic": Agnostic, "snapshot": Snapshot, "cvar": CVaR, "kl": KL,
     "chi2": Chi2, "qffl": QFair, "term": Tilted, "primal_dual": PrimalDual, "slack": Slack,
-    "group_dro": Group, "rex": RiskVariance,
+    "group_dro": Group, "rex": RiskVariance, "gap": Gap,
 }  # fmt: skip
 """Rules that an experiment file can name."""

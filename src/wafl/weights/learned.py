@@ -92,12 +92,15 @@ class Agnostic(Learned):
 class Group(Learned):
     """GroupDRO over clients: weights that grow exponentially with the losses met so far.
 
-    ``lambda_i <- lambda_i exp(step_size loss_i)`` for the clients that were asked, then all weights are scaled to sum
-    to 1. The losses come with the updates, as those of the paper come with its batches. A client that was not asked
-    keeps its weight, up to the scaling.
+    ``lambda_i <- lambda_i exp(step_size loss_i)`` for the clients of a cohort, then all weights are scaled to sum to 1,
+    and with these weights the cohort trains, as in the paper, where a step is weighted after its loss is known. A
+    client that was not asked keeps its weight, up to the scaling.
     """
 
     step_size: Climb = 0.01
+
+    def loss_query(self, round: Round) -> LossQuery:
+        return LossQuery(uniform_cohort(round), 0)
 
     def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
         powers = weights.log()

@@ -14,7 +14,7 @@ from torch import Tensor
 from wafl.base.random import Key
 from wafl.engine.client.batches import draw_batches
 from wafl.engine.client.each_tensor import mapped
-from wafl.engine.client.step import Batch, Carry, Eager, Step, begin, joined, local_state
+from wafl.engine.client.step import Batch, Carry, Eager, Step, begin, joined, local_state, smoothed
 from wafl.engine.client.task import LOCAL, OBJECTIVE, STATISTICS, ClientTask, LaneInput, each_lane, present
 from wafl.objectives import ObjectiveState
 from wafl.parts.messages import GRADIENT, PARAMS, Vectors
@@ -77,7 +77,10 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) 
         sent = torch.cat([short, sent[:, trained.stop :]], dim=1)
     own = carry.params[:, client.kept_places] if client.kept_places else None
     left = present({OBJECTIVE: carry.memory, LOCAL: outcome.memory, STATISTICS: own})
-    return LaneOutput(carry.loss, carry.cost, {PARAMS: sent, **carry.iterates, **outcome.vectors}, left)
+    loss = carry.loss
+    if client.judges_ends:
+        loss = report_loss(client, replace(lanes, params=carry.params, memory=left)).loss
+    return LaneOutput(loss, carry.cost, {PARAMS: sent, **carry.iterates, **outcome.vectors}, left)
 
 
 def _first(count: int, lanes: LaneInput) -> Tensor:
@@ -132,7 +135,9 @@ def report_loss(client: ClientTask, lanes: LaneInput, *, with_gradient: bool = F
             loss[here] += (weight * value).sum(1)
             cost[here] += (weight * paid).sum(1)
         if gradient is not None:
-            gradient[here] += problem.descent(x, y, weight) if move is None else move.descent(problem, weight)
+            found = problem.descent(x, y, weight) if move is None else move.descent(problem, weight)
+            smoothing = some.columns.get("label_smoothing")
+            gradient[here] += smoothed(found, problem, move or (x, y), weight, smoothing)
     if gradient is None:
         return LaneOutput(loss, cost)
     return LaneOutput(loss, cost, {GRADIENT: gradient + lanes.scalars["weight_decay"][:, None] * lanes.params})

@@ -11,11 +11,13 @@ from typing import Protocol, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from wafl.engine.client.each_tensor import mapped
 from wafl.engine.client.task import LOCAL, OBJECTIVE, ClientTask, LaneInput
 from wafl.local import LocalState, LocalStep
 from wafl.objectives import Move, ObjectiveState
+from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 
 
@@ -109,6 +111,7 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
             losses, gradient = problem.loss_and_descent(x, y, share)
         else:
             losses, gradient = None, problem.descent(x, y, share)
+        gradient = smoothed(gradient, problem, move or (x, y), share, lanes.columns.get("label_smoothing"))
         return gradient if carry.decay is None else gradient + carry.decay * params, losses, move
 
     gradient, losses, move = descent(carry.params, batch.first)
@@ -147,6 +150,18 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
     due = {name: (steps > batch.step)[:, None] for name, steps in lanes.iterates.items()}
     kept = {name: torch.where(due[name], after.params, value) for name, value in carry.iterates.items()}
     return replace(after, iterates=kept)
+
+
+def smoothed(
+    gradient: Tensor, problem: Problem, at: Move | tuple[Inputs, Tensor], share: Tensor, part: Tensor | None
+) -> Tensor:
+    """The gradient with that of ``part (s_y - mean of s)``: what label smoothing adds to cross-entropy of outputs s."""
+    if part is None:
+        return gradient
+    inputs, y = (at.inputs, at.y_adv) if isinstance(at, Move) else at
+    classes = problem.outputs(inputs).shape[-1]
+    slopes = one_hot(y, classes).to(share) - 1.0 / classes
+    return gradient + problem.push(inputs, (part * share)[..., None] * slopes)
 
 
 def local_state(lanes: LaneInput, carry: Carry) -> LocalState:

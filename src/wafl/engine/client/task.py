@@ -68,7 +68,8 @@ class ClientTask:
     """What clients know: the task, the objective, the work of a round, their examples, and the local step.
 
     ``largest`` is the size of the largest client anywhere, here or on other nodes, which no batch needs more room than.
-    0 means the largest client here; None means that the size is unknown.
+    0 means the largest client here; None means that the size is unknown. ``judges_ends`` says that the loss that comes
+    with a model is that of the model, on all examples, and not that of a first batch at the start.
     """
 
     task: Task
@@ -77,6 +78,7 @@ class ClientTask:
     examples: Examples
     largest: int | None = 0
     local: LocalStep = PLAIN
+    judges_ends: bool = False
 
     @cached_property
     def sizes(self) -> list[int]:

@@ -148,7 +148,8 @@ class Node:
         # Padded for the largest client anywhere, so that rounding is the same; but not for one that is far too large.
         bearable = max(4096, 16 * int(examples.num_examples.max()))
         largest = query.largest if query.largest is None or query.largest <= bearable else 0
-        client_task = ClientTask(task, method.objective, spec.schedule.local_work, examples, largest, method.local)
+        work, ends = spec.schedule.local_work, method.client_weights.judges_ends
+        client_task = ClientTask(task, method.objective, work, examples, largest, method.local, ends)
         keeps = bool(client_task.initial_memory(first.params))
         for run, client in asked if keeps else []:
             # Losses are asked for after the round's training.

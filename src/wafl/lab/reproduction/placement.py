@@ -5,7 +5,7 @@ can have the shape of such moves (:func:`ball`), and training images can be move
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -15,12 +15,9 @@ from torch.nn import functional
 from wafl.base.random import uniform
 from wafl.lab.domains import clients_of
 from wafl.methods import Method
-from wafl.objectives import Move, Objective, ObjectiveState, Wasserstein
+from wafl.objectives import Wasserstein, moved
 from wafl.objectives.ball.shape import Shape
-from wafl.objectives.base import example_draws, lane_key
 from wafl.shifts.shift import PURPOSE, Draw, Shift, check_images, each_row
-from wafl.tasks.inputs import Inputs, dense
-from wafl.tasks.problem import Problem
 from wafl.weights import ClientWeights, fixed
 
 PIXELS, ZOOM, DEGREES = 2.0, 1.25, 15.0
@@ -58,20 +55,6 @@ class Placement(Shift):
         return placed(x, self.severity * (2.0 * torch.cat(draws) - 1.0))
 
 
-@dataclass(frozen=True)
-class RandomPlacement(Objective):
-    """An objective that moves every example at random, whatever the model: data augmentation."""
-
-    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
-        x, state = dense(x), state or ObjectiveState()
-        lanes, batch = x.shape[:2]
-        draws = 2.0 * example_draws(uniform, lane_key(state, x), batch, 4).expand(lanes, -1, -1) - 1.0
-        moved = placed(x.flatten(0, 1), draws.reshape(-1, 4)).view_as(x)
-        cost = (moved - x).flatten(2).square().sum(2)
-        move = Move(moved, y, problem.loss(moved, y), cost, torch.ones_like(cost, dtype=torch.bool))
-        return replace(move, state=state)
-
-
 def shape_of(images: Tensor) -> Shape:
     """The shape in which moves d of these images are cheap: the root of the mean ``d d^T``, shrunk and scaled."""
     moves = (Placement(1.0, bounds=None).apply(images) - images).flatten(1).double()
@@ -89,7 +72,7 @@ def ball(clients: str, center: int, radius: float) -> Method:
 
 def augmented(clients: str, center: int | None = None) -> Method:
     """FedAvg on images that are moved at random, of one source of a domain task, or of all with equal weights."""
-    return Method("Augmented", RandomPlacement(), _one_or_all(clients, center))
+    return Method("Augmented", moved(Placement(1.0)), _one_or_all(clients, center))
 
 
 def _one_or_all(clients: str, center: int | None) -> ClientWeights:

@@ -1,0 +1,124 @@
+"""Random moves, the rival of every ball: examples are moved as a ball moves them, but by chance and not by the model.
+
+For small noise this is a price for the slope of the model (Bishop, "Training with noise is equivalent to Tikhonov
+regularization", Neural Computation 1995).
+"""
+
+import math
+from dataclasses import replace
+from functools import reduce
+from typing import Annotated, Any, Self
+
+import torch
+from torch import Tensor
+
+from wafl.base.bounds import DATA, Bounds, check_bounds
+from wafl.base.bounds import Box as Place
+from wafl.base.mover import Mover
+from wafl.base.options import Box, Positive, Shaped, Tunable, frozen, maker
+from wafl.base.random import Key, Purpose, bits, normal
+from wafl.objectives.ball.shape import CLIENTS, Shape, check_shaping
+from wafl.objectives.base import Move, Objective, ObjectiveState, example_draws, lane_key, lane_scalar
+from wafl.tasks.inputs import Inputs, shared
+from wafl.tasks.problem import Problem
+
+
+@frozen
+class RandomMoves(Objective):
+    """Move each example by chance, anew in every step: by a shift, by Gaussian noise, or by one after the other.
+
+    Of several shifts each example is given one, all equally likely; one of severity 0 leaves it where it is. What a
+    shift draws for an example is new in every step, and what it draws for all of them together, such as the linear map
+    of an affine shift, is always that of seed 0. The noise is ``noise A n / sqrt(D)``, with n standard normal, D the
+    number of features and A the shape: a move d costs ``||A^-1 d||^2 = noise^2`` on average, as much as in a ball of
+    radius ``noise``, unless the bounds of the data end it.
+
+    >>> moved(noise=0.5).noise
+    0.5
+    """
+
+    shifts: Annotated[Any, "A shift of wafl.shifts, or several; in Python alone."] = ()
+    noise: Annotated[
+        float | None,
+        Positive("; without noise give shifts"),
+        Tunable(),
+        "The root of the mean cost of the Gaussian moves; 1 if there are no shifts, and otherwise none.",
+    ] = None
+    shape: Annotated[
+        Any, Shaped(), "Which Gaussian moves are large, as in the shape of a ball; examples may then leave the bounds."
+    ] = None
+    bounds: Annotated[
+        Bounds, Box(), "Where moved examples must stay: 'data' (what the data declare), a box, or none (anywhere)."
+    ] = DATA
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shifts: tuple[Any, ...] = (self.shifts,) if isinstance(self.shifts, Mover) else tuple(self.shifts)
+        for shift in shifts:
+            if not isinstance(shift, Mover) or not hasattr(shift, "apply"):
+                raise ValueError(f"shifts={shift!r} must be shifts that move examples, such as wafl.shifts.blur(1.0)")
+        if not shifts and self.noise is None:
+            object.__setattr__(self, "noise", 1.0)
+        object.__setattr__(self, "shifts", shifts)
+        object.__setattr__(self, "shape", check_shaping(self.shape))
+        object.__setattr__(self, "bounds", check_bounds(self.bounds))
+        if self.shape is not None and (shifts or self.bounds not in (None, DATA)):
+            raise ValueError("shape= is that of noise without shifts or bounds: leave one out")
+
+    def scalars(self) -> dict[str, float]:
+        return {} if self.noise is None else {"noise": self.noise}
+
+    @property
+    def asks_shape(self) -> bool:
+        return self.shape == CLIENTS
+
+    def within(self, declared: Place | None) -> Self:
+        return replace(super().within(declared), shifts=tuple(shift.within(declared) for shift in self.shifts))
+
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        x, state = shared(x), state or ObjectiveState()
+        whole, rest = lane_key(state, problem.params), x.dense()
+        shares = slice(None, None, x.lanes // len(x.base))  # one lane of those that share their examples
+        key = Key(whole.seed[shares], whole.round[shares], whole.client[shares], whole.step[shares])
+        moved = replace(x, base=self._shifted(x.base, key)).dense() if self.shifts else rest
+        steps = None
+        if self.noise is not None:
+            steps = lane_scalar(state, "noise", self.noise, rest)[:, None, None] * _spread(x, key)
+            moved = moved + self._formed(steps).view_as(rest)
+        if self.box is not None:
+            moved = moved.clamp(*self.box)
+        away = (moved - rest).flatten(2) if self.shape is None or steps is None else steps
+        inputs = problem.forward(moved)
+        value = problem.loss(inputs, y)
+        return Move(inputs, y, value, away.square().sum(-1), torch.ones_like(value, dtype=torch.bool), state=state)
+
+    def _shifted(self, x: Tensor, key: Key) -> Tensor:
+        """Examples ``[G, B, ...]``, each moved by a shift that is drawn for it, as the example of a number so drawn."""
+        words = example_draws(_numbers, key, x.shape[1], 2).expand(len(x), -1, -1).reshape(-1, 2)
+        flat = x.flatten(0, 1)
+        chosen = (words[:, 1] * len(self.shifts) >> 32).view(-1, *[1] * (flat.ndim - 1))
+        moved: list[Tensor] = [shift.apply(flat, rows=words[:, 0]) for shift in self.shifts]
+        return reduce(lambda some, at: torch.where(chosen == at, moved[at], some), range(len(moved)), flat).view_as(x)
+
+    def _formed(self, steps: Tensor) -> Tensor:
+        """``A v`` of each row v, summed in double precision, so that no bit depends on how many rows there are."""
+        if self.shape is None:
+            return steps
+        if not isinstance(self.shape, Shape):
+            raise ValueError(f"shape={self.shape!r} is found from clients, and there are none here: give a matrix")
+        self.shape.check_fits(steps.shape[-1])
+        return (steps.double() @ self.shape.like(steps).double().mT).to(steps)
+
+
+def _numbers(key: Key, purpose: Purpose, count: int) -> Tensor:
+    return bits(key, purpose + 256, count)  # noise has the purpose itself
+
+
+def _spread(x: Inputs, key: Key) -> Tensor:
+    """``n / sqrt(D)`` for each example of each lane ``[L, B, D]``, n standard normal; the same where examples are."""
+    groups, batch, features = x.base.flatten(2).shape
+    drawn = example_draws(normal, key, batch, features).to(x.base) / math.sqrt(features)
+    return drawn.expand(groups, -1, -1).repeat_interleave(x.lanes // groups, dim=0)
+
+
+moved = maker(RandomMoves)
