@@ -219,7 +219,7 @@ def test_the_methods_that_are_left_give_the_embedded_numbers(stage: Stage) -> No
     left = set(wafl.METHODS) - {each["method"] for each in METHODS}
     assert {"IRM", "SinkhornDRO", "TERM"} <= left
     experiment = only(*({"method": name} for name in sorted(left, key=str.lower)))
-    grid = stage.grid(experiment, LAYOUTS["one each"])  # FedGMA's server sees one model per node
+    grid = stage.grid(experiment, LAYOUTS["one each"])  # some servers see one model per node
     stage.train({**experiment, "flower": {**BASE["flower"], "nodes": len(grid.hosts)}}, grid)
     assert_same(stage.study, stage.embedded(experiment))
 

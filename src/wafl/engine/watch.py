@@ -190,7 +190,8 @@ class Watch:
         self._check_labels(self._objective.label_cost, history)
         if self._objective.endless:  # the budget that examples leave goes far away
             return
-        if _largest(history[1:]) < LEAST_MOVE:  # a model of zeros moves nothing in the first round
+        learning = self._objective.learns and len(history) < SETTLING  # its first gamma may be far too large
+        if _largest(history[1:]) < LEAST_MOVE and not learning:  # a model of zeros moves nothing in the first round
             self._warn_once(f"no example moved in {len(history)} rounds: {self._why_still}", RadiusWarning)
         elif self._objective.target_radius is not None:
             self._check_radius(self._objective.target_radius, history)
