@@ -102,9 +102,9 @@ docs: .venv/installed-dev
 gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -o addopts= -q tests/engine/test_cuda.py tests/tasks/test_side_by_side.py tests/tasks/test_fused.py
 
+# What the pages claim about speed, each claim with its last figure and that of now; fails where one is a third worse.
 benchmark: .venv/installed
-	$(BIN)/python benchmarks/speed.py
-	$(BIN)/python benchmarks/memory.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/claims.py
 
 # Every table of the README and of docs/ again, which takes hours; `.venv/bin/python benchmarks/tables.py --list` says how.
 numbers: .venv/installed-dev

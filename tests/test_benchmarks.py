@@ -19,6 +19,7 @@ QUICK = {
     "box": ["--smallest"],
     "certificates": ["--smallest"],
     "checkpoint": ["--smallest"],
+    "claims": ["--smallest"],
     "convolutions": ["--smallest"],
     "flower": ["--smallest", "--only", "traffic"],
     "garbage": ["--smallest"],

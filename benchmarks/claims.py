@@ -1,0 +1,115 @@
+"""What the pages claim about speed, measured again: one table, and a failure where a claim has become a third worse.
+
+    make benchmark          (.venv/bin/python benchmarks/claims.py [--smallest])
+
+Every figure is a ratio of two times that are measured in turns within this process, and a smaller one is better: what a
+page claims, the figure of the last commit that changed this file, and that of now. With ``--smallest`` nothing fails.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+import box
+import million
+import options
+import speed
+import wafl
+from wafl.config.demo import CHOSEN
+
+WORSE = 4.0 / 3.0
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a page, its last figure, and how it is measured: on full size, or on the smallest."""
+
+    sentence: str
+    last: float
+    measure: Callable[[bool], float]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    given = options.read(options.make_parser(__doc__), argv)
+    table, broken = Table("claim: time over the time of what is behind 'to'", "last", "now", ""), list[str]()
+    for claim in CLAIMS:
+        now = claim.measure(given.smallest)
+        holds = given.smallest or now <= WORSE * claim.last
+        broken += [] if holds else [claim.sentence]
+        table.add_row(claim.sentence, f"{claim.last:.3g}", f"{now:.3g}", "" if holds else "worse by more than a third")
+    Console(width=120).print(table)
+    if broken:
+        raise SystemExit(f"{len(broken)} of {len(CLAIMS)} claims are worse by more than a third: {'; '.join(broken)}")
+
+
+def to_plain(method: wafl.Method) -> Callable[[bool], float]:
+    def measure(smallest: bool) -> float:
+        clients = speed.make_clients(speed.COHORT if smallest else 100, 70 if smallest else 525)
+        ours, theirs, _ = speed.duel(clients, method, 1 if smallest else 5, 1 if smallest else 3)
+        return ours / theirs
+
+    return measure
+
+
+def sweep(smallest: bool) -> float:
+    gammas = [0.5 * 1.4**power for power in range(2 if smallest else 16)]
+    clients = speed.make_clients(speed.COHORT if smallest else 100, 70 if smallest else 525)
+    singles, swept = speed.sweep_against_singles(clients, gammas, 1, 1)
+    return swept / singles
+
+
+def demo(smallest: bool) -> float:
+    """WAFL to FedAvg on digits, with the settings of ``wafl run``, five seeds at once."""
+    clients = wafl.load_dataset("digits").partition(num_clients=20, labels_per_client=3, preprocess="unit", seed=0)
+    model, taken = wafl.models.mlr(clients), dict[str, list[float]]()
+    for _ in range(1 if smallest else 3):
+        for name in ("WAFL", "FedAvg"):
+            setting = dict(CHOSEN[name])
+            schedule = {"rounds": 1 if smallest else 100, "cohort": 10, "local_epochs": 2, "batch_size": 64}
+            schedule["learning_rate"] = setting.pop("learning_rate")
+            method, began = getattr(wafl, name)(**setting), time.process_time()
+            wafl.sweep(model, clients, method, {"seed": range(1 if smallest else 5)}, **schedule)
+            taken.setdefault(name, []).append(time.process_time() - began)
+    return statistics.median(taken["WAFL"]) / statistics.median(taken["FedAvg"])
+
+
+def boxed(smallest: bool) -> float:
+    clients = box.make_clients(box.COHORT if smallest else 100, 70 if smallest else 525)
+    free, within = box.duel(clients, 500.0, math.inf, 1, 1 if smallest else 3)
+    return within / free
+
+
+def many(method: wafl.Method) -> Callable[[bool], float]:
+    def measure(smallest: bool) -> float:
+        sizes = (60, 600) if smallest else (100, 100_000)
+        x, y = million.make(max(sizes))
+        few, most = (million.rounds_of(million.pack(x, y, size), method, 2 if smallest else 40) for size in sizes)
+        return statistics.quantiles(most, n=4)[0] / statistics.quantiles(few, n=4)[0]
+
+    return measure
+
+
+CLAIMS = [
+    Claim("FedAvg of a linear model to plain PyTorch", 0.28, to_plain(wafl.FedAvg())),
+    Claim(
+        "WAFL with 40 inner steps to plain PyTorch",
+        0.014,
+        to_plain(wafl.WAFL(gamma=speed.GAMMA, steps=speed.STEPS, tolerance=0)),
+    ),
+    Claim("a sweep of 16 gammas to 16 runs", 0.4, sweep),
+    Claim("the demo's WAFL to its FedAvg", 7.0, demo),
+    Claim("moves in l_inf within [0, 1] to moves without bounds", 1.65, boxed),
+    Claim("a round of FedAvg with 100,000 clients to one with 100", 1.05, many(wafl.FedAvg())),
+    Claim("a round of DRFA with 100,000 clients to one with 100", 1.13, many(wafl.DRFA())),
+]
+
+
+if __name__ == "__main__":
+    main()
