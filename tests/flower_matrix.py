@@ -230,7 +230,7 @@ def stops_and_goes_on(stage: Stage) -> str:
     run = stage.begin(2)
     for node in stage.loopback.nodes.values():
         node.kill()
-    status = run.wait(400.0)
+    status = run.wait(600.0)
     if status != "finished:failed" or "TooFewRepliesError" not in run.log():
         raise AssertionError(f"the run ended as {status}")
     done = stage.rounds_done()
@@ -487,7 +487,7 @@ SCENARIOS: dict[str, tuple[Callable[[Stage], str], dict[str, Any]]] = {
     "a gigabyte": (gigabyte, {"sites": 4, "wait": 300.0, "round_timeout": 300.0, "in_memory": True}),
     "200 simulated": (simulated_200, {"sites": 1}),
     "SuperLink restarted": (link_restarted, {"round_timeout": 120.0}),
-    "too few left": (stops_and_goes_on, {"wait": 25.0, "round_timeout": 60.0}),
+    "too few left": (stops_and_goes_on, {"wait": 120.0, "round_timeout": 60.0}),
     "stranger's app": (strangers_app, {"sites": 2, "wait": 120.0, "round_timeout": 90.0}),
     "overrides": (
         hostile_overrides,
