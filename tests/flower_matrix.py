@@ -1,6 +1,6 @@
 """What goes wrong on Flower, with real processes: each fault is survived, or the run stops and goes on later.
 
-    make test-flower          (.venv/bin/python tests/flower_matrix.py [NAME ...])
+    make test-flower          (.venv/bin/python -m tests.flower_matrix [NAME ...])
 
 Prints ``survived`` or ``lost`` for each, with what happened. A run is survived if it ends with the parameters that
 those clients give, bit for bit, that its history says took part.
@@ -116,13 +116,13 @@ class Stage:
     def left_out(self) -> list[list[int]]:
         return [sorted({client for client, _ in record.excluded}) for record in self.history()]
 
-    def check(self) -> None:
-        """Finished, with the parameters that follow from who took part."""
+    def check(self, without: Sequence[int] = ()) -> None:
+        """Finished, with the parameters that follow from who took part; some clients were never among them."""
         if json.loads((self.folder / "results.json").read_text())["finished"] is not True:
             raise AssertionError("the study is not finished")
         saved = load_run(self.folder / "wafl")
         expected = replay(
-            self.clients,
+            self.clients.of_clients([client for client in range(self.sites) if client not in without]),
             wafl.WAFL(gamma=1.0),
             Schedule(rounds=ROUNDS, local_epochs=1, learning_rate=RATE),
             saved.history,
@@ -191,6 +191,7 @@ def other_data(stage: Stage) -> str:
     completed(run)
     if "its examples have shape (5,)" not in run.log() or any(len(record.cohort) != 3 for record in stage.history()):
         raise AssertionError(run.log())
+    stage.check(without=[3])
     return "refused by name, and the others trained"
 
 
@@ -229,7 +230,7 @@ def stops_and_goes_on(stage: Stage) -> str:
     run = stage.begin(2)
     for node in stage.loopback.nodes.values():
         node.kill()
-    status = run.wait(200.0)
+    status = run.wait(600.0)
     if status != "finished:failed" or "TooFewRepliesError" not in run.log():
         raise AssertionError(f"the run ended as {status}")
     done = stage.rounds_done()
@@ -334,7 +335,7 @@ def another_version(stage: Stage) -> str:
     stage.loopback.wait_for_nodes(4, timeout=120.0)
     run = stage.submit()
     completed(run)
-    stage.check()
+    stage.check(without=[3])
     said = f"the server's messages have format {FORMAT}, this node's wafl-learn 99.0 has format 99"
     if said not in run.log() or any(len(record.cohort) != 3 for record in stage.history()):
         raise AssertionError(run.log())
@@ -476,17 +477,17 @@ def hostile_overrides(stage: Stage) -> str:
 SCENARIOS: dict[str, tuple[Callable[[Stage], str], dict[str, Any]]] = {
     "killed": (killed, {}),
     "hangs": (hangs, {}),
-    "joins late": (joins_late, {"min_nodes": 2, "wait": 15.0}),
-    "lies": (lies, {"sites": 4}),
-    "other data": (other_data, {"sites": 4, "min_nodes": 3}),
+    "joins late": (joins_late, {"min_nodes": 2, "wait": 15.0, "round_timeout": 120.0}),
+    "lies": (lies, {"sites": 4, "round_timeout": 120.0}),
+    "other data": (other_data, {"sites": 4, "min_nodes": 3, "round_timeout": 120.0}),
     "two at once": (two_at_once, {"round_timeout": 120.0}),
     "keys": (keys, {"sites": 1}),
     "expired": (expired, {"sites": 1}),
     "another version": (another_version, {"sites": 4, "min_nodes": 3, "wait": 300.0, "round_timeout": 120.0}),
     "a gigabyte": (gigabyte, {"sites": 4, "wait": 300.0, "round_timeout": 300.0, "in_memory": True}),
     "200 simulated": (simulated_200, {"sites": 1}),
-    "SuperLink restarted": (link_restarted, {}),
-    "too few left": (stops_and_goes_on, {"wait": 25.0, "round_timeout": 20.0}),
+    "SuperLink restarted": (link_restarted, {"round_timeout": 120.0}),
+    "too few left": (stops_and_goes_on, {"wait": 120.0, "round_timeout": 60.0}),
     "stranger's app": (strangers_app, {"sites": 2, "wait": 120.0, "round_timeout": 90.0}),
     "overrides": (
         hostile_overrides,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wafl.base.errors import ConfigError
+from wafl.base.errors import ConfigError, UntrustedError
 from wafl.config.code_folder import CodeFolder
 from wafl.config.own_code import imported, own_code
 
@@ -105,6 +105,22 @@ def test_the_bytes_that_run_are_those_that_were_read(folder: Path) -> None:
     with code.importable(["mine"]):
         assert imported("method", NAMES[0])() == 5
     assert code.digest(NAMES) != CodeFolder(folder).digest(NAMES)
+
+
+@pytest.mark.parametrize("in_folder", [True, False])
+def test_names_that_spell_out_trusted_code_are_not_trusted(folder: Path, tmp_path: Path, in_folder: bool) -> None:
+    """Else whoever had trusted a module with ``os:system`` in a line of its text would run that without being asked."""
+    (folder / "helper.py").write_text('"""\nos:system\n"""\nSIZE = 2\n')
+    assert make(folder) == 5
+    files = [folder / name for name in ("helper.py", "mine.py", "pack/__init__.py", "pack/part.py")]
+    kept = tmp_path / "other"
+    kept.mkdir()
+    spelled = NAMES[0]
+    for file in files:
+        text = file.read_text()
+        spelled += f"\n{file.relative_to(folder)} {len(text)}\n{text}"
+    with pytest.raises(UntrustedError), own_code(kept if in_folder else None, spelled.split("\n"), trust=False):
+        pass
 
 
 def test_a_module_that_changed_runs_anew_with_its_helpers(folder: Path) -> None:

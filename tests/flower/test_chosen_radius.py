@@ -49,7 +49,7 @@ def test_nodes_choose_what_the_embedded_engine_chooses(
         seeds=seeds,
         schedule={"rounds": 12, "local_steps": 1, "batch_size": 2, "learning_rate": 0.02 if targets else 0.3},
         model={"loss": "squared_error" if targets else "cross_entropy"},
-        tolerance={"clip": math.inf},  # among three clients, one is easily three times as long as the median
+        tolerance={"clip": math.inf},  # among three clients, one is easily 2.5 times as long as the median
     )
     here = stage.embedded(experiment)
     grid = stage.train(experiment)

@@ -206,7 +206,9 @@ def test_every_method_gives_the_embedded_numbers(layout: str, whole: Path, stage
     """Parameters, metrics, client weights and results.json; nodes connect and reply in random order."""
     about = BASE if layout == "one each" else MEAN
     grid = stage.grid(about, LAYOUTS[layout])
-    stage.train({**about, "flower": {**BASE["flower"], "nodes": len(grid.hosts)}}, grid)
+    # Above 2.5, the default here: one of these updates is longer than that, and medians are over nodes.
+    clip = {"clip": 3.0}
+    stage.train({**about, "flower": {**BASE["flower"], "nodes": len(grid.hosts)}, "tolerance": clip}, grid)
     whole = whole if about is BASE else stage.embedded(MEAN)
     assert_same(stage.study, whole)
     for file in whole.rglob("run.json"):

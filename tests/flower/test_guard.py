@@ -146,14 +146,15 @@ def test_a_refusal_that_came_too_late_is_no_answer_to_the_next_message(app: Path
     ("key", "value"), [pair for pair in HOSTILE if pair[0] in KEYS], ids=lambda part: str(part)[:40]
 )
 def test_a_hostile_override_is_refused(app: Path, key: str, value: Any) -> None:
-    state, link = node(guard.app_digest(app)), SuperLink.with_app(guard.bundle(app))
+    content = guard.bundle(app)
+    state, link = node(guard.app_digest(app)), SuperLink.with_app(content, **{key: KEYS[key]})
     assert link.ask(state) is None
     (task,) = state.get_tasks()
     state.task_store.clear()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     assert task.type == TaskType.CLIENT_APP
     hostile = SuperLink(link.fab, replace(link.run, run_id=RUN + 1, override_config={key: value}))
     assert f"run config: {key}" in refusal(hostile.ask(state))
-    # The runs of a series share a context: the first one would now get the other's run config.
+    # The runs of a series share a context: the first one would now get the other's run config, whatever its own says.
     assert f"run config: {key}" in refusal(link.ask(state))
 
 

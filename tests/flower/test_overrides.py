@@ -95,6 +95,17 @@ def test_what_the_server_alone_reads_never_reaches_a_nodes_experiment() -> None:
     assert AppConfig(config).on_node({**config, **given}) == config
 
 
+def test_keys_of_an_app_of_ones_own_are_closed_until_it_opens_them() -> None:
+    """Its ClientApp may read them: to name a module, say."""
+    config = {"trainer": "sgd", "lr": 0.1, "methods-of": "all"}
+    for given in ({"trainer": "os:system"}, {"lr": 0.5}, {"methods-of": 1}):
+        with pytest.raises(ConfigError, match="is not open"):
+            AppConfig(config).on_node(given)
+    assert AppConfig(config, ("lr", "trainer")).on_node({"lr": 0.5})["lr"] == 0.5
+    with pytest.raises(ConfigError, match="nodes take numbers and names of our lists"):
+        AppConfig(config, ("lr", "trainer")).on_node({"trainer": "os:system"})
+
+
 def test_an_app_opens_keys_for_names_of_our_lists() -> None:
     config = fakes.flat(EXPERIMENT)
     app = AppConfig.of({"tool": {"wafl": {"open": ["attack.kind", "attack.*"]}, "flwr": {"app": {"config": config}}}})

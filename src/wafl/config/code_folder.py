@@ -43,9 +43,9 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
 
     def digest(self, names: Sequence[str]) -> str:
         """The digest of these names, and of all modules in the folder that they could import."""
-        digest = sha256("\n".join(names).encode())
+        digest = sha256(repr(list(names)).encode())  # in quotes, so that no name reads like a file
         for path, content in self._content.items():
-            digest.update(f"\n{_within(path, self.folder)} {len(content)}\n".encode() + content)
+            digest.update(f"\n{_within(path, self.folder)!r} {len(content)}\n".encode() + content)
         return digest.hexdigest()
 
     @contextmanager

@@ -85,7 +85,7 @@ def asking(allow: Callable[[str], bool]) -> Generator[None, None, None]:
 
 def check_code(code: CodeFolder | None, names: Sequence[str], *, trust: bool) -> None:
     """Refuse code that has never run here and may not; what may run now may always run."""
-    file = _state() / (sha256("\n".join(names).encode()).hexdigest() if code is None else code.digest(names))
+    file = _state() / (sha256(repr(list(names)).encode()).hexdigest() if code is None else code.digest(names))
     if file.exists():
         return
     where = "" if code is None else f" in {code.folder}"

@@ -27,7 +27,7 @@ class Exclusion:
     reason: str
 
 
-REMOTE_CLIP = 3.0
+REMOTE_CLIP = 2.5
 """How many times the median length an update may have where clients are on other machines, unless told otherwise."""
 
 
@@ -52,7 +52,7 @@ class Tolerance:
         Range(1, hint=": it is a multiple of the median length", infinite=True),
         "An update more than this many times as long as the round's median is shortened to that length; a loss that "
         "decides weights counts for at most this many times the median loss, or 1 if that is larger, and a cost that "
-        "gamma learns from for at most this many times the median cost. By default 3 where clients are on other "
+        "gamma learns from for at most this many times the median cost. By default 2.5 where clients are on other "
         "machines, and inf, which limits none, elsewhere.",
     ] = None
     diverged: Annotated[

@@ -57,7 +57,7 @@ class WAFL(FedAvg):
         shape: the matrix A of a ground cost ``||A^-1 (x_adv - x)||``, or one number per feature for a diagonal A.
         clip: an update more than this many times as long as the round's median is shortened to that length; of two
             updates, the longer is compared with the shorter. With a radius, a cost counts for at most this many times
-            the round's median. The default is 3; ``math.inf`` limits none.
+            the round's median. The default is 2.5; ``math.inf`` limits none.
         caps: the most that a client may claim, a :class:`wafl.Caps`; here its ``examples``, ``cost`` and
             ``client_share`` count, the last by default as on nodes: twice an equal share.
         fraction_train: FedAvg's share of nodes that train in a round.

@@ -66,7 +66,8 @@ class Guard:
         if (run.fab_id, run.fab_version) != own or not PLAIN.fullmatch(" ".join(own)):
             given = f"{run.fab_id[:100]!r} {run.fab_version[:100]!r}"
             raise RefusedError(f"the Flower run calls its app {given}, and its bytes call it {own[0]!r} {own[1]!r}")
-        AppConfig.of(project).on_node(run_config)
+        for given in (run_config, run.override_config):  # each by itself: merged, one would hide the other
+            AppConfig.of(project).on_node(given)
         compare(get_project_dir(*own, fab.hash_str), fab.content)
 
 

@@ -73,7 +73,7 @@ class GuardedState(InMemoryNodeState):
         context = None if run is None else self.get_run_series_context(run.series_id)
         if run is None or context is None or task_type != TaskType.CLIENT_APP:
             raise RefusedError("only the ClientApp of a Flower run runs here")
-        self._guard.check(run, self.get_fab(run.fab_hash), {**context.run_config, **run.override_config})
+        self._guard.check(run, self.get_fab(run.fab_hash), context.run_config)
 
     def store_message(self, message: Message) -> str | None:
         why = self._refused.get(message.metadata.run_id)

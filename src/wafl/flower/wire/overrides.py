@@ -10,8 +10,11 @@ from flwr.common.config import flatten_dict
 
 from wafl.base.errors import ConfigError
 
-ON_NODES = frozenset({"seeds", "device", "data", "model", "schedule", "methods", "attack"})
-"""The parts of an experiment that nodes read; on a node, all others are as the app has them."""
+ON_SERVER = frozenset(
+    {"task", "folder", "output", "radii", "norm", "metric", "confidence", "target", "name", "evaluation", "tune"}
+    | {"checkpoint_every", "checkpoint_seconds", "early_stopping", "tolerance", "privacy", "caps", "trackers", "flower"}
+)
+"""What the server alone reads; on a node, it is as the app has it. Keys that are not ours are for nodes, too."""
 OPEN = ("schedule.*", "methods.*")
 """What a Flower run may change by default: ``part.*`` takes numbers, and a whole key also names of our lists."""
 QUOTED = {"[": "list", "{": "table", '"': "text in quotes"}
@@ -50,7 +53,7 @@ class AppConfig:
         for key, value in given.items():
             if key not in values:
                 raise ConfigError(f"run config: {key} is not a key of this app")
-            if value != values[key] and key.partition(".")[0] in ON_NODES:
+            if value != values[key] and key.partition(".")[0] not in ON_SERVER:
                 self._check(key, value)
                 values[key] = value
         return values
