@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wafl
-from tests.oracles.transport import cost_matrix, w2_by_assignment, w2_on_the_line
-from wafl.base.random import Key, Purpose, bits
+from tests.oracles.transport import cost_matrix, w2_by_assignment
 from wafl.weights.transport import distance
 from wafl.weights.transport.clouds import Sampling, read_clients
 
@@ -29,13 +28,6 @@ def test_the_exact_distance_equals_the_best_assignment(seed, points, features):
     x, y = cloud(seed, points, features), cloud(seed + 1, points, features, 2.0)
     x[0] = x[-1]  # a repeated point
     assert distance(x, y).value == pytest.approx(w2_by_assignment(x, y), rel=1e-9, abs=1e-12)
-
-
-@settings(max_examples=30)
-@given(seeds, sizes, sizes)
-def test_the_exact_distance_on_the_line_equals_that_of_the_quantiles(seed, n, m):
-    x, y = cloud(seed, n, 1), cloud(seed + 1, m, 1, 3.0, 1.0)
-    assert distance(x, y).value == pytest.approx(w2_on_the_line(x, y), rel=1e-9, abs=1e-12)
 
 
 def test_points_far_from_the_origin_lose_no_precision():
@@ -136,13 +128,6 @@ def test_the_ball_of_the_distance_holds_what_the_objective_moves(order):
     assert found.value <= float(apart.mean()) * (1.0 + 1e-9)
 
 
-def test_the_label_aware_distance_does_not_depend_on_the_names_of_labels():
-    x, y = cloud(0, 30), np.arange(30) % 3
-    assert distance((x, y), (x + 1.0, (y + 1) % 3), label_aware=True).value == pytest.approx(
-        distance((x, y), (x + 1.0, y + 7), label_aware=True).value
-    )
-
-
 def test_features_are_compared_instead_of_examples():
     images = torch.from_numpy(cloud(0, 20, 12)).view(20, 3, 4)
     seen = []
@@ -178,15 +163,6 @@ def test_a_draw_does_not_depend_on_the_other_sources():
     torch.testing.assert_close(draw([other, second])[1], draw([first, second])[1])
     assert not torch.equal(draw([first, second], seed=1)[0], alone)
     assert not torch.equal(*draw([first, first]))
-
-
-def test_points_are_drawn_without_replacement_by_the_counter_based_generator():
-    numbers = np.arange(100.0)[:, None]
-    (drawn,) = read_clients([numbers], Sampling(30, seed=7))
-    order = bits(Key.of(7), Purpose.TRANSPORT, 100).argsort(stable=True)[:30].sort().values
-    offset = drawn.x[0, 0] - order[0]
-    torch.testing.assert_close(drawn.x[:, 0], order + offset)
-    assert (len(drawn), drawn.total) == (30, 100)
 
 
 def test_a_federation_stands_for_its_training_examples():
