@@ -696,14 +696,6 @@ def test_a_model_that_does_not_suit_the_data_is_refused(model, loss, labels):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_equal_rows_have_neither_slope_nor_curvature(norm):
-    model = oracles.linear_model(np.ones((3, FEATURES)))
-    known = constants(model, a_pair("cross_entropy", 3), norm=norm)
-    assert known.L_z == known.L_zz == 0.0
-    assert known.max_loss == pytest.approx(math.log(3.0))
-
-
-@pytest.mark.parametrize("norm", NORMS)
 def test_slopes_are_the_farthest_rows_and_curvature_is_the_norm_of_the_hessian(norm):
     rng = np.random.default_rng(3)
     weight = rng.normal(size=(2, 4, 3))

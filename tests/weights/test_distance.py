@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import wafl
 from tests.oracles.transport import cost_matrix, w2_by_assignment
+from wafl.base.random import Key, Purpose, bits
 from wafl.weights.transport import distance
 from wafl.weights.transport.clouds import Sampling, read_clients
 
@@ -163,6 +164,15 @@ def test_a_draw_does_not_depend_on_the_other_sources():
     torch.testing.assert_close(draw([other, second])[1], draw([first, second])[1])
     assert not torch.equal(draw([first, second], seed=1)[0], alone)
     assert not torch.equal(*draw([first, first]))
+
+
+def test_points_are_drawn_without_replacement_by_the_counter_based_generator():
+    numbers = np.arange(100.0)[:, None]
+    (drawn,) = read_clients([numbers], Sampling(30, seed=7))
+    order = bits(Key.of(7), Purpose.TRANSPORT, 100).argsort(stable=True)[:30].sort().values
+    offset = drawn.x[0, 0] - order[0]
+    torch.testing.assert_close(drawn.x[:, 0], order + offset)
+    assert (len(drawn), drawn.total) == (30, 100)
 
 
 def test_a_federation_stands_for_its_training_examples():
