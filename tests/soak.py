@@ -26,10 +26,10 @@ from typing import Any
 import torch
 
 import wafl
+from tests.studies.test_study import contents, outcome
 from wafl.config.experiment import Experiment
 from wafl.config.read import parse_experiment
 from wafl.engine.keeping.checkpoint import Checkpoint
-from wafl.studies import folder
 from wafl.studies.study import Study
 
 SCHEDULE = {"rounds": 8, "cohort": 4, "local_steps": 2, "batch_size": 16, "learning_rate": 0.1, "momentum": 0.5}
@@ -76,20 +76,6 @@ def in_a_process(work: Callable[[], None], kill_after: float | None = None) -> i
         time.sleep(kill_after)
         os.kill(child, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def outcome(path: Path) -> dict[str, Any]:
-    """All that a finished study gave, to the last bit, without the time it took."""
-    study = folder.StudyFolder(path)
-    results = study.read_results()
-    for row in results["methods"].values():
-        row.pop("seconds")
-    results.pop("metrics")
-    metrics = study.read_metrics()
-    for row in metrics:
-        row.pop("seconds")
-    params = {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("params.safetensors"))}
-    return {"results": results, "metrics": metrics, "params": params}
 
 
 def run(path: Path, described: Experiment) -> None:
@@ -161,7 +147,7 @@ def soak_corruption(base: Path, flips: int, seed: int = 0) -> Counter[str]:
         data = bytearray(file.read_bytes())
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
         file.write_bytes(data)
-        before, message = _contents(path), ""
+        before, message = contents(path), ""
         try:
             run(path, described)
         except ValueError as error:
@@ -169,17 +155,12 @@ def soak_corruption(base: Path, flips: int, seed: int = 0) -> Counter[str]:
         if message:
             count[f"{state}: refused"] += 1
             count["refused without saying where"] += str(path) not in message
-            count["refused but changed"] += any(_contents(path).get(name) != old for name, old in before.items())
+            count["refused but changed"] += any(contents(path).get(name) != old for name, old in before.items())
         else:
             right = outcome(path) == expected
             count[f"{state}: recovered" if right else f"{state}: silently wrong"] += 1
         shutil.rmtree(path)
     return count
-
-
-def _contents(path: Path) -> dict[str, bytes]:
-    files = [file for file in path.rglob("*") if file.is_file() and file.name != ".lock"]
-    return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
 def soak_full_disk(base: Path, limits: int, seed: int = 0) -> Counter[str]:

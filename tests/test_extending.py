@@ -324,16 +324,3 @@ def test_a_second_gradient_counts_in_what_a_run_would_cost() -> None:
     check_cost(Spec(own(), schedule), [10])
     with pytest.raises(ValueError, match=r"up to 1e\+10 steps, which take 1.16 days"):
         check_cost(Spec(own(local=SAM()), schedule), [10])
-
-
-def test_a_server_learning_rate_is_shorthand_for_a_server(clients: wafl.Federation) -> None:
-    model = wafl.models.mlr(clients)
-    short = wafl.fit(model, clients, wafl.FedAvg(), server_learning_rate=0.5, **SCHEDULE)
-    assert equal(short, wafl.fit(model, clients, wafl.FedAvg(server=wafl.servers.sgd(0.5)), **SCHEDULE))
-    assert not equal(short, wafl.fit(model, clients, wafl.FedAvg(), **SCHEDULE))
-
-
-def test_a_clip_norm_that_nothing_reaches_changes_no_bit(clients: wafl.Federation) -> None:
-    model = wafl.models.mlr(clients)
-    plain = wafl.fit(model, clients, wafl.FedAvg(), **SCHEDULE)
-    assert equal(wafl.fit(model, clients, wafl.FedAvg(), clip_norm=1e6, **SCHEDULE), plain)

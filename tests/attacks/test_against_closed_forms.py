@@ -106,21 +106,6 @@ def test_the_worst_cross_entropy_equals_the_dual(radius):
     assert mean_cross_entropy(weight, bias, moved, y, share) == pytest.approx(dual, rel=1e-4)
 
 
-@pytest.mark.parametrize("norm", NORMS)
-def test_the_shift_beats_random_shifts_of_the_same_cost(norm):
-    rng, weight, bias, x, share = population(5, size=12)
-    y, radius = rng.integers(3, size=12), 0.7
-    moved = shift(oracles.linear_model(weight, bias), x, y, share, radius, norm)
-    reached = mean_cross_entropy(weight, bias, moved, y, share)
-    delta = rng.normal(size=(5000, 12, 4)) * rng.exponential(size=(5000, 12, 1))
-    slopes = weight[rng.integers(3, size=(2500, 12))] - weight[y]
-    delta[:2500] = slopes * rng.exponential(size=(2500, 12, 1)) + 0.3 * delta[:2500]  # half of them toward a class
-    cost = np.linalg.norm(delta, ord=norm, axis=-1) ** 2 @ share
-    others = x + delta * (radius / np.sqrt(cost))[:, None, None]
-    losses = np.stack([oracles.cross_entropy(weight, bias, others[:, i], int(y[i])) for i in range(12)], 1) @ share
-    assert reached > losses.max()
-
-
 def test_if_the_cost_jumps_only_some_examples_move():
     """Fifty equal examples: at any one gamma, either all stay on their side of the boundary or all cross it."""
     model, x, y = oracles.linear_model(np.array([[4.0], [0.0]])), np.full((50, 1), 0.6), np.zeros(50, dtype=int)
@@ -161,14 +146,6 @@ def test_attacks_describe_their_norm_size_and_unit():
     assert shift.describe("pixels") == "worst l2 Wasserstein shift, radius 2 (pixels), unbounded"
 
 
-def test_an_attack_refuses_mismatched_labels_and_non_finite_examples():
-    model = nn.Linear(4, 2)
-    with pytest.raises(ValueError, match="3 examples and 2 labels"):
-        PGD(0.1)(model, np.zeros((3, 4)), [0, 1])
-    with pytest.raises(ValueError, match="NaN or infinity"):
-        PGD(0.1)(model, np.full((1, 4), math.nan), [0])
-
-
 # Testing on the clients.
 
 
@@ -177,8 +154,6 @@ def test_clients_without_test_examples_are_left_out():
     pairs = [(rng.normal(size=(size, 2)), np.arange(size) % 2) for size in (1, 8)]
     clients = Federation.from_arrays(pairs)
     assert [row.name for row in evaluate(MLR((2,), 2), clients).per_client] == ["client 1"]
-    with pytest.raises(ValueError, match="no client has test examples"):
-        evaluate(MLR((2,), 2), Federation.from_arrays(pairs, test_fraction=0.0))
 
 
 # At a layer's output.

@@ -56,7 +56,7 @@ def accepts(limits: Limits, value: Any) -> bool:
         (Range(1.0, low_open=True), [math.nextafter(1, 2), 2], [1, 0, NAN, INF]),
         (Range(), [0, -1e300, 10**30], [NAN, INF, -INF]),
         (Range(infinite=True), [0, INF, -INF], [NAN]),
-        (Count(), [1, 2, 10**30, np.int64(3), np.uint8(1)], [0, -1, np.int64(0)]),
+        (Count(), [1, 2, 10**30, np.int64(3), np.uint8(1)], [0, -1, np.int64(0), 1.0, np.float32(2.0), NAN, INF]),
         (Count(0), [0, 5, np.int32(0)], [-1, np.int64(-1)]),
         (Seed(), [0, 2**32 - 1, np.uint32(7)], [-1, 2**32, 0.0, "0", None]),
         (Listed(Count()), [[1], (28, 28), [np.int64(3)]], [[], (), [0], [1.5], 3, "33", {3}]),
@@ -73,12 +73,6 @@ def test_a_limit_accepts_numbers_inside_and_at_a_closed_edge_and_no_others(
 @pytest.mark.parametrize("limits", [Positive(), SHARE, Count(), Count(0), Norm, EachRound(Positive())], ids=repr)
 def test_what_is_not_one_number_is_refused(limits: Limits) -> None:
     assert [value for value in NOT_NUMBERS if accepts(limits, value)] == []
-
-
-@pytest.mark.parametrize("value", [1.0, 2.5, np.float32(2.0), NAN, INF])
-def test_a_count_refuses_floats_even_whole_ones(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"option=.* must be a whole number, at least 1"):
-        Count().check("option", value)
 
 
 def test_a_choice_of_words_accepts_these_words_alone() -> None:
@@ -194,12 +188,6 @@ def test_the_constructor_and_replace_refuse_a_value_outside_its_range(options: d
         Derived(**options)
     with pytest.raises(ValueError, match=message):
         replace(Derived(), **options)
-
-
-def test_a_derived_class_may_widen_the_range_of_its_base() -> None:
-    assert Derived(steps=0).steps == 0
-    with pytest.raises(ValueError, match="steps=0 must be at least 1"):
-        Base(steps=0)
 
 
 def test_numbers_of_numpy_are_stored_as_plain_ones() -> None:

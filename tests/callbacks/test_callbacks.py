@@ -129,14 +129,6 @@ def test_callbacks_that_only_watch_change_no_bit() -> None:
     assert plain.history.column("loss") == watched.history.column("loss")
 
 
-def test_an_error_in_a_callback_is_not_swallowed() -> None:
-    def fails(moment: Moment) -> None:
-        raise ZeroDivisionError("mine")
-
-    with pytest.raises(ZeroDivisionError, match="mine"):
-        fit(fails)
-
-
 @pytest.mark.parametrize("bad", ["log", 3, None, {"loss": 1.0}, [print], EarlyStopping, Diary], ids=repr)
 def test_what_is_not_a_callback_is_refused_before_any_work(bad: Any) -> None:
     diary = Diary()
@@ -186,17 +178,6 @@ def test_the_values_of_a_metric_come_from_the_rounds_that_have_it() -> None:
 
 
 # -- Stopping -------------------------------------------------------------------------------------------------
-
-
-def test_stop_ends_a_run_after_the_current_round() -> None:
-    def stop(moment: Moment) -> None:
-        if moment.record.round == 2:
-            moment.stop("enough")
-
-    run = fit(stop)
-    shorter = fit(rounds=3)
-    assert len(run.history) == 3
-    assert all(torch.equal(value, run.params[name]) for name, value in shorter.params.items())
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,6 @@ def test_help_lists_every_command_with_the_first_line_of_its_own_help() -> None:
     assert all(f" {name} " in shown for name in COMMANDS)
 
 
-def test_an_unknown_command_is_an_error() -> None:
-    done = CliRunner().invoke(app, ["training"])
-    assert done.exit_code == 2
-    assert "No such command 'training'" in done.output
-
-
 def test_completion_offers_commands_and_their_options() -> None:
     complete = ShellComplete(typer.main.get_command(app), {}, "wafl", "_WAFL_COMPLETE")
     assert {item.value for item in complete.get_completions([], "r")} == {

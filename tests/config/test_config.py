@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import wafl
 from tests.config.commands import STARTER, assert_one_line, check, invoke, one_command, write
@@ -382,21 +381,15 @@ def test_a_path_with_brackets_is_shown_as_it_is(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         (["schedule.cohort=21"], "cohort=21 is larger than the number of clients, 20"),
-        (["data.iid=true"], "not labels_per_client and iid"),
-        (["data.sizes=[10.0, inf]"], "sizes"),
-        (["methods.wafl.radius=1.0"], "give gamma or radius, not both"),
         (["methods.wafl={method='WAFL', radius='auto'}", "data={num_clients=3, iid=true}"], "at least 4 of them"),
         (["methods.wafl.weights_step=0.1"], "weights_step"),
-        (["methods.wafl.bounds=[0.0, 0.5]"], "the examples lie in [0, 1], outside bounds=(0.0, 0.5)"),
         (["methods.fedavg.client_weights=[1.0]"], "1 client weights for 20 clients"),
         (
             ["data.preprocess=zscore", "attack.kind=autoattack"],
             "use data that declare theirs (preprocess 'unit' or 'symmetric')",
         ),
         (["data.test_fraction=0.0"], "test_fraction"),
-        (["early_stopping.metric=nonsense"], "nonsense"),
         (["early_stopping.metric=accuracy"], "evaluation.every"),
-        (["methods.wafl.gamma=[1.0, 1.0]"], "gamma"),
         (["methods.wafl.name=checkpoint"], "checkpoint"),
         (["methods.wafl.name=FedAvg"], "fedavg"),
     ],
@@ -407,11 +400,6 @@ def test_check_reports_what_cannot_be_trained(tmp_path: Path, changes: list[str]
     result = check(write(tmp_path, STARTER), *changes)
     assert_one_line(result)
     assert message.lower() in result.stderr.lower()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_check_reports_a_missing_device(tmp_path: Path) -> None:
-    assert_one_line(check(write(tmp_path, STARTER), "device=cuda"), "device='cuda'", "use device='cpu'")
 
 
 def test_check_says_what_would_be_trained_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -512,17 +500,6 @@ def test_init_writes_a_starter_that_passes_check_and_refuses_to_overwrite(
     assert path.read_text() == "mine"
     assert_one_line(invoke("config", "init", str(tmp_path)), "exists already")
     assert_one_line(invoke("config", "init", "no/such/folder/x.toml"), "no/such/folder/x.toml")
-
-
-def test_the_starter_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert invoke("config", "init", "mine.toml").exit_code == 0
-    result = invoke("run", "mine.toml", "--set", "schedule.rounds=1", "--set", "attack.steps=1")
-    assert result.exit_code == 0, result.output
-    folder = tmp_path / "runs" / "digits"
-    results = json.loads((folder / "results.json").read_text())
-    assert list(results["methods"]) == ["wafl-gamma=1.0", "wafl-gamma=4.0", "FedAvg"]
-    assert all(label in result.stdout for label in results["methods"])
 
 
 def test_the_comments_of_the_starter_are_true(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ LAMBDA = [1.0, 0.0, 2.0, 1.0, 4.0]
 @pytest.mark.parametrize(
     ("entry", "method", "grid", "schedule"),
     [
-        ({"method": "WAFL", "gamma": [1.0, 4.0]}, wafl.WAFL(), {"gamma": [1.0, 4.0]}, COMMON),
         (
             {"method": "WAFL", "gamma": 2.0, "norm": [1, "inf"], "steps": 3, "bounds": [0.0, 1.0]},
             wafl.WAFL(gamma=2.0, steps=3, bounds=(0.0, 1.0)), {"norm": [1.0, INF]}, COMMON,
@@ -35,10 +34,6 @@ LAMBDA = [1.0, 0.0, 2.0, 1.0, 4.0]
         (
             {"method": "WAFL", "gamma": 2.0, "client_weights": "agnostic", "weights_step": [0.1, 0.2]},
             wafl.WAFL(gamma=2.0, client_weights=wafl.weights.agnostic(0.1)), {"weights_step": [0.1, 0.2]}, ONE_STEP,
-        ),
-        (
-            {"method": "FedAvg", "momentum": [0.0, 0.9], "weight_decay": 0.01, "server_learning_rate": 0.5},
-            wafl.FedAvg(), {"momentum": [0.0, 0.9]}, {**COMMON, "weight_decay": 0.01, "server_learning_rate": 0.5},
         ),
         (
             {"method": "FedAvg", "rounds": 3, "local_epochs": 1, "cohort": [2, 5]},

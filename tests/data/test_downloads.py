@@ -152,12 +152,6 @@ def test_a_download_that_fails_is_an_error_and_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_download_that_failed_once_is_tried_again(server: Server, tmp_path: Path) -> None:
-    server.flaky[f"/good/{FIRST}"] = 1
-    assert len(load_raw("mnist", tmp_path).x_train) == 9
-    assert server.requests[:2] == [f"/good/{FIRST}"] * 2
-
-
 @pytest.mark.parametrize("bad", ["nobody", "/missing/", "/corrupt/", "/cut/"])
 def test_after_a_bad_mirror_the_next_one_is_tried(bad: str, server: Server, tmp_path: Path) -> None:
     server.offer(nobody() if bad == "nobody" else bad, "/good/")

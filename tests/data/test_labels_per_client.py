@@ -67,13 +67,3 @@ def test_sizes_are_unequal_as_in_the_paper():
         assert float(sizes.mean()) == 700.0
         spreads.append(float(sizes.std()))
     assert 313.4 * 0.75 < sum(spreads) / 3 < 313.4 * 1.25
-
-
-def test_a_partition_of_digits_has_their_unit_bounds_and_test_fraction():
-    clients = wafl.load_dataset("digits").partition(10, labels_per_client=3, test_fraction=0.5, seed=4)
-    assert sum(clients.num_examples) == 1797
-    assert (clients.unit, clients.bounds, clients.num_classes) == ("pixels in [0, 1]", (0.0, 1.0), 10)
-    assert all(
-        abs(test - train) <= 1
-        for test, train in zip(clients.test.num_examples.tolist(), clients.train.num_examples.tolist(), strict=True)
-    )

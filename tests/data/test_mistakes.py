@@ -134,11 +134,6 @@ def test_options_that_do_not_fit_the_data_are_refused(options: dict[str, Any], m
         clients(**options)
 
 
-def test_an_unknown_preprocessing_of_bytes_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown preprocessing 'units': use one of unit, symmetric"):
-        from_arrays([(images("uint8"), Y)], preprocess="units")
-
-
 def test_float_images_that_a_data_set_would_divide_again_are_refused() -> None:
     x, y = torch.rand(6, 1, 4, 4), torch.arange(6)
     with pytest.raises(ValueError, match=r"x_train holds floats from .* divided by max_value=255: pass max_value=1"):

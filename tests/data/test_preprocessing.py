@@ -62,13 +62,6 @@ def test_a_pixel_that_never_varies_is_only_centered():
     assert bool(torch.isfinite(clients.test.x).all())
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.integers(0, 255), st.integers(1, 5000))
-def test_a_constant_pixel_has_deviation_zero(value, count):
-    mean, deviation = pixel_statistics([torch.full((count, 1), value, dtype=torch.uint8)])
-    assert (float(mean), float(deviation)) == (value, 0.0)
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=3), st.integers(1, 40), st.integers(0, 2**31))
 def test_pixel_statistics_do_not_depend_on_the_chunk(sizes, chunk, seed):

@@ -188,21 +188,6 @@ def test_images_of_pil_are_channels_first_bytes_and_their_classes_have_names(doo
     assert (clients.unit, clients.bounds) == (wanted.unit, wanted.bounds)
 
 
-@pytest.mark.parametrize("name", ["unit", "symmetric", "zscore", "zscore_pooled"])
-def test_bytes_are_prepared_by_the_formula_of_their_preprocessing(name: str) -> None:
-    clients = wafl.Federation.from_arrays(pixels(), preprocess=name)
-    raw = np.asarray(clients.train.raw[:]).astype(np.float64)
-    every = np.concatenate([raw, np.asarray(clients.test.raw[:])])
-    wanted = {
-        "unit": raw / 255,
-        "symmetric": raw / 127.5 - 1,
-        "zscore": (raw - raw.mean(0)) / raw.std(0),
-        "zscore_pooled": (raw - every.mean(0)) / every.std(0),
-    }
-    np.testing.assert_allclose(clients.train.x.numpy(), wanted[name], atol=1e-5)
-    assert clients.bounds == {"unit": (0.0, 1.0), "symmetric": (-1.0, 1.0)}.get(name)
-
-
 # ----------------------------------------------------------------------- names
 
 
@@ -346,14 +331,6 @@ def test_memory_mapped_arrays_are_not_copied(tmp_path: Path) -> None:
     file[2500:] = 7.0
     assert clients.train.of(1)[0].eq(7.0).all(), "the rows are read when they are asked for"
     assert clients.train.of(0)[0].eq(0.0).all()
-
-
-def test_offsets_into_a_memory_mapped_array_train_the_same_model(tmp_path: Path) -> None:
-    x, y = (np.concatenate(part) for part in zip(*pairs(), strict=True))
-    offsets = np.cumsum([0, *(len(labels) for _, labels in pairs())])
-    np.save(tmp_path / "x.npy", x)
-    clients = wafl.Federation.from_offsets(np.load(tmp_path / "x.npy", mmap_mode="r"), y, offsets)
-    assert_same(clients, wafl.Federation.from_arrays(pairs()))
 
 
 def test_a_round_announces_the_examples_of_its_cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

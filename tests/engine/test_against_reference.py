@@ -112,7 +112,6 @@ TRAINING = {
     "server learning rate": Case(wafl.FedAvg(), Nobody(), schedule={"server_learning_rate": 0.6}),
     "learning rate by round": Case(wafl.FedAvg(), Nobody(), schedule={"learning_rate": lambda t: 0.3 / (1 + t)}),
     "local steps": Case(wafl.FedAvg(), Nobody(), schedule=STEPS),
-    "uniform": Case(wafl.FedAvg(client_weights=wafl.weights.uniform()), Nobody(), [1] * 6),
     "fixed": Case(wafl.FedAvg(client_weights=wafl.weights.fixed([3, 0, 1, 0.5, 2, 0])), Nobody(), [3, 0, 1, 0.5, 2, 0]),
     "AFL": Case(wafl.AFL(weights_step=0.3), Nobody(), Learned("AFL", 0.3), ONE_STEP),
     "DRFA": Case(wafl.DRFA(weights_step=0.05), Nobody(), Learned("DRFA", 0.05)),
@@ -149,9 +148,7 @@ ADVERSARIES = {
     "FedRobust": Case(wafl.FedRobust(penalty=0.5, step_size=0.05), AffineMaps(0.5, 0.05)),
 }  # fmt: skip
 SERVERS = {
-    "FedAvgM": Case(wafl.FedAvgM(rate=0.7, beta=0.8), Nobody(), server=lambda: Optimizer("momentum", 0.7, 0.8)),
     "FedAdam": Case(wafl.FedAdam(rate=0.1), Nobody(), server=lambda: Optimizer("adam", 0.1)),
-    "FedYogi": Case(wafl.FedYogi(rate=0.1, tau=0.01), Nobody(), server=lambda: Optimizer("yogi", 0.1, tau=0.01)),
     "WAFL, FedAdam's server": Case(
         wafl.WAFL(radius=0.5, server=wafl.servers.adam(0.1)), Transport(radius=0.5),
         server=lambda: Optimizer("adam", 0.1),
@@ -187,24 +184,12 @@ BOUNDED = {
 }
 
 
-def test_the_reference_generator_gives_the_published_values():
-    """The known answers of the authors' Random123."""
-    pi = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0)
-    assert reference.philox((0,) * 4, (0,) * 2) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
-    assert reference.philox(*pi) == [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]
-
-
 EVERY = TRAINING | ADVERSARIES | SERVERS | LOCAL
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_every_method_trains_a_linear_model_like_the_reference(name: str):
     assert_agree(settled(EVERY[name]), classes((5,)), wafl.models.mlr, init=0.4)
-
-
-@pytest.mark.parametrize("name", ["FedAvg", "WAFL", "WAFL, radius", "FedRobust", "AFL", "DRFA"])
-def test_methods_train_a_linear_model_from_zero_like_the_reference(name: str):
-    assert_agree(settled((TRAINING | ADVERSARIES)[name]), classes((5,)), wafl.models.mlr)
 
 
 def small_network(clients: wafl.Federation) -> nn.Module:
@@ -237,16 +222,6 @@ def test_objectives_within_bounds_train_like_the_reference(name: str):
     assert_agree(BOUNDED[name], classes((5,), bounded=True), wafl.models.mlr, init=1.0)
 
 
-@pytest.mark.slow
-def test_an_objective_within_bounds_trains_a_network_like_the_reference():
-    case = Case(
-        wafl.WAFL(gamma=0.5, norm=math.inf, bounds=BOX),
-        Transport(gamma=0.5, norm=math.inf, bounds=BOX),
-        schedule={"local_epochs": 1, "learning_rate": 0.05},
-    )
-    assert_agree(case, classes((1, 6, 6), bounded=True), small_network, init=0.6)
-
-
 def test_below_the_concavity_limit_training_warns_and_is_like_the_reference():
     case = Case(wafl.WAFL(gamma=0.5), Transport(gamma=0.5), schedule={"learning_rate": 0.02})
     with pytest.warns(wafl.ConcavityWarning):
@@ -256,12 +231,6 @@ def test_below_the_concavity_limit_training_warns_and_is_like_the_reference():
 def test_without_a_tolerance_all_steps_are_taken_like_in_the_reference():
     case = Case(wafl.WAFL(gamma=0.6, steps=4, tolerance=0.0), Transport(gamma=0.6, steps=4, tolerance=0.0))
     assert_agree(case, classes((5,)), wafl.models.mlr, init=0.4)
-
-
-def test_power_1_without_bounds_moves_nothing_if_gamma_is_above_every_slope():
-    case = Case(wafl.WAFL(gamma=50.0, power=1), Nobody())
-    with pytest.warns(wafl.RadiusWarning, match="no example moved"):
-        assert_agree(case, classes((5,)), wafl.models.mlr, init=0.4)
 
 
 def targets(width: int) -> list[tuple[Tensor, Tensor]]:

@@ -205,13 +205,6 @@ def test_a_resumed_sweep_keeps_the_chunk_size_of_before(
     assert used == [chunk_size] * 2
 
 
-def test_a_finished_training_is_read_and_not_repeated(tmp_path: Path) -> None:
-    run = fit(checkpoint=Checkpoint(tmp_path))
-    again = fit(checkpoint=Checkpoint(tmp_path), callbacks=[stop_at(at) for at in range(ROUNDS)])
-    assert bits(again) == bits(run)
-    assert again.history.column("seconds") == run.history.column("seconds")
-
-
 def test_a_sweep_of_a_dozen_runs_resumes(tmp_path: Path) -> None:
     """As text, the tenth comes before the second."""
     grid = {"seed": list(range(12))}
@@ -468,12 +461,6 @@ def test_what_a_crash_left_half_written_is_ignored(half: Path) -> None:
     assert (half / "notes.txt").read_text() == "mine"
 
 
-def test_a_folder_with_only_a_half_written_checkpoint_is_a_fresh_start(tmp_path: Path) -> None:
-    (tmp_path / "000000001.partial").mkdir()
-    (tmp_path / "000000001.partial" / "state.json").write_bytes(b"{")
-    assert bits(fit(checkpoint=Checkpoint(tmp_path))) == bits(fit())
-
-
 @pytest.mark.parametrize(
     ("format", "message"),
     [
@@ -520,12 +507,6 @@ def test_the_checkpoint_of_another_training_is_refused(half: Path, other: str) -
     with pytest.raises(CheckpointError, match=f"it belongs to another training, with other {what}"):
         fit(checkpoint=Checkpoint(half), **changes)
     assert contents(half) == before
-
-
-def test_the_checkpoint_of_one_run_is_not_that_of_a_sweep(half: Path) -> None:
-    with pytest.raises(CheckpointError, match="it belongs to another training, with other methods"):
-        sweep("lanes of one batch", checkpoint=Checkpoint(half))
-    assert bits(fit(checkpoint=Checkpoint(half))) == bits(fit())
 
 
 def test_the_checkpoint_of_the_same_data_in_another_unit_is_refused(tmp_path: Path) -> None:

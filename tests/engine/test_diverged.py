@@ -6,15 +6,12 @@ import math
 import re
 import warnings
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import wafl
-from wafl.callbacks import Callback, Moment
-from wafl.results.saved import load_run
 
 TOO_LARGE = 1e38
 
@@ -64,19 +61,6 @@ def test_a_diverged_run_says_where_and_why_and_keeps_its_last_good_round() -> No
     assert "diverged" not in repr(good)
 
 
-def test_a_saved_run_remembers_that_it_diverged(tmp_path: Path) -> None:
-    _, bad = sweep(wafl.FedAvg(), {"learning_rate": [0.05, TOO_LARGE]})
-    assert load_run(bad.save(tmp_path)).diverged == bad.diverged
-
-
-@pytest.mark.parametrize("values", [[TOO_LARGE], [TOO_LARGE, 2 * TOO_LARGE]])
-def test_all_runs_diverging_is_an_error(values: list[float]) -> None:
-    with pytest.raises(
-        wafl.DivergedError, match=r"round \d, client \d: the update is not finite; learning_rate=1e\+38"
-    ):
-        sweep(wafl.FedAvg(), {"learning_rate": values})
-
-
 @pytest.mark.filterwarnings("ignore:no example moved:wafl.RadiusWarning")  # of the large gamma
 def test_an_infinite_supremum_ends_its_run_alone() -> None:
     """With power 1, the supremum is infinite if gamma is below the slope of the loss."""
@@ -97,18 +81,6 @@ def test_a_server_whose_step_overflows_ends_its_run_alone() -> None:
     assert all(bool(torch.isfinite(value).all()) for value in bad.params.values())
 
 
-class Diary(Callback):
-    def __init__(self) -> None:
-        self.rounds: list[int] = []
-        self.ended: dict[int, wafl.Run] = {}
-
-    def on_round(self, moment: Moment) -> None:
-        self.rounds.append(moment.place)
-
-    def on_end(self, place: int, run: wafl.Run) -> None:
-        self.ended[place] = run
-
-
 @pytest.mark.filterwarnings("ignore::wafl.UnitWarning")
 def test_a_strict_run_that_diverges_at_once_ends_alone() -> None:
     """While strict holds gamma at the limit, the warning about a missed radius has no round to look at."""
@@ -119,14 +91,6 @@ def test_a_strict_run_that_diverges_at_once_ends_alone() -> None:
         good, bad = sweep(wafl.WAFL(radius=50.0, strict=True), grid, model=model, rounds=6)
     assert good.diverged is None
     assert bad.diverged is not None
-
-
-def test_callbacks_are_told_of_the_end_of_a_diverged_run() -> None:
-    diary = Diary()
-    _, bad = sweep(wafl.FedAvg(), {"learning_rate": [0.05, TOO_LARGE]}, callbacks=[diary])
-    assert diary.rounds.count(0) == 4
-    assert diary.rounds.count(1) == len(bad.history)
-    assert {place: run.diverged for place, run in diary.ended.items()} == {0: None, 1: bad.diverged}
 
 
 def test_a_diverging_run_ends_alone_also_where_failing_clients_are_tolerated() -> None:

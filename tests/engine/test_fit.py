@@ -134,15 +134,6 @@ def test_a_sweep_over_the_radius_starts_from_the_gamma_that_a_radius_starts_from
     assert_same(run, fit(few, wafl.WAFL(radius=0.5)))
 
 
-def test_training_leaves_the_global_generator_alone(few: wafl.Federation):
-    model, method = wafl.models.mlr(few), wafl.FedPGM(random_start=True)
-    before = torch.get_rng_state()
-    one = wafl.fit(model, few, method, **schedule())
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.rand(7)
-    assert distance(one, wafl.fit(model, few, method, **schedule())) == 0
-
-
 def test_a_cohort_without_any_weight_leaves_the_model_as_it_is(few: wafl.Federation):
     seen: list[tuple[tuple[int, ...], Tensor]] = []
     weights = wafl.weights.fixed([0, 0, 0, 1, 1, 1, 1])
@@ -199,11 +190,6 @@ def test_a_strict_radius_that_is_reached_late_does_not_warn(digits: wafl.Federat
     assert run.history[-1].achieved_radius == pytest.approx(0.2, rel=0.1)
 
 
-def test_a_strict_radius_within_reach_does_not_warn(digits: wafl.Federation):
-    seen = gammas_and_limits(digits, wafl.WAFL(radius=0.5, strict=True), rounds=20, cohort=10)
-    assert all(gamma > limit for gamma, limit in seen)
-
-
 # -- Warnings, errors and records -----------------------------------------------------------------------------
 
 
@@ -250,10 +236,3 @@ def test_the_history_has_one_record_per_round_with_what_the_method_has(few: wafl
     assert all((record.gamma is not None) == name.startswith("WAFL") for record in history)
     learned = "DRFA" in name or name in ("AFL", "QFFL")
     assert all((record.client_weights is not None) == learned for record in history)
-
-
-def test_the_loss_of_a_round_is_the_loss_at_its_starting_parameters(few: wafl.Federation):
-    run = fit(few, wafl.FedAvg(), cohort=None, batch_size=None)
-    weight, bias = start().values()
-    outputs = few.train.x.flatten(1) @ weight.T + bias
-    assert run.history[0].loss == pytest.approx(float(reference.cross_entropy(outputs, few.train.y).mean()), abs=1e-5)

@@ -87,15 +87,30 @@ def test_a_chain_of_layers_gives_what_vmap_gives(flat: bool) -> None:
         torch.testing.assert_close(one, two, **near)
 
 
-def test_only_a_chain_of_known_layers_is_taken_for_one() -> None:
-    class Doubled(nn.ReLU):
-        def forward(self, input: Tensor) -> Tensor:
-            return 2.0 * super().forward(input)
+class Doubled(nn.ReLU):
+    def forward(self, input: Tensor) -> Tensor:
+        return 2.0 * super().forward(input)
 
+
+class OwnLayer(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input).tanh()
+
+
+class OwnSequence(nn.Sequential):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input).tanh()
+
+
+def test_only_a_chain_of_known_layers_is_taken_for_one() -> None:
     frozen, twice, hooked = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
     frozen.requires_grad_(False)
     hooked.register_forward_hook(lambda module, args, output: output + 1.0)
     for hidden in (Doubled(), nn.ReLU(inplace=True), nn.LayerNorm(4), frozen, hooked, nn.Sequential(twice, twice)):
         assert type(make_task(nn.Sequential(nn.Linear(4, 4), hidden, nn.Linear(4, 2)))) is Task
     assert type(make_task(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)))) is LayeredTask
+    parametrized = nn.utils.parametrize.register_parametrization(nn.Linear(4, 2), "weight", nn.Tanh())
+    for last in (OwnLayer(4, 2), hooked, parametrized):
+        assert type(make_task(last)) is type(make_task(nn.Sequential(nn.Flatten(), last))) is Task
+    assert type(make_task(OwnSequence(nn.Linear(4, 2)))) is Task
     assert type(make_task(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))) is LinearTask

@@ -99,16 +99,6 @@ def test_the_warning_points_at_the_call_and_comes_once_per_training():
     assert [each.filename for each in seen if each.category is wafl.SequentialWarning] == [__file__]
 
 
-def test_a_sweep_of_an_unbatched_model_gives_the_runs_of_single_fits():
-    clients = wafl.Federation.from_arrays(images(), test_fraction=0)
-    with pytest.warns(wafl.SequentialWarning):
-        both = wafl.sweep(seeded(Recurrent), clients, wafl.WAFL(steps=2), {"gamma": [1.0, 3.0]}, **TIMING)
-    with pytest.warns(wafl.SequentialWarning):
-        alone = wafl.fit(seeded(Recurrent), clients, wafl.WAFL(gamma=3.0, steps=2), **TIMING)
-    for name, value in alone.params.items():
-        torch.testing.assert_close(both[1].params[name], value, rtol=0, atol=1e-12)
-
-
 def test_large_convolutions_are_computed_one_client_after_another_without_a_warning(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fitness, "BUSY", 100)
     layers = nn.Conv1d(6, 8, 2), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3)
@@ -253,16 +243,6 @@ def test_frozen_batch_norm_trains_with_the_statistics_it_has():
     assert_same_params(run, plain.train(model, pairs, **TIMING, gamma=2.0, steps=2), model)
     for name, value in model.named_buffers():
         assert torch.equal(run.model.get_buffer(name), value)
-
-
-def test_buffers_are_saved_with_the_run_and_restored(tmp_path: Any):
-    clients = wafl.Federation.from_arrays(images(), test_fraction=0)
-    run = wafl.fit(seeded(Normalized), clients, wafl.FedAvg(), **TIMING)
-    run.save(tmp_path)
-    other = Normalized().double()
-    assert not torch.equal(other.norm.running_mean, run.model.norm.running_mean)  # pyright: ignore
-    x = images()[0][0]
-    assert torch.equal(wafl.load_run(tmp_path, model=other).outputs(x), run.outputs(x))
 
 
 class Offset(nn.Module):
@@ -503,11 +483,3 @@ def test_a_frozen_backbone_before_the_ball_is_computed_once(make: Any, space: st
         moved=lambda model, x: model.get_submodule(space)(x),
     )
     assert_same_params(run, expected, model)
-
-
-def test_frozen_parameters_stay_and_are_not_sent():
-    model, pairs = seeded(Tuned), images()
-    clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
-    run = wafl.fit(model, clients, WAFL, **TIMING)
-    assert set(run.params) == {"middle.weight", "middle.bias", "head.weight", "head.bias"}
-    assert torch.equal(run.model.backbone.layer.weight, model.backbone.layer.weight)  # pyright: ignore

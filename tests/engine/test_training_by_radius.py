@@ -10,8 +10,6 @@ import torch
 from torch import nn
 
 import wafl
-from wafl.engine.spec import Spec
-from wafl.parts.schedule import Schedule
 
 RADII = [0.01, 0.1, 1.0, 6.0]
 
@@ -93,11 +91,3 @@ def test_the_gamma_of_an_linf_regression_is_the_one_in_closed_form(radius: float
     gamma = slope**2 + float(residual.square().mean().sqrt()) * slope / radius
     assert run.history[-1].gamma == pytest.approx(gamma, rel=0.02)
     assert run.history[-1].achieved_radius == pytest.approx(radius, rel=0.02)
-
-
-def test_runs_with_a_gamma_and_runs_with_a_radius_do_not_share_a_batch() -> None:
-    schedule = Schedule(rounds=1, local_steps=1)
-    shapes = [
-        Spec(wafl.WAFL(**options), schedule).shape() for options in ({"gamma": 1.0}, {"radius": 1.0}, {"radius": 2.0})
-    ]
-    assert shapes[0] != shapes[1] == shapes[2]

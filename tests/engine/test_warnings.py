@@ -129,13 +129,6 @@ def test_a_ball_as_asked_for_is_not_warned_about(radii: list[float], options: di
     assert watch_over(radii, [1.0] * len(radii), **options) == []
 
 
-@pytest.mark.parametrize("norm", [1, 2, math.inf])
-def test_a_healthy_run_does_not_warn(norm: float) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fit(wafl.WAFL(radius=0.05, norm=norm), rounds=20, learning_rate=0.02)
-
-
 def test_whoever_gave_a_radius_is_not_told_to_raise_gamma() -> None:
     start = {"1.weight": 9 * torch.randn(3, 4, generator=torch.Generator().manual_seed(0)), "1.bias": torch.zeros(3)}
     with pytest.warns(wafl.ConcavityWarning, match="ask for a smaller radius, or shrink the weights") as caught:

@@ -18,6 +18,7 @@ class Favor(Attack):
         return population.x
 
     def weights(self, y, num_classes, seed=0):
+        self.asked = (num_classes, seed)
         raw = (y.reshape(len(y)) > self.above) * torch.tensor([1.0, 2.0], dtype=torch.float64).repeat(len(y))[: len(y)]
         return raw / raw.sum()
 
@@ -47,7 +48,9 @@ def test_your_own_attack_reweights_the_attacked_examples(regression, attacked):
     clients, loss = federation(regression), "squared_error" if regression else "cross_entropy"
     torch.manual_seed(1)
     model = torch.nn.Linear(3, 1 if regression else 3)
-    score = wafl.evaluate(model, clients, attack=Favor(0), attacked=attacked, loss=loss)
+    attack = Favor(0)
+    score = wafl.evaluate(model, clients, attack=attack, attacked=attacked, loss=loss, seed=4)
+    assert attack.asked == (None if regression else 3, 4)
     parts = [clients.test.of(place) for place in range(4)]
     victims = [place for place, client in enumerate(score.per_client) if client.attacked]
     total = sum(len(y) for _, y in parts)

@@ -118,10 +118,6 @@ def test_the_interval_equals_a_plain_bootstrap_of_clients(level, draws):
     assert regression.interval(level, draws) == pytest.approx(plain_bootstrap(LOSSES, SIZES, 9, level, draws))
 
 
-def test_the_interval_of_one_client_is_a_point():
-    assert score_of([0.4], [1.0], [5]).interval() == pytest.approx((0.4, 0.4))
-
-
 @pytest.mark.parametrize("level", [0.0, 1.0, 95, math.nan])
 def test_a_level_outside_zero_to_one_is_refused(level):
     with pytest.raises(ValueError, match=r"level=.* must lie in \(0, 1\)"):

@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.oracles import objective as oracles
 from wafl import FGSM, PGD
-from wafl.objectives import ProjectedAscent, fgsm, pgm
+from wafl.objectives import ProjectedAscent, pgm
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 
@@ -154,15 +154,3 @@ def test_value_and_cost_are_those_of_the_moved_example():
         torch.testing.assert_close(move.value[0], losses(model, move.x_adv[0], y))
         torch.testing.assert_close(move.cost[0], lengths(move.x_adv[0], x, norm) ** 2)
         assert torch.equal(move.y_adv[0], y)
-
-
-def test_pgd_and_fgsm_move_examples_as_the_objectives_pgm_and_fgsm_do():
-    model, x, y = network(5)
-    task = make_task(model)
-    problem = Problem(task, task.initial()[None])
-    for norm in NORMS:
-        for attack, objective in (
-            (PGD(0.2, 0.03, 7, norm), pgm(epsilon=0.2, step_size=0.03, steps=7, norm=norm)),
-            (FGSM(0.2, norm), fgsm(epsilon=0.2, norm=norm)),
-        ):
-            assert torch.equal(attack(model, x, y), objective(problem, x[None], y[None]).x_adv[0])

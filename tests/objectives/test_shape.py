@@ -55,22 +55,6 @@ def test_the_move_is_that_of_a_round_ball_around_the_stretched_model(name: str, 
     torch.testing.assert_close(move.descent(problem, state.weight), wanted, rtol=1e-9, atol=1e-10)
 
 
-def test_for_a_linear_model_the_gram_matrix_is_that_of_w_a() -> None:
-    """``p <- softmax(s + W A A^T W^T (p - e_y) / 2 gamma)``, iterated by hand."""
-    problem, x, y, state = drawn(MODELS["linear"]())
-    move = Wasserstein(gamma=3.0, steps=300, tolerance=0, bounds=None, shape=MATRIX.numpy())(problem, x, y, state)
-    assert problem.linear is not None
-    weight, bias = problem.linear
-    gram, onehot = weight @ MATRIX @ MATRIX.T @ weight.mT, nn.functional.one_hot(y, 4).double()
-    rest = x @ weight.mT + bias[:, None]
-    p = onehot
-    for _ in range(300):
-        p = (rest + (p - onehot) @ gram / 6.0).softmax(-1)
-    torch.testing.assert_close(move.x_adv, x + (p - onehot) @ weight @ MATRIX @ MATRIX.T / 6.0, rtol=0, atol=1e-6)
-    curvature = Wasserstein(gamma=3.0, shape=MATRIX.numpy()).curvature(problem)
-    torch.testing.assert_close(curvature, problem.output_loss.curvature(weight @ MATRIX))
-
-
 def digits() -> wafl.Federation:
     return wafl.load_dataset("digits").partition(num_clients=4, labels_per_client=4, seed=0)
 

@@ -19,18 +19,6 @@ torch.set_num_threads(1)  # the problems are tiny: threads cost more than they g
 quick = settings(deadline=None, derandomize=True, max_examples=30)
 
 
-def philox(counter: tuple[int, ...], key: tuple[int, ...]) -> list[int]:
-    """Philox-4x32-10 with Python's unbounded integers."""
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for _ in range(10):
-        high0, low0 = divmod(0xD2511F53 * c0, 2**32)
-        high1, low1 = divmod(0xCD9E8D57 * c2, 2**32)
-        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-        k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
-    return [c0, c1, c2, c3]
-
-
 def linear_model(weight: Array, bias: Array | float = 0.0) -> nn.Linear:
     """``W x + b`` in float64."""
     outputs, features = weight.shape

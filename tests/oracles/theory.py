@@ -263,28 +263,6 @@ def cost(delta: Array, norm: float) -> Array:
     return np.linalg.norm(delta, ord=norm, axis=1) ** 2
 
 
-def random_shift(case: Case, radius: float, norm: float, rng: np.random.Generator) -> float:
-    """The expected loss of a random distribution at distance at most ``radius``: mass is split, moved and weighted."""
-    parts = int(rng.integers(1, 4))
-    rows = np.repeat(np.arange(len(case.x)), parts)
-    share = (case.share[:, None] * rng.dirichlet(np.ones(parts), size=len(case.x))).ravel()
-    x, y = case.x[rows], case.y[rows]
-    direction = rng.normal(size=x.shape)
-    way = rng.integers(4)
-    if way == 1:
-        direction = toward(direction, norm)
-    elif way > 1:
-        direction = toward(case.gradients(x, y) + 0.3 * (way - 2) * direction, norm)
-    length = rng.uniform(size=len(x)) ** rng.choice([0.0, 1.0, 4.0])
-    if rng.uniform() < 0.5:  # a few examples take all of the budget
-        length *= np.isin(np.arange(len(x)), rng.choice(len(x), size=int(rng.integers(1, 4)), replace=False))
-    delta = direction / np.maximum(np.linalg.norm(direction, ord=norm, axis=1, keepdims=True), 1e-300) * length[:, None]
-    paid = float(share @ cost(delta, norm))
-    if paid > 0:
-        delta *= radius / math.sqrt(paid)
-    return float(share @ case.losses(x + delta, y))
-
-
 def climbed_shift(case: Case, radius: float, norm: float, turns: int = 300) -> float:
     """The best expected loss along a fixed-point iteration: moves in the steepest direction, as long as the slope.
 

@@ -19,13 +19,6 @@ def w2_by_assignment(x: Array, y: Array) -> float:
     return float(cost[linear_sum_assignment(cost)].mean())
 
 
-def w2_on_the_line(x: Array, y: Array) -> float:
-    """W_2^2 between points on the line: the integral of the squared difference of the quantile functions."""
-    repeat = np.lcm(len(x), len(y))
-    ordered = (np.repeat(np.sort(values.ravel()), repeat // len(values)) for values in (x, y))
-    return float(np.mean(np.subtract(*ordered) ** 2))
-
-
 def cost_matrix(x: Array, y: Array) -> Array:
     return cdist(x, y, "sqeuclidean")
 
@@ -74,14 +67,3 @@ def least_largest_distance(costs: Sequence[Sequence[Array]], weights: Array | No
     )
     assert solved.success, solved.message
     return float(solved.fun)
-
-
-def simplex_grid(corners: int, cells: int) -> list[Array]:
-    """All points of the simplex whose coordinates are multiples of ``1 / cells``."""
-    if corners == 1:
-        return [np.array([1.0])]
-    return [
-        np.concatenate([[first / cells], rest * (cells - first) / cells])
-        for first in range(cells + 1)
-        for rest in (simplex_grid(corners - 1, cells - first) if first < cells else [np.eye(corners - 1)[0]])
-    ]

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from wafl.promises.attack import candidates
 from wafl.promises.bound import Ball, largest_surrogate, surrogates
 from wafl.promises.known import Known, known
 from wafl.tasks.losses import CrossEntropy
@@ -34,26 +33,6 @@ def model(kind: str) -> Known:
     found = known(nn.Sequential(*layers[kind]), CrossEntropy())
     assert found is not None
     return found
-
-
-def test_the_proof_takes_two_passes_and_the_attack_six_gradients_and_seven_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    network, x, y = model("network"), torch.rand(6, 2, dtype=torch.float64), torch.arange(6) % 3
-    passes, plain = list[bool](), nn.functional.linear
-
-    def counted(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        if weight.shape == (5, 2):
-            assert len(value) == len(x)
-            passes.append(value.requires_grad)
-        return plain(value, weight, bias)
-
-    monkeypatch.setattr(nn.functional, "linear", counted)
-    surrogates(network, Ball("loss", 2, 2), x, y, GAMMAS)
-    assert passes == [False] * 2
-    passes.clear()
-    candidates(network, Ball("loss", 2, 2), x, y, 1.0, 0.3)
-    assert (passes.count(True), passes.count(False)) == (6, 7)
 
 
 def lengths(norm: float) -> Tensor:

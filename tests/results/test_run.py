@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 import wafl
@@ -83,16 +82,6 @@ def test_a_saved_run_loads_exactly_as_it_was(make, tmp_path):
     assert_same(wafl.load_run(tmp_path / "deep" / "run"), run, clients.train.x)
 
 
-def test_saved_runs_of_a_sweep_say_what_varied(tmp_path):
-    clients = classes()
-    grid = {"gamma": [1.0, 2.0], "seed": [3]}
-    runs = wafl.sweep(wafl.models.mlr(clients), clients, wafl.WAFL(), grid, rounds=1, local_steps=1)
-    for index, run in enumerate(runs):
-        loaded = wafl.load_run(run.save(tmp_path / str(index)))
-        assert_same(loaded, run, clients.train.x)
-        assert loaded.settings["sweep"] == {"gamma": [1.0, 2.0][index], "seed": 3}
-
-
 def test_the_settings_of_a_run_are_those_of_its_training_as_plain_values(run):
     assert run.settings["method"]["objective"]["gamma"] == 1.0
     assert run.settings["method"]["objective"]["label_cost"] == "inf"
@@ -109,15 +98,6 @@ def test_predictions_are_the_largest_outputs_or_the_outputs_of_a_regression():
     assert run.predict(clients.test.x.tolist()).tolist() == logits.argmax(1).tolist()
     regression = train(targets(), method=wafl.FedAvg(), loss="squared_error")
     assert torch.equal(regression.predict(clients.test.x), regression.outputs(clients.test.x))
-
-
-def test_training_does_not_change_the_given_model():
-    clients = classes()
-    model = wafl.models.mlr(clients)
-    run = train(clients, model)
-    assert not bool(model[1].weight.any())
-    assert bool(run.params["1.weight"].any())
-    assert torch.equal(run.model[1].weight, run.params["1.weight"])
 
 
 def test_a_run_with_your_own_model_needs_the_model_to_load(tmp_path):
@@ -199,15 +179,6 @@ def test_json_without_one_of_its_keys_is_refused(run, tmp_path, key):
     del about[key]
     (tmp_path / "run.json").write_bytes(sealed(about))
     with pytest.raises(ValueError, match=key):
-        wafl.load_run(tmp_path)
-
-
-def test_a_file_that_lacks_a_parameter_is_refused(run, tmp_path):
-    run.save(tmp_path)
-    params = load_file(tmp_path / "params.safetensors")
-    del params["1.bias"]
-    save_file(params, tmp_path / "params.safetensors")
-    with pytest.raises(ValueError, match=r"not the file that run\.json was written with"):
         wafl.load_run(tmp_path)
 
 

@@ -28,17 +28,6 @@ def answer(query: Query, params: list[list[float]], losses: list[float]) -> Repl
     return Replies(query.clients, torch.tensor(losses), torch.zeros(len(losses)), vectors)
 
 
-def test_a_training_asks_once_per_round_and_ends_after_the_last() -> None:
-    fedavg = algorithm(wafl.FedAvg(), cohort=2)
-    state, rounds = fedavg.init(torch.zeros(2)), []
-    while (query := fedavg.ask(state)) is not None:
-        rounds.append(query.round)
-        assert len(query.clients) == 2
-        state = fedavg.tell(state, query, answer(query, [[1.0, 0.0], [0.0, 1.0]], [0.5, 0.5]))
-    assert rounds == [0, 1]
-    assert state.round == 2
-
-
 @dataclass(frozen=True)
 class Weightless(Learned):
     """Its cohort never counts; with ``snapshot`` it learns only from losses at a snapshot."""

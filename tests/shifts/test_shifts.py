@@ -167,18 +167,6 @@ def test_occlusion_covers_one_square_anywhere_in_the_image_with_its_darkest_valu
 
 
 @quick
-@given(shape=shapes, down=st.integers(-9, 9), right=st.integers(-9, 9), severity=st.sampled_from([1.0, 2.0]))
-def test_translation_by_whole_pixels_repeats_the_edge(shape, down, right, severity):
-    if down == 0 and right == 0:
-        right = 1
-    x = images(*shape)
-    rows = np.clip(np.arange(shape[2]) - int(severity) * down, 0, shape[2] - 1)
-    columns = np.clip(np.arange(shape[3]) - int(severity) * right, 0, shape[3] - 1)
-    moved = shifts.translation(severity=severity, direction=(down, right)).apply(x)
-    assert np.allclose(moved, x.numpy()[:, :, rows][:, :, :, columns], atol=1e-5)
-
-
-@quick
 @given(severity=st.floats(0.01, 5.0), down=st.floats(-1.0, 1.0))
 def test_translation_between_pixels_equals_scipys(severity, down):
     x = images(1, 1, 8, 6, dtype=torch.float64)

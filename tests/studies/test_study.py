@@ -358,16 +358,6 @@ def test_a_taken_name_is_refused_and_nothing_overwritten(finished: Path, whole: 
     assert contents(finished) == before
 
 
-@pytest.mark.slow
-def test_without_a_name_a_new_folder_is_found(whole: Path, tmp_path: Path) -> None:
-    config = tmp_path / "exp.toml"
-    shutil.copy(whole / "config.toml", config)
-    for _ in range(3):
-        small = ("--set", "methods=[{method='FedAvg'}]", "--set", "schedule.rounds=1", "--set", "name=mine")
-        assert invoke("run", config, "--output", tmp_path / "runs", *small).exit_code == 0
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"mine", "mine-2", "mine-3"}
-
-
 # -- Damage ---------------------------------------------------------------------------------------------------
 
 
@@ -386,12 +376,6 @@ def test_a_damaged_file_is_refused_with_its_path(finished: Path, name: str, dama
     before = contents(finished)
     assert_one_line(invoke("resume", finished), str(finished), name)
     assert contents(finished) == before
-
-
-def test_a_study_without_results_is_trained_again_to_the_same_bits(finished: Path, whole: Path) -> None:
-    (finished / "results.json").unlink()
-    assert invoke("resume", finished).exit_code == 0
-    assert outcome(finished) == outcome(whole)
 
 
 def test_a_folder_of_a_newer_format_is_refused(finished: Path) -> None:

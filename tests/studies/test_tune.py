@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import math
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import wafl
+from tests.config.commands import one_command
 from wafl.base.files import unsealed
 from wafl.callbacks import Callback
 from wafl.cli.main import app
 from wafl.config.read import read_experiment
 from wafl.results.run import Run
 from wafl.studies.tune import TunedExperiment
+
+__all__ = ["one_command"]
 
 EXPERIMENT = """
 # Mine.
@@ -78,15 +77,6 @@ def make_ruined():
 def strong(strength=1.0, steps=3):
     return wafl.Method("strong", wafl.objectives.pgm(epsilon=strength, steps=steps), wafl.weights.uniform())
 """
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_command() -> Generator[None, None, None]:
-    """Typer builds its command again for every call, which takes longer than most commands."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLUMNS", "120")
-        patch.setattr("typer.testing._get_command", functools.cache(typer.main.get_command), raising=False)
-        yield
 
 
 def write(folder: Path, text: str = EXPERIMENT) -> Path:
@@ -150,15 +140,6 @@ def test_the_command_says_what_it_chose_and_why_and_what_to_run_next(tuned: tupl
         assert name in output
         assert rows["why"].partition(",")[0] in output
     assert f"wafl run {path.with_suffix('.tuned.toml')}" in output
-
-
-def test_the_tuned_file_trains_and_tests(tuned: tuple[Path, Any], tmp_path: Path) -> None:
-    output = str(tuned[0].with_suffix(".tuned.toml"))
-    result = CliRunner().invoke(app, ["run", output, "--output", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    assert set(json.loads((tmp_path / "mine-tuned" / "results.json").read_text())["methods"]) == {
-        "WAFL", "AFL", "FedAvg",
-    }  # fmt: skip
 
 
 def test_changes_of_the_command_line_are_in_the_tuned_file(tmp_path: Path) -> None:

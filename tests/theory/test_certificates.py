@@ -6,11 +6,8 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import ot
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import optimize
 from torch import nn
 
@@ -18,7 +15,6 @@ import wafl
 from tests.oracles import objective as oracles
 from tests.oracles import phi as phi_oracles
 from tests.oracles import theory
-from wafl.attacks import Population
 from wafl.objectives import ObjectiveState
 from wafl.tasks.losses import CrossEntropy
 from wafl.tasks.problem import Problem
@@ -99,32 +95,6 @@ def test_the_upper_bound_is_never_below_phi(name, norm, ratio):
         np.testing.assert_allclose(upper, phi, rtol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("outputs", [1, 2])
-def test_each_lane_gets_the_upper_bound_of_its_own_gamma(outputs, norm):
-    """Images in several lanes: each lane has the value that it has alone."""
-    rng = np.random.default_rng(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(4, outputs)).double()
-    x, y = torch.from_numpy(rng.normal(size=(1, 5, 1, 2, 2))), torch.from_numpy(rng.normal(size=(1, 5, outputs)))
-    task = make_task(model, "squared_error")
-    params = task.initial()[None]
-    curvature = float(task.loss.curvature(task.linear(params)[0], norm)[0])
-    gammas = x.new_tensor([0.6, 1.0, 5.0]) * curvature
-    scalars = {"gamma": gammas, "curvature": x.new_full((3,), curvature)}
-    together = UpperBound(norm)(
-        Problem(task, params.repeat(3, 1)), x.repeat(3, 1, 1, 1, 1), y.repeat(3, 1, 1), ObjectiveState(scalars)
-    ).value
-    for lane, gamma in enumerate(gammas.tolist()):
-        state = ObjectiveState({"gamma": gammas[lane : lane + 1], "curvature": scalars["curvature"][:1]})
-        alone = UpperBound(norm)(Problem(task, params), x, y, state).value
-        torch.testing.assert_close(together[lane : lane + 1], alone, rtol=1e-12, atol=0.0)
-        if outputs == 1:
-            residual = model(x[0]).detach().numpy()[:, 0] - y[0, :, 0].numpy()
-            phi = theory.squared_error_phi(model[1].weight.detach().numpy()[0], residual, gamma, norm)
-            np.testing.assert_allclose(alone[0].numpy(), phi, rtol=1e-9)
-
-
 # The minimum of the dual over gamma.
 
 SURROGATES = {
@@ -188,21 +158,6 @@ def with_cost(surrogate, gamma, limit):
     return Surrogate(surrogate(gamma), (surrogate(gamma - step) - surrogate(gamma + step)) / (2.0 * step))
 
 
-def test_a_radius_of_zero_needs_no_further_query_and_order_does_not_matter():
-    counts = []
-
-    def ask(gammas):
-        counts.append(len(gammas))
-        return [Surrogate(1.0 / gamma, 1.0 / gamma**2) for gamma in gammas]
-
-    assert minimize_dual(ask, [0.0, 0.0], 0.0, 0.25) == [(0.25, math.inf)] * 2
-    assert len(counts) <= 1
-    mixed = minimize_dual(ask, [2.0, 0.0, 0.5], 0.0, 0.25)
-    assert mixed[1] == (0.25, math.inf)
-    assert mixed[0][0] == pytest.approx(4.0, rel=1e-7)
-    assert mixed[2][0] == pytest.approx(1.0, rel=1e-7)
-
-
 def test_a_gamma_whose_answer_is_no_number_proves_nothing():
     def answer(nothing):
         return lambda gammas: [Surrogate(0.0, 0.0) if gamma > 2.0 else Surrogate(nothing, nothing) for gamma in gammas]
@@ -213,20 +168,6 @@ def test_a_gamma_whose_answer_is_no_number_proves_nothing():
         )
 
 
-def test_a_surrogate_that_is_zero_everywhere_needs_few_queries():
-    """A model with zero weights and zero error: nothing can happen, and that is soon clear."""
-    questions = []
-
-    def ask(gammas):
-        questions.append(list(gammas))
-        return [Surrogate(0.0, 0.0)] * len(gammas)
-
-    ((value, gamma),) = minimize_dual(ask, [0.5], 0.0, 0.0)
-    assert 0.0 <= value <= 1e-8
-    assert gamma > 0.0
-    assert len(questions) <= 40
-
-
 # Certificates against every distribution in the ball.
 
 RADII = (0.05, 0.3, 1.5)
@@ -235,17 +176,6 @@ RADII = (0.05, 0.3, 1.5)
 @functools.cache
 def certified(name, norm):
     return certificates_of(a_case(name), RADII, norm, achieved=name != "tanh")  # the shift of a network takes long
-
-
-@settings(max_examples=12)
-@given(st.integers(0, 2**32 - 1), st.sampled_from(range(len(RADII))))
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("name", ["mlr", "regression", "tanh"])
-def test_no_distribution_in_the_ball_has_a_larger_loss(name, norm, seed, place):
-    case, rng = a_case(name), np.random.default_rng(seed)
-    row = certified(name, norm)[place]
-    for _ in range(25):
-        assert theory.random_shift(case, row.radius, norm, rng) <= row.best * (1.0 + 1e-9)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -260,46 +190,6 @@ def test_no_ascent_in_the_ball_finds_a_larger_loss(name, norm):
         if row.achieved is not None:
             assert climbed * (1.0 - 1e-3) <= row.achieved <= row.best * (1.0 + 1e-9)
             assert row.gap == row.best - row.achieved
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("norm", NORMS)
-def test_no_shift_of_a_network_has_a_larger_loss(norm):
-    case = a_case("tanh")
-    for row in certificates_of(case, RADII, norm).rows:
-        climbed = theory.climbed_shift(case, row.radius, norm)
-        assert climbed * (1.0 - 2e-4) <= row.achieved <= row.best * (1.0 + 1e-9)
-
-
-@pytest.mark.slow
-def test_a_network_that_uses_an_activation_twice_is_certified_correctly_or_not_at_all():
-    """``tanh(100 tanh(0.01 x))`` is flat at x = 4 and bends on the way to x = -2."""
-    tanh = nn.Tanh()
-    model = nn.Sequential(nn.Linear(1, 1), tanh, nn.Linear(1, 1), tanh, nn.Linear(1, 2)).double()
-    for layer, weight in ((model[0], [[0.01]]), (model[2], [[100.0]]), (model[4], [[0.05], [-0.05]])):
-        layer.weight.data = torch.tensor(weight, dtype=torch.float64)
-        layer.bias.data.zero_()
-    clients = wafl.Federation.from_arrays([(np.array([[4.0]]), np.array([0]))], test_fraction=0.0, num_classes=2)
-    found = certify(model, clients, radii=[6.0], achieved=False)
-    moved = theory.plain_losses(model, np.array([[-2.0]]), np.array([0]))[0]
-    assert not found.proven or moved <= found[0].value
-
-
-@pytest.mark.parametrize("norm", [2, math.inf])
-@pytest.mark.parametrize("name", ["mlr", "regression", "tanh"])
-def test_an_attack_of_size_epsilon_stays_in_the_ball_and_below_the_certificate(name, norm):
-    case, found = a_case(name), certified(name, norm)
-    for epsilon, row in zip(RADII, found.rows, strict=True):
-        for attack in (
-            wafl.PGD(epsilon, norm=norm, steps=60, restarts=3, random_start=True),
-            wafl.FGSM(epsilon, norm=norm),
-        ):
-            moved = attack(case.model, case.x, case.y, loss=case.loss).numpy()
-            assert theory.cost(moved - case.x, norm).max() <= epsilon**2 * (1.0 + 1e-12)
-            gaps = moved[:, None] - case.x[None]
-            prices = np.linalg.norm(gaps, ord=norm, axis=2) ** 2
-            assert ot.emd2(case.share, case.share, prices) <= epsilon**2 * (1.0 + 1e-9)
-            assert case.share @ case.losses(moved, case.y) <= row.best * (1.0 + 1e-9)
 
 
 # Worst cases in closed form.
@@ -417,38 +307,6 @@ def test_the_simple_bound_is_the_loss_plus_the_slope_times_the_radius(name, norm
 # What is achieved.
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("name", ["mlr", "regression"])
-def test_achieved_is_at_least_the_loss_after_the_worst_shift(name, norm):
-    case = replace(a_case(name), weights=SIZES)
-    for row in certificates_of(case, [0.4], norm, client_weights=wafl.weights.by_examples(), gap=1e-3).rows:
-        moved = wafl.WassersteinShift(row.radius, norm=norm)(case.model, case.x, case.y, loss=case.loss).numpy()
-        assert case.share @ theory.cost(moved - case.x, norm) <= row.radius**2 * (1.0 + 1e-9)
-        assert case.share @ case.losses(moved, case.y) * (1.0 - 1e-4) <= row.achieved <= row.best * (1.0 + 1e-9)
-
-
-def test_achieved_weights_each_client_by_its_weight():
-    case = a_case("mlr")
-    task = make_task(case.model)
-    problem = Problem(task, task.initial()[None])
-    x, y = torch.from_numpy(case.x)[None], torch.from_numpy(case.y)[None]
-    moved = wafl.WassersteinShift(0.4).move(problem, Population(x, y, None, torch.from_numpy(case.share)))[0].numpy()
-    (row,) = certificates_of(case, [0.4], gap=1e-3).rows
-    assert case.share @ theory.cost(moved - case.x, 2) <= 0.4**2 * (1.0 + 1e-9)
-    assert row.achieved == pytest.approx(case.share @ case.losses(moved, case.y), rel=1e-4)
-
-
-@pytest.mark.parametrize("name", ["mlr", "regression", "tanh"])
-def test_the_gap_closes_where_the_inner_problem_is_concave(name):
-    case = a_case(name)
-    found = certificates_of(case, [0.02] if name == "tanh" else [1e-6, 0.02, 0.1])
-    for row in found.rows:
-        assert row.gamma > 1.2 * found.L_zz / 2.0
-        assert row.value == pytest.approx(row.achieved, rel=1e-4)
-    assert certificates_of(case, [0.1], achieved=False)[0].achieved is None
-    assert certificates_of(case, [0.1], achieved=False)[0].gap is None
-
-
 # Clients.
 
 
@@ -464,17 +322,6 @@ def test_clients_certify_together_what_one_client_with_all_examples_would(name, 
         assert (one.value, one.simple) == pytest.approx((other.value, other.simple), rel=1e-9)
         if name == "mlr":
             assert one.achieved == pytest.approx(other.achieved, rel=1e-9)
-
-
-def test_clients_with_hundreds_of_examples_report_all_of_them():
-    rng = np.random.default_rng(0)
-    model = oracles.linear_model(rng.normal(size=(1, 2)), rng.normal(size=1))
-    sizes = (300, 1, 520)
-    x = rng.normal(size=(sum(sizes), 2))
-    case = theory.Case(model, "squared_error", x, rng.normal(size=len(x)), sizes, (1.0, 2.0, 3.0))
-    steep = np.linalg.norm(model.weight.detach().numpy())
-    size = math.sqrt(case.share @ (theory.plain_outputs(model, x)[:, 0] - case.y) ** 2)
-    assert certificates_of(case, [0.5], achieved=False)[0].value == pytest.approx((size + 0.5 * steep) ** 2, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -770,15 +617,10 @@ def test_certificates_print_a_table_and_save_as_json(name):
     assert saved["certificates"][1]["value"] == found[1].value
     assert saved["certificates"][1]["achieved"] == found[1].achieved
     assert saved["constants"]["L_zz"]["kind"] == found.L_zz.kind
+    assert saved["constants"]["L_zz"]["value"] == pytest.approx(float(found.L_zz), rel=1e-12)
     unreached = certificates_of(a_case(name), [0.1], achieved=False)
     assert unreached.to_json()["certificates"][0]["achieved"] is None
     assert str(unreached).splitlines()[1].split()[1] == "-"
-
-
-def test_constants_are_saved_as_numbers():
-    found = certificates_of(a_case("mlr"), [0.1], achieved=False)
-    saved = json.loads(json.dumps(found.to_json(), allow_nan=False))["constants"]
-    assert saved["L_zz"]["value"] == pytest.approx(float(found.L_zz), rel=1e-12)
 
 
 def is_png(path):

@@ -141,66 +141,6 @@ def test_the_lemmas_agree_with_a_calculation_by_hand():
     assert progress.paper == pytest.approx(0.75 + 0.2 * 0.38 * 0.25 + 0.4)
 
 
-def test_the_simulation_agrees_with_the_engine(clients, best):
-    """With full batches and all clients: the same parameters after 4 rounds of 3 steps as from the engine."""
-    eta = 0.2
-    federation = wafl.Federation.from_arrays([c.pair for c in clients], test_fraction=0.0)
-    run = wafl.fit(
-        worlds.model(START),
-        federation,
-        wafl.WAFL(gamma=GAMMA, tolerance=1e-12, steps=200),
-        rounds=4,
-        local_steps=3,
-        batch_size=None,
-        learning_rate=eta,
-        client_weights=wafl.weights.fixed(WEIGHTS),
-    )
-    path = worlds.algorithm_1(
-        clients,
-        WEIGHTS,
-        best,
-        gamma=GAMMA,
-        learning_rate=eta,
-        rounds=4,
-        local_steps=3,
-        batch_size=None,
-        start=START,
-        runs=1,
-        rng=np.random.default_rng(0),
-    )
-    layer = run.model
-    v = torch.cat([layer.weight[1] - layer.weight[0], (layer.bias[1] - layer.bias[0])[None]]).detach().double().numpy()
-    gap = worlds.risk(v, mix(clients, WEIGHTS), GAMMA) - best.value
-    assert gap == pytest.approx(path.gaps[0, -1], rel=1e-5)
-    assert path.gaps[0, -1] < 0.7 * path.gaps[0, 0]
-
-
-def curvature(v, x, sign, gamma, step=1e-5) -> float:
-    """The largest second derivative of phi_gamma in theta at one example, by differences of its gradient."""
-    columns = []
-    for e in np.eye(len(v)):
-        ends = [worlds.gradients(*slope_sign_moved(v + t * e, x, sign, gamma))[0] for t in (step, -step)]
-        columns.append((ends[0] - ends[1]) / (2.0 * step))
-    return 2.0 * float(np.linalg.norm(np.stack(columns), 2))
-
-
-def slope_sign_moved(v, x, sign, gamma):
-    _, slope, moved = worlds.ascend(v, x, sign, gamma)
-    return slope, sign, moved
-
-
-def test_smoothness_needs_the_reach_of_the_objective():
-    """An objective without bounds leaves the box: for the box alone, L is smaller than the curvature of phi_gamma."""
-    rng = np.random.default_rng(0)
-    ball, gamma, largest = 0.3, 0.09, 0.0
-    for _ in range(200):
-        v = rng.normal(size=2)
-        v *= ROOT2 * ball * rng.random() ** 0.5 / np.linalg.norm(v)
-        largest = max(largest, curvature(v, np.array([[rng.choice([-1.0, 1.0])]]), np.array([1.0]), gamma))
-    assert largest <= float(worlds.constants_of(1, ball, gamma).smoothness(gamma))
-    assert largest > 1.3 * float(worlds.constants_of(1, ball).smoothness(gamma))
-
-
 # --- the learning rates and the terms ---
 
 
@@ -271,14 +211,6 @@ def test_no_learning_rate_of_a_grid_beats_the_best_one(constants, distance, nois
     assert bound.value <= min(values) * (1.0 + 1e-12)
     if distance == 30.0 and noise == heterogeneity == 0.0:
         assert bound.best_learning_rate == pytest.approx(cap)
-
-
-def test_a_start_next_to_the_minimum_gets_a_tiny_learning_rate(constants):
-    """The bound decreases with the learning rate down to about 1e-13: the cap is the worst choice, not the best."""
-    given = {**RATE, "distance": 1e-13}
-    bound = convergence(constants, WEIGHTS, **given)
-    slow = convergence(constants, WEIGHTS, **given, learning_rate=1e-10)
-    assert bound.value <= slow.value
 
 
 # --- what is refused ---

@@ -137,49 +137,6 @@ def best_gamma(v, population: Population, radius: float) -> float:
     return math.exp(found.x)
 
 
-def test_the_sandwich_holds_when_labels_move():
-    """The radius is above sqrt(kappa), so that the surrogate does move labels; flips and moves share the radius."""
-    rng = np.random.default_rng(5)
-    ball, label_cost, radius = 1.0, 0.04, 0.5
-    steep_x = ROOT2 * ball
-    gamma = 3.6
-    constants = worlds.constants_of(1, ball, gamma, label_cost=label_cost)
-    gamma = float(constants.L_z) / radius * 1.01
-    assert constants.reach >= steep_x / (2.0 * gamma)
-    population = mix([Cluster((c,), share=0.5).sample(30, rng) for c in (0.1, 0.4, 0.6)], WEIGHTS)
-    flipped = replace(population, sign=-population.sign)
-
-    def surrogate(v):
-        kept = worlds.ascend(v, population.x, population.sign, gamma)[0]
-        swapped = worlds.ascend(v, flipped.x, flipped.sign, gamma)[0] - gamma * label_cost
-        return float(population.mass @ np.maximum(kept, swapped)), float((swapped > kept).mean())
-
-    def inside(v):
-        return v * min(1.0, steep_x / max(np.linalg.norm(v), 1e-12))
-
-    net = on_a_disc(steep_x)
-    starts = net[np.argsort([surrogate(v)[0] for v in net])[:3]]
-    options = {"xatol": 1e-10, "fatol": 1e-13, "maxiter": 4000}
-    values = [
-        optimize.minimize(lambda v: surrogate(inside(v))[0], s, method="Nelder-Mead", options=options).fun
-        for s in starts
-    ]
-    assert max(values) - min(values) < 1e-6
-    moved_labels = 0.0
-    for _ in range(20):
-        v = inside(rng.normal(size=2) * 3.0)
-        value, share = surrogate(v)
-        moved_labels = max(moved_labels, share)
-        bound = excess_risk_sandwich(constants, gamma=gamma, radius=radius, surrogate_excess=value - min(values))
-        for x in moves(population, v, 0.3, rng):
-            flips = rng.random(len(x)) < (radius**2 - 0.3**2) / label_cost / 8.0
-            cost = population.mass @ ((x - population.x)[:, 0] ** 2 + label_cost * flips)
-            assert cost <= radius**2
-            moved = Population(x.clip(-1.0, 1.0), np.where(flips, -1.0, 1.0) * population.sign, population.mass)
-            assert bound.lower <= risk(v, moved) - least(moved, steep_x).value <= bound.upper
-    assert moved_labels > 0.3
-
-
 def test_the_papers_width_fails_where_examples_jump():
     """Three points: z1 at t > radius from z0, z2 at radius / 2 on the other side; all of P at z0.
 
@@ -399,7 +356,7 @@ def test_every_bound_refuses_bad_weights_sizes_and_levels(name):
     for delta in (0.0, 1.0, -0.1, 1.5, math.nan):
         with pytest.raises(ValueError, match=r"delta=.* must lie in \(0, 1\)"):
             call(WEIGHTS, sizes, delta)
-    for weights in ([0.5, 0.3, 0.3], [0.9, 0.3, -0.2], [0.0, 0.0, 0.0]):
+    for weights in ([0.5, 0.3, 0.3], [0.9, 0.3, -0.2], [0.0, 0.0, 0.0], [math.nan, 0.5, 0.5]):
         with pytest.raises(ValueError, match="simplex"):
             call(weights, sizes, 0.05)
     for weights, counts in (([0.5, 0.5], sizes), ([], [])):
@@ -407,12 +364,6 @@ def test_every_bound_refuses_bad_weights_sizes_and_levels(name):
             call(weights, counts, 0.05)
     with pytest.raises(ValueError, match="num_examples=0 must be at least 1"):
         call(WEIGHTS, [10, 0, 30], 0.05)
-
-
-@pytest.mark.parametrize("name", sorted(TAKERS))
-def test_every_bound_refuses_weights_that_are_nan(name):
-    with pytest.raises(ValueError, match="client_weights"):
-        TAKERS[name]([math.nan, 0.5, 0.5], [10, 20, 30], 0.05)
 
 
 # --- corollary 4.5 ---
@@ -435,26 +386,6 @@ def test_the_tail_at_the_squared_distance_is_delta(dimension, alpha, delta):
         assert x <= before
         assert concentration.squared_distance(number, delta / 2.0) >= x
         before = x
-
-
-def test_the_squared_distance_in_four_dimensions_solves_its_equation():
-    concentration = Concentration(c1=2.0, c2=1.0, alpha=3.0, dimension=4)
-    for number in (6, 50, 10**3, 10**6, 10**12):
-        rate = math.log(2.0 / 0.05) / number
-        x = concentration.squared_distance(number, 0.05)
-        assert (x / math.log(2.0 + 1.0 / x)) ** 2 == pytest.approx(rate, rel=1e-9)
-        assert x > math.sqrt(rate)  # more than without the logarithm
-
-
-def test_the_squared_distance_is_continuous_where_its_formula_changes():
-    for dimension in (1, 2, 3, 4, 5, 9):
-        for at in {1.0, math.log(3.0) ** -2 if dimension == 4 else 1.0}:
-            values = []
-            for nudge in (-1e-9, 1e-9):
-                c2 = math.log(2.0 / 0.1) / (at * (1.0 + nudge))
-                values.append(Concentration(2.0, c2, 3.0, dimension).squared_distance(1, 0.1))
-            assert values[0] == pytest.approx(1.0, abs=1e-8)
-            assert values[1] == pytest.approx(1.0, abs=1e-8)
 
 
 def test_the_papers_squared_distance_is_what_the_paper_prints():
@@ -497,26 +428,6 @@ def test_samples_of_a_line_stay_within_the_squared_distance(line_constants):
                 assert np.mean(found > line_constants.squared_distance(number, delta)) <= delta
                 assert np.mean(found > proven.squared_distance(number, delta)) <= delta
         assert line.squared_distance(line.quantile((np.arange(10**4) + 0.5) / 10**4)) < 1e-7  # the oracle itself
-
-
-def test_samples_of_a_square_stay_within_the_squared_distance():
-    """A distribution on 900 points of a square, so that W_2 is a finite linear program."""
-    rng = np.random.default_rng(12)
-    nodes = Cluster((0.3, -0.2), share=1.0).nodes(30)
-    points, mass = nodes.x[nodes.mass > 0], nodes.mass[nodes.mass > 0]
-
-    def draw(number):
-        rows = rng.choice(len(points), size=number, p=mass)
-        return ot.emd2(np.full(number, 1.0 / number), mass, ot.dist(points[rows], points))
-
-    constants = fitted({n: np.array([draw(n) for _ in range(25)]) for n in (3, 20)}, 2.0, 2)
-    proven = worlds.box_concentration(2.0, 2)
-    for number in (6, 40):
-        found = np.array([draw(number) for _ in range(25)])
-        assert np.mean(found > constants.squared_distance(number, 0.2)) <= 0.2
-        assert np.mean(found > proven.squared_distance(number, 0.2)) <= 0.2
-        # E T <= k / sqrt(n) with k = 8 width^2, which the proven constants are based on
-        assert found.mean() <= 32.0 / math.sqrt(number)
 
 
 def line_clients(sizes, rng):
@@ -566,7 +477,7 @@ def test_the_covering_radius_agrees_with_a_calculation_by_hand():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"c1": 0.0}, "c1=0.0 must be finite and at least 1"),
+        ({"c1": 0.04}, "c1=0.04 must be finite and at least 1"),
         ({"c2": -1.0}, "c2=-1.0 must be positive"),
         ({"alpha": 2.0}, "alpha=2.0 must be above 2 and finite"),
         ({"alpha": math.inf}, "alpha=inf must be above 2 and finite"),
@@ -577,12 +488,6 @@ def test_the_covering_radius_agrees_with_a_calculation_by_hand():
 def test_concentration_constants_out_of_range_are_refused(given, message):
     with pytest.raises(ValueError, match=message):
         replace(CONCENTRATION, **given)
-
-
-def test_c1_below_1_is_refused():
-    """One example is never the distribution (unless that is a single point), so ``P(W_2^2 > 0) = 1 <= c1``."""
-    with pytest.raises(ValueError, match="c1"):
-        Concentration(c1=0.04, c2=1.0, alpha=3.0, dimension=2)  # it would promise W_2 = 0 at delta = 0.05
 
 
 @pytest.mark.slow

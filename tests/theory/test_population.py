@@ -1,6 +1,5 @@
 """What some clients say about all, against exact probabilities, scipy and brute force over distributions."""
 
-import itertools
 import math
 
 import numpy as np
@@ -117,16 +116,3 @@ def test_too_few_clients_are_told_how_many_it_takes():
     for radius in (-1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match=f"radius={radius} must be finite"):
             some.upper_mean_within_kl(radius)
-
-
-def test_every_small_population_is_covered_in_the_mean():
-    """Brute force over three-valued populations and all samples of three clients."""
-    levels = (0.0, 0.4, 1.0)
-    for shares in ((0.6, 0.3, 0.1), (0.2, 0.2, 0.6), (0.05, 0.9, 0.05)):
-        truth = np.dot(levels, shares)
-        covered = sum(
-            math.prod(shares[place] for place in sample)
-            for sample in itertools.product(range(3), repeat=3)
-            if Population([levels[place] for place in sample], 1.0, 0.2).upper_mean() >= truth
-        )
-        assert covered >= 0.8

@@ -42,12 +42,6 @@ def test_cover_equals_the_full_linear_program(clients):
         assert wanted - 1e-6 <= distance <= wanted + 1e-6
 
 
-def test_one_client_covers_itself():
-    found = weights.cover([np.random.default_rng(0).normal(size=(30, 3))], sample=20)
-    assert (found.weights, found.value) == ((1.0,), pytest.approx(0.0, abs=1e-12))
-    assert found.standard_errors == (pytest.approx(0.0, abs=1e-12),)
-
-
 @settings(max_examples=20)
 @given(clients_on_a_grid, st.integers(0, 2**32 - 1))
 def test_barycenter_always_ends_at_a_single_client(clients, seed):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wafl
-from tests.oracles.transport import cost_matrix, w2_by_assignment, w2_on_the_line
+from tests.oracles.transport import cost_matrix, w2_by_assignment
 from wafl.base.random import Key, Purpose, bits
 from wafl.weights.transport import distance
 from wafl.weights.transport.clouds import Sampling, read_clients
@@ -29,13 +29,6 @@ def test_the_exact_distance_equals_the_best_assignment(seed, points, features):
     x, y = cloud(seed, points, features), cloud(seed + 1, points, features, 2.0)
     x[0] = x[-1]  # a repeated point
     assert distance(x, y).value == pytest.approx(w2_by_assignment(x, y), rel=1e-9, abs=1e-12)
-
-
-@settings(max_examples=30)
-@given(seeds, sizes, sizes)
-def test_the_exact_distance_on_the_line_equals_that_of_the_quantiles(seed, n, m):
-    x, y = cloud(seed, n, 1), cloud(seed + 1, m, 1, 3.0, 1.0)
-    assert distance(x, y).value == pytest.approx(w2_on_the_line(x, y), rel=1e-9, abs=1e-12)
 
 
 def test_points_far_from_the_origin_lose_no_precision():
@@ -134,13 +127,6 @@ def test_the_ball_of_the_distance_holds_what_the_objective_moves(order):
     apart = (moved.x_adv - x).norm(dim=1) ** order + 0.4 * (moved.y_adv != y)
     found = distance((x, y), (moved.x_adv, moved.y_adv), label_cost=0.4, order=order)
     assert found.value <= float(apart.mean()) * (1.0 + 1e-9)
-
-
-def test_the_label_aware_distance_does_not_depend_on_the_names_of_labels():
-    x, y = cloud(0, 30), np.arange(30) % 3
-    assert distance((x, y), (x + 1.0, (y + 1) % 3), label_aware=True).value == pytest.approx(
-        distance((x, y), (x + 1.0, y + 7), label_aware=True).value
-    )
 
 
 def test_features_are_compared_instead_of_examples():

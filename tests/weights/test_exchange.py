@@ -16,7 +16,7 @@ from torch import Tensor
 import wafl
 from tests.oracles.transport import cost_matrix, least_largest_distance
 from wafl import weights
-from wafl.weights.transport.exchange import Here, cut, mixture_from_cuts
+from wafl.weights.transport.exchange import Here, mixture_from_cuts
 
 Points = NDArray[np.float64]
 
@@ -94,17 +94,6 @@ def test_potentials_stay_as_small_as_costs_while_cuts_are_few() -> None:
     assert max(spreads) < 2 * cost_matrix(source, target).max()
 
 
-def test_a_cut_touches_the_mean_and_lies_above_it_elsewhere() -> None:
-    rng = np.random.default_rng(1)
-    x, y = torch.from_numpy(rng.normal(size=(9, 3))), torch.from_numpy(rng.normal(size=(6, 3)))
-    g, other = torch.from_numpy(rng.normal(size=(2, 6)))
-    mean, shares = cut(x, y, g)
-    slow = [min(float((a - b).square().sum() - g[k]) for k, b in enumerate(y)) for a in x]
-    assert float(mean) == pytest.approx(sum(slow) / 9)
-    assert float(shares.sum()) == pytest.approx(1.0)
-    assert float(cut(x, y, other)[0]) <= float(mean - shares @ (other - g)) + 1e-12
-
-
 def test_sources_send_one_number_and_one_histogram_each_round() -> None:
     sources, target = normal_clouds()
     sent: list[tuple[Tensor, Tensor]] = []
@@ -129,16 +118,3 @@ def test_at_most_300_points_of_a_target_are_drawn_and_a_federation_will_do() -> 
     found = weights.mixture(clients, clients, exchange="cuts", sample=30, features=lambda x: x.flatten(1)[:, :8])
     assert len(found.weights) == 3
     assert math.isnan(found.standard_errors[0])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"exchange": "cut"}, "exchange='cut' must be 'examples' or 'cuts'"),
-        ({"exchange": "cuts", "label_aware": True}, "label_aware=True cannot be used with exchange='cuts'"),
-        ({"exchange": "cuts", "tolerance": 0.0}, "tolerance=0.0 must be"),
-    ],
-)
-def test_options_that_do_not_go_with_cuts_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        weights.mixture([np.zeros((2, 1))], np.ones((2, 1)), **options)

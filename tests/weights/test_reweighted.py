@@ -127,15 +127,6 @@ def test_losses_are_asked_before_training_and_clients_without_weight_are_not_tra
     assert algorithm.ask(state) is None
 
 
-def test_clients_outside_the_cohort_play_no_part():
-    rule, now = term(1.0, center=uniform()), Round(3, 0, 9, 4, 1, [1] * 9)
-    clients = rule.loss_query(now).clients
-    weights = rule.learn(rule.initial([1] * 9), clients, torch.arange(4.0), now)
-    assert weights[list(clients)].tolist() == pytest.approx(torch.arange(4.0, dtype=torch.float64).softmax(0).tolist())
-    assert float(weights.sum()) == pytest.approx(1.0)
-    assert rule.draw(weights, now).clients == clients
-
-
 def test_a_client_that_the_center_leaves_out_never_gets_a_weight():
     now = Round(0, 0, 3, 3, 1, [1] * 3)
     for rule in (
@@ -158,11 +149,6 @@ def test_a_cohort_that_the_center_leaves_out_changes_nothing():
 
 
 # -- In training ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def digits() -> wafl.Federation:
-    return wafl.load_dataset("digits").partition(num_clients=8, labels_per_client=3, seed=0)
 
 
 def line(start: float) -> nn.Module:

@@ -6,7 +6,6 @@ import torch
 
 import wafl
 from wafl.parts.client_weights import uniform_cohort
-from wafl.parts.schedule import Schedule
 from wafl.weights import (
     ClientWeights,
     Cohort,
@@ -68,15 +67,6 @@ def test_the_loss_of_a_client_s_own_model_is_that_of_all_its_examples():
     assert run.history[0].loss == pytest.approx(sum(wanted) / 2, rel=1e-5)
 
 
-def test_a_run_is_trained_and_returned_with_the_weights_of_its_rule():
-    x, y = torch.arange(8.0)[:, None], torch.arange(8) % 2
-    clients = wafl.Federation.from_arrays([(x[:2], y[:2]), (x[2:], y[2:])], test_fraction=0)
-    for rule, wanted in [(None, [0.25, 0.75]), (uniform(), [0.5, 0.5]), (fixed([9, 1]), [0.9, 0.1])]:
-        model = wafl.models.mlr(clients)
-        run = wafl.fit(model, clients, wafl.FedAvg(), rounds=1, local_steps=1, client_weights=rule)
-        assert run.client_weights.tolist() == pytest.approx(wanted)
-
-
 def test_a_step_size_may_be_a_function_of_the_round():
     assert agnostic(lambda t: 1.0 / (1 + t)).step(3) == 0.25
     assert snapshot(0.5).step(3) == 0.5
@@ -105,11 +95,6 @@ class OwnLearnedRule(OwnRule):
         return torch.eye(len(weights), dtype=torch.float64)[clients[int(losses.argmax())]]
 
 
-def three_clients():
-    x, y = torch.arange(12.0)[:, None] / 12, torch.arange(12) % 2
-    return wafl.Federation.from_arrays([(x[:2], y[:2]), (x[2:6], y[2:6]), (x[6:], y[6:])], test_fraction=0)
-
-
 def test_weights_around_fixed_ones_are_as_closed_to_new_clients_as_these():
     assert fixed([1, 2]).closed
     assert not any(rule.closed for rule in (by_examples(), OwnRule(), snapshot()))
@@ -125,16 +110,6 @@ def test_a_rule_without_first_weights_is_not_a_rule():
         Lacking()
     with pytest.raises(TypeError, match="does not implement ClientWeights"):
         wafl.FedAvg(client_weights=object())
-
-
-def test_training_asks_a_rule_for_nothing_but_what_it_must_have():
-    clients = three_clients()
-    model, schedule = wafl.models.mlr(clients), {"rounds": 2, "local_steps": 2, "batch_size": 2}
-    plain = wafl.fit(model, clients, wafl.FedAvg(client_weights=OwnRule()), **schedule)
-    assert torch.equal(plain.client_weights, uniform().initial([2, 4, 6]))
-    learned = wafl.fit(model, clients, wafl.FedAvg(client_weights=OwnLearnedRule()), **schedule)
-    assert sorted(learned.client_weights.tolist()) == [0.0, 0.0, 1.0]
-    assert learned.history.column("cohort") == [(0, 1), (0, 1)]
 
 
 def test_one_step_drfa_with_all_clients_is_not_afl():
@@ -209,20 +184,11 @@ def test_new_clients_get_the_weight_that_the_rule_says_and_the_sum_stays_one(rul
     assert before.tolist() == [0.75, 0.25], "the old weights are left alone"
 
 
-def test_fixed_weights_for_another_number_of_clients_are_refused():
-    with pytest.raises(ValueError, match="2 client weights for 3 clients: give one per client"):
-        fixed([1, 2]).initial([5, 5, 5])
-
-
 # -- Cohorts and schedules ------------------------------------------------------------------------------------
 
 
 def round_of(number=0, seed=0, cohort=3, local_steps=1):
     return Round(number, seed, num_clients=7, cohort=cohort, local_steps=local_steps)
-
-
-def test_a_cohort_of_all_clients_is_all_of_them():
-    assert uniform_cohort(round_of(cohort=7)) == tuple(range(7))
 
 
 def test_a_learned_rule_draws_uniformly_and_clients_count_by_their_weights_unless_it_says_otherwise():
@@ -231,24 +197,6 @@ def test_a_learned_rule_draws_uniformly_and_clients_count_by_their_weights_unles
     assert cohort.clients == uniform_cohort(round_of(number=4))
     assert cohort.weights.tolist() == list(cohort.clients)
     assert Learned().loss_query(round_of()) is None
-
-
-SCHEDULES = [
-    {"local_steps": 1},
-    {"local_steps": 5},
-    {"local_epochs": 2},
-    {"local_steps": 1, "cohort": 4},
-    {"local_steps": 1, "cohort": 7},
-]
-
-
-@pytest.mark.parametrize("work", SCHEDULES)
-@pytest.mark.parametrize("rule", [Learned(), snapshot()])
-def test_a_learned_rule_works_with_any_schedule_unless_it_says_otherwise(rule, work):
-    rule.check(Schedule(rounds=1, **work), 7)
-
-
-# -- In training ----------------------------------------------------------------------------------------------
 
 
 # -- Bad input ------------------------------------------------------------------------------------------------

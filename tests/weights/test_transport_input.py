@@ -55,6 +55,7 @@ def _no_work(monkeypatch):
         ([good], good, {"features": lambda x: x[:1]}, r"source 0: features made \(1, 2\) numbers of 4 examples"),
         ([good], good, {"features": lambda x: x / 0}, "source 0: features made .* NaN or infinity"),
         ([(good, np.zeros(4, int))], good, {"exchange": "cuts", "label_aware": True}, "label_aware=True cannot"),
+        ([good], good, {"exchange": "cut"}, "exchange='cut' must be 'examples' or 'cuts'"),
     ],
 )  # fmt: skip
 def test_bad_sources_and_targets_are_refused(rule, sources, target, options, message):
@@ -105,6 +106,7 @@ def test_clients_cannot_be_covered_without_pooled_examples():
 def test_a_tolerance_that_is_not_positive_and_finite_is_refused(tolerance):
     for call in (
         lambda t: weights.mixture([good], good + 1, tolerance=t),
+        lambda t: weights.mixture([good], good + 1, tolerance=t, exchange="cuts"),
         lambda t: weights.cover([good], tolerance=t),
     ):
         with pytest.raises(ValueError, match=f"tolerance={tolerance} must be positive and finite"):
