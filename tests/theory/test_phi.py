@@ -11,13 +11,16 @@ from torch import nn
 import wafl
 from tests.oracles import phi as oracles
 from tests.oracles import theory
+from wafl.objectives import ObjectiveState
+from wafl.objectives.surrogate import single_lane
 from wafl.tasks.losses import CrossEntropy, SquaredError, output_loss
+from wafl.theory.certificates.upper import ErrorSurrogate
 from wafl.theory.phi import linear_model as phi
 from wafl.theory.phi.class_pull import Ball
 from wafl.theory.phi.concave_part import Kept, squared_distances
 from wafl.theory.phi.ellipsoids import within_ellipsoids
 from wafl.theory.phi.incumbents import Incumbent, climb, value_at
-from wafl.theory.phi.linear_model import LinearPhi, distance_to_error, error_bounds
+from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
 from wafl.theory.phi.lines import along_lines
 from wafl.theory.phi.settled import settled_above
 
@@ -272,12 +275,13 @@ def test_the_distance_to_an_error_is_the_least_move_that_makes_one(norm):
 
 
 def test_phi_of_the_error_is_one_for_errors_and_falls_with_the_squared_distance():
-    weight = torch.tensor([[1.0, 0.0], [-1.0, 0.0]]).double()
-    outputs, y = torch.tensor([[2.0, -2.0], [-1.0, 1.0], [0.0, 0.0]]).double(), torch.tensor([0, 0, 0])
-    found = error_bounds(weight, outputs, y, 0.2, 2)
-    assert found.upper.tolist() == pytest.approx([0.2, 1.0, 1.0])
-    assert found.cost.tolist() == pytest.approx([4.0, 0.0, 0.0])
-    assert error_bounds(weight, outputs, y, 10.0, 2).upper.tolist() == pytest.approx([0.0, 1.0, 1.0])
+    model = nn.Linear(2, 2, bias=False)
+    model.load_state_dict({"weight": torch.tensor([[1.0, 0.0], [-1.0, 0.0]])})
+    problem, x, y = single_lane(model, torch.tensor([[2.0, 0.0], [-1.0, 0.0], [0.0, 0.0]]), torch.tensor([0, 0, 0]))
+    near, far = (ErrorSurrogate()(problem, x, y, ObjectiveState({"gamma": torch.tensor([g])})) for g in (0.2, 10.0))
+    assert near.value[0].tolist() == pytest.approx([0.2, 1.0, 1.0])
+    assert near.cost[0].tolist() == pytest.approx([4.0, 0.0, 0.0])
+    assert far.value[0].tolist() == pytest.approx([0.0, 1.0, 1.0])
 
 
 def test_a_rival_with_the_same_weights_never_causes_an_error_it_does_not_have():

@@ -197,11 +197,9 @@ class Drawn:
         return cls(moments.ask(test, *asked), moments.ask(training, *asked), test.weights.tolist())
 
     @classmethod
-    def of_errors(
-        cls, training: Asked, test: Asked, norm: float, gamma: float, seed: int = 0, slack: float = 0.0
-    ) -> Drawn:
+    def of_errors(cls, training: Asked, test: Asked, norm: float, gamma: float, seed: int = 0) -> Drawn:
         """What clients drew of phi_gamma of the error rate, which lies between 0 and 1 wherever examples are."""
-        moments, asked = Moments(ErrorSurrogate(norm, slack=slack)), ({"gamma": gamma}, 1.0, seed)
+        moments, asked = Moments(ErrorSurrogate(norm)), ({"gamma": gamma}, 1.0, seed)
         return cls(moments.ask(test, *asked), moments.ask(training, *asked), test.weights.tolist())
 
     @property

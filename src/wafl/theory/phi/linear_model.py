@@ -5,10 +5,11 @@ Cross-entropy: every norm and every gamma > 0, by ``lines.py`` (l1, and along th
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,7 +24,9 @@ from wafl.theory.phi.ellipsoids import within_ellipsoids
 from wafl.theory.phi.incumbents import climb, summit
 from wafl.theory.phi.lines import along_lines
 from wafl.theory.phi.settled import settled_above
-from wafl.theory.phi.threads import map_in_threads
+
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
 
 PIECE = 4096
 """How many examples are searched together."""
@@ -145,17 +148,6 @@ class LinearPhi:
         return a.logsumexp(-1) + self._ball.size(y, a.softmax(-1)).square() / (2.0 * modulus)
 
 
-def error_bounds(weight: Tensor, outputs: Tensor, y: Tensor, gamma: float, norm: float) -> Phi:
-    """phi_gamma of the 0/1 loss of a linear classifier, exactly: ``max(0, 1 - gamma distance^2)``.
-
-    ``distance`` is how far an example is from its decision boundary, ``min_j (s_y - s_j)_+ / ||w_j - w_y||_*``: the
-    cheapest move to where another class has at least the same output, which counts as an error.
-    """
-    square = distance_to_error(weight, outputs, y, norm).square()
-    value = (1.0 - gamma * square).clamp_min(0.0)
-    return Phi(value, value, torch.where(value > 0, square, 0.0))
-
-
 def distance_to_error(weight: Tensor, outputs: Tensor, y: Tensor, norm: float, slack: float = 0.0) -> Tensor:
     """How far each example is from where another class draws level; 0 for errors. Leads are smaller by ``slack``."""
     behind = -_differences(outputs, y) - slack
@@ -163,6 +155,22 @@ def distance_to_error(weight: Tensor, outputs: Tensor, y: Tensor, norm: float, s
     far = Ball(weight, norm).distances[y]
     # A rival with the same weights never catches up; one that is ahead is there already.
     return torch.where(behind <= 0, 0.0, behind / far).amin(-1)
+
+
+def map_in_threads(work: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
+    """``[work(piece) for piece in pieces]``, each on a thread of its own, and the same bits.
+
+    Many small steps run faster so than with threads inside.
+    """
+    threads = min(torch.get_num_threads(), len(pieces))
+    if threads <= 1:
+        return [work(piece) for piece in pieces]
+    before = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(threads, initializer=partial(torch.set_num_threads, 1)) as pool:
+            return list(pool.map(work, pieces))
+    finally:
+        torch.set_num_threads(before)
 
 
 def _differences(outputs: Tensor, y: Tensor) -> Tensor:
