@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from typing import Literal
 
@@ -16,6 +16,7 @@ from wafl.results.history import History
 from wafl.results.progress import ChosenRadius
 from wafl.studies.pace import Pace, pace_of
 from wafl.studies.study import Study
+from wafl.tuning.tune import Search
 
 PAUSE = 10.0
 """Seconds between two lines, if the output goes to a file."""
@@ -112,3 +113,27 @@ class Bars(Callback):
         each = f" of each of {runs} runs" if runs > 1 else ""
         text = f"{pace.method}: round {pace.round} of {pace.rounds}{each}, {now - began:.0f} s"
         self.display.console.print(f"{text}, {pace.numbers}" if pace.numbers else text, markup=False, soft_wrap=True)
+
+
+class TrialBars(Callback):
+    """A callback with one bar per method that is not done yet; the rounds of all its trials count."""
+
+    def __init__(self, search: Search, known: Collection[str], console: Console) -> None:
+        self.display = rounds_display(console)
+        pending = [candidate for candidate in search.candidates if candidate.name not in known]
+        self._rounds = {candidate.name: candidate.schedule["rounds"] for candidate in pending}
+        self._names = [name for name in self._rounds for _ in search.settings[name] for _ in search.trained_seeds]
+        self._bars = {
+            name: self.display.add_task(name, total=rounds * self._names.count(name), start=False, numbers="")
+            for name, rounds in self._rounds.items()
+        }
+
+    def on_progress(self, progress: engine.Progress) -> None:
+        done = dict.fromkeys(self._bars, 0)
+        for place, run in progress.runs.items():
+            name = self._names[place]
+            done[name] += self._rounds[name] if run.stopped else len(run.history)
+        for name, count in done.items():
+            if count and not self.display.tasks[self._bars[name]].started:
+                self.display.start_task(self._bars[name])
+            self.display.update(self._bars[name], completed=count)

@@ -50,7 +50,7 @@ def tune(
 
 def _search(tuned: TunedExperiment) -> Tuning:
     """What tuning found, with one bar per method while it tries; exits if it is interrupted."""
-    from wafl.cli.trial_bars import TrialBars
+    from wafl.cli.bars import TrialBars
     from wafl.engine.keeping.signals import Stopped, exit_status, stopped_by_signals
 
     console, search = make_console(), tuned.search
