@@ -33,7 +33,7 @@ from wafl.flower.server.census import Census
 from wafl.flower.server.exchange import Post
 from wafl.flower.server.inquiry import Inquiry
 from wafl.flower.server.name_owners import dominating, too_many
-from wafl.flower.server.source import Asked, Later, Nodes
+from wafl.flower.server.source import Asked, Nodes
 from wafl.flower.wire.logs import log
 from wafl.flower.wire.values import NodeQuery, WireError, decode_replies, encode_query
 from wafl.objectives import Objective
@@ -171,7 +171,7 @@ class GridClients:
         entry, after = self._candidates or (self._entry(specs), 0)
         shaped = self._candidates is None and self._entries[entry][place].asks_shape
         ask = partial(self._ask_nodes, entry, first.needs_sizes, self._shape.matrix if shaped else None)
-        return Later(Tolerant(Nodes(ask), self.tolerance, self.caps), after)
+        return Tolerant(Nodes(ask, after), self.tolerance, self.caps)
 
     def _entry(self, specs: Mapping[int, Spec]) -> str:
         """The name by which nodes know these runs."""

@@ -1,15 +1,13 @@
 """The nodes of a study as a source of replies, which count one by one."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from logging import INFO, WARNING
 
-from wafl.engine.clients import Engine
 from wafl.engine.failing.tolerant import Arrivals
 from wafl.flower.wire.logs import log
 from wafl.flower.wire.values import NodeQuery
 from wafl.parts.messages import Query, Reply
-from wafl.rounds.admission import Admitted, Exclusion
+from wafl.rounds.admission import Exclusion
 
 Asked = tuple[Mapping[int, list[list[Reply]]], Mapping[int, NodeQuery], Mapping[int, str]]
 """The replies by node, what each node was asked, and by client why there is no reply."""
@@ -18,18 +16,20 @@ Asked = tuple[Mapping[int, list[list[Reply]]], Mapping[int, NodeQuery], Mapping[
 class Nodes:
     """A source of replies: the nodes that hold the clients asked.
 
-    ``ask(queries, runs, everyone)`` asks them; with ``everyone``, it waits for all of them.
+    ``ask(queries, runs, everyone)`` asks them; with ``everyone``, it waits for all of them. Nodes know runs by later
+    numbers, ``after`` more than here.
     """
 
-    def __init__(self, ask: Callable[[Sequence[Query], Sequence[int], bool], Asked]) -> None:
-        self._ask = ask
+    def __init__(self, ask: Callable[[Sequence[Query], Sequence[int], bool], Asked], after: int) -> None:
+        self._ask, self._after = ask, after
 
     def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
         if attempt > 0:
             log(WARNING, "round %d: asking again, attempt %d", queries[0].round, attempt + 1)
         # A node that was silent once may be about to reconnect: the second attempt waits for it.
-        replies, sent, missing = self._ask(queries, runs, attempt > 0)
-        arrived: dict[int, list[Reply]] = {run: [] for run in runs}
+        numbers = [run + self._after for run in runs]
+        replies, sent, missing = self._ask(queries, numbers, attempt > 0)
+        arrived: dict[int, list[Reply]] = {run: [] for run in numbers}
         for node, asked in sent.items():
             for run, part in zip(asked.runs, replies.get(node, [[]] * len(asked.runs)), strict=True):
                 arrived[run] += part
@@ -37,20 +37,9 @@ class Nodes:
             Arrivals(
                 arrived[run], [Exclusion(client, missing[client]) for client in query.clients if client in missing]
             )
-            for run, query in zip(runs, queries, strict=True)
+            for run, query in zip(numbers, queries, strict=True)
         ]
 
     def undo(self, runs: Sequence[int]) -> None:
         """Do nothing but log: a node that is asked for a round again begins with what it kept before that round."""
         log(INFO, "too few replies for %d of the runs", len(runs))
-
-
-@dataclass(frozen=True)
-class Later:
-    """An engine whose runs nodes know by later numbers, ``after`` more than here."""
-
-    engine: Engine
-    after: int
-
-    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
-        return self.engine.run(queries, [run + self.after for run in runs])
