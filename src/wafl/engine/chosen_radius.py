@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -169,19 +169,13 @@ def _shorter(schedule: Schedule, halves: Sequence[int]) -> Schedule:
     asked = everyone if cohort is None else cohort * len(halves)
     usual = everyone if schedule.cohort is None else schedule.cohort
     rounds = max(1, math.floor(BUDGET * schedule.rounds * usual / (len(CANDIDATES) * asked)))
-    rate = _Faster(schedule, rounds) if callable(schedule.learning_rate) else schedule.learning_rate
+
+    def faster(round: int) -> float:
+        """The learning rate in fewer rounds: it goes as far as in all of them."""
+        return schedule.rate(round * schedule.rounds // rounds)
+
+    rate = faster if callable(schedule.learning_rate) else schedule.learning_rate
     return replace(schedule, rounds=rounds, cohort=cohort, learning_rate=rate)
-
-
-@dataclass(frozen=True)
-class _Faster:
-    """The learning rate of a schedule in fewer rounds: it goes as far as in all of them."""
-
-    schedule: Schedule
-    rounds: int
-
-    def __call__(self, round: int) -> float:
-        return self.schedule.rate(round * self.schedule.rounds // self.rounds)
 
 
 def _judged(trainer: Trainer, clients: Clients, judge: Judge, judges: int, specs: Sequence[Spec]) -> Tensor:
