@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -72,7 +73,12 @@ def demo(smallest: bool) -> float:
     for _ in range(1 if smallest else 3):
         for name in ("WAFL", "FedAvg"):
             setting = dict(CHOSEN[name])
-            schedule = {"rounds": 1 if smallest else 100, "cohort": 10, "local_epochs": 2, "batch_size": 64}
+            schedule: dict[str, Any] = {
+                "rounds": 1 if smallest else 100,
+                "cohort": 10,
+                "local_epochs": 2,
+                "batch_size": 64,
+            }
             schedule["learning_rate"] = setting.pop("learning_rate")
             method, began = getattr(wafl, name)(**setting), time.process_time()
             wafl.sweep(model, clients, method, {"seed": range(1 if smallest else 5)}, **schedule)

@@ -84,8 +84,12 @@ def examples() -> dict[str, tuple[Array, Array]]:
     """Examples and their labels, 0 or 1, by name."""
     cancer = make_clients().train
     blobs: Any = make_blobs(n_samples=100, centers=2, n_features=2, random_state=0)
-    x, _, y, _ = train_test_split(*blobs, test_size=0.33, random_state=42)
-    found = {"blobs": (x, y), "breast cancer": (cancer.x.double().numpy(), cancer.y.numpy())}
+    split: Any = train_test_split(*blobs, test_size=0.33, random_state=42)
+    x, _, y, _ = split
+    found: dict[str, tuple[Array, Array]] = {
+        "blobs": (x, y),
+        "breast cancer": (cancer.x.double().numpy(), cancer.y.numpy()),
+    }
     with suppress(ImportError):
         loader: Any = importlib.import_module("dro.data.dataloader_classification")
         x, y = loader.classification_basic(d=2, num_samples=500, radius=2)
