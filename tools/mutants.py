@@ -189,7 +189,7 @@ def of_file(name: str, *functions: str) -> tuple[str, ...]:
 
 
 SMALL_PROOFS = of_file("small_proofs")
-ERROR = of_file("phi", "phi_of_the_error_is_one_for_errors_and_falls_with_the_squared_distance")
+ERROR = of_file("phi", "the_distance_to_an_error_is_the_least_move_that_makes_one")
 SETTLED = (*SMALL_PROOFS, *of_file("phi", "around_a_settled_ascent_nothing_is_missed"))
 ELLIPSOIDS = of_file("phi", "no_ellipsoid_leaves_out_a_part_of_the_ball")
 LINE = of_file("phi", "a_line_between_two_classes_is_searched_to_any_tolerance")
@@ -328,7 +328,7 @@ PROOFS = (
     ("theory/phi/linear_model.py", "square() / (2.0 * modulus)", "square() / (4.0 * modulus)", SMALL_PROOFS),
     ("theory/phi/linear_model.py", "modulus = 2.0 * gamma - self", "modulus = 2.0 * gamma + self", SMALL_PROOFS),
     ("theory/phi/linear_model.py", "outputs, y) - slack", "outputs, y) + slack", SMALL_PROOFS),
-    ("theory/phi/linear_model.py", "(1.0 - gamma * square)", "(1.0 - 2.0 * gamma * square)", ERROR),
+    ("theory/phi/linear_model.py", "behind / far).amin(-1)", "behind / far).amax(-1)", ERROR),
     ("theory/phi/class_pull.py", "-torch.ones_like(p[:, :1])", "torch.ones_like(p[:, :1])", SMALL_PROOFS),
     ("theory/phi/class_pull.py", "dual(self.norm), 1) for row", "self.norm, 1) for row", SMALL_PROOFS),
     ("theory/phi/incumbents.py", "square / (4.0 * gamma**2)", "square / (2.0 * gamma**2)", SMALL_PROOFS),
