@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tools.promises_verdict import holm, p_value, tightness, verdicts
 
+from tests.promises.test_issue import write_keys
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.data.named.datasets import Dataset
@@ -40,11 +39,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     output, work = tmp_path_factory.mktemp("output"), tmp_path_factory.mktemp("work")
     with pytest.raises(FileNotFoundError, match="openssl genpkey"):
         issue_all("smoke", output, work, quiet)
-    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    key = Ed25519PrivateKey.generate()
-    (work / "key.pem").write_bytes(key.private_bytes(*form))
-    public = key.public_key().public_bytes(form[0], serialization.PublicFormat.SubjectPublicKeyInfo)
-    (output / "public.pem").write_bytes(public)
+    for key, place in zip(write_keys(work), (work / "key.pem", output / "public.pem"), strict=True):
+        key.rename(place)
     issue_all("smoke", output, work, quiet)
     open_all("smoke", output, work, quiet)
     return output, work
