@@ -70,6 +70,7 @@ def _of(folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "promised": [row["promised"] for row in said],
         "sealed": total,
         "covered": sum(covered),
+        "expected": sum(len(row["happened"]) * row["place"] / (row["calibration"] + 1) for row in said) / total,
         "interval": [low, high],
         "p": None if said[0]["own_sampling"] else min(1.0, len(p) * min(p)),
         "tightness": tightness(ratios, confidence),

@@ -225,6 +225,7 @@ def test_too_many_uncovered_clients_are_a_failure_and_tightness_is_of_the_same_p
     silent = right | {"task": "silent", "promised": None, "why": "3 calibration clients are too few"}
     found = {each["task"]: each for each in verdicts([good, bad, silent], 0.05)}
     assert (found["good"]["failed"], found["good"]["covered"], found["good"]["sealed"]) == (False, 19, 20)
+    assert found["good"]["expected"] == pytest.approx(0.95)
     assert found["good"]["tightness"] == pytest.approx(0.5)  # 20 of 21 places: the largest
     assert found["bad"]["failed"]
     assert found["bad"]["p_holm"] == pytest.approx(2.0 * p_value(5, 20, 19, 19))
