@@ -38,6 +38,7 @@ def reproduce(
     if not name:
         for each in files.names():
             typer.echo(f"{each:22} {files.read(each, 'fair', 'full')[0].title}")
+        typer.echo(f"{'promises':22} Promises about the next client, held against sealed clients")
         return
     folder = Path("promises" if name == ["promises"] else "reproduction")
     output, work = output or "docs" / folder, work or "runs" / folder
