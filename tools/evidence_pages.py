@@ -1,4 +1,4 @@
-"""Make the tables of docs/reproduction.md, its pages and docs/leaderboard.md again from their numbers; trains nothing.
+"""Make the tables of the pages of evidence again from numbers, and the figure of docs/promises.md; trains nothing.
 
     .venv/bin/python tools/evidence_pages.py [--check]
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -21,14 +22,21 @@ from pathlib import Path
 from typing import Any
 
 from wafl.lab.leaderboard.tables import of_leaderboard, signed, table
+from wafl.lab.registered import registered
 from wafl.lab.reproduction.experiments import PROTOCOLS, Part, names, read
 from wafl.lab.reproduction.reproduce import digest
 from wafl.lab.statistics import diverged, mean_of, paired
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT))
+
+from tools import promises_page  # noqa: E402
+
+DOCS = ROOT / "docs"
 PAGES = (
     "reproduction.md",
     "leaderboard.md",
+    "promises.md",
     *(f"reproduction/{each.name}" for each in sorted(DOCS.glob("reproduction/*.md"))),
 )
 MANY = 12
@@ -47,6 +55,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     for name, text in made.items():
         (DOCS / name).write_text(text, encoding="utf-8")
+    promises_page.draw(opened(), registered("promises")[0], DOCS / "promises" / "promises.png")
+
+
+def opened() -> dict[str, Any]:
+    """What was promised to sealed clients, and what happened to them."""
+    return json.loads((DOCS / "promises" / "opened.json").read_bytes())
 
 
 def pages() -> dict[str, str]:
@@ -62,6 +76,7 @@ def pages() -> dict[str, str]:
     tables |= {"verdicts": verdicts(judged), "claims": claims(judged), "made": how(numbers)}
     for path in DOCS.glob("leaderboard*.json"):
         tables[path.stem] = of_leaderboard(json.loads(path.read_text(encoding="utf-8")))
+    tables |= promises_page.tables(opened(), registered("promises")[0])
     return {name: filled((DOCS / name).read_text(encoding="utf-8"), tables) for name in PAGES}
 
 

@@ -67,6 +67,8 @@ bench --work fedavg --clients 3 --examples 8 --cohort 2 --rounds 2 --repeats 1 -
     --output bench
 reproduce tab-partitions --protocol paper --scale smoke --part mnist --method fedavg --output reproduced --device cpu
     --work working --jobs 1
+reproduce promises --scale smoke --output kept --work kept
+reproduce promises --scale smoke --output kept --work kept --open
 leaderboard --data turned-digits --methods FedAvg --trials 4 --splits 2 --rounds 1 --model mlp --output board.json
 leaderboard --data turned-digits --methods FedAvg --trials 4 --splits 2 --rounds 1 --model mlp --done
     --work working
@@ -111,6 +113,9 @@ def test_every_line_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     Path("exp.toml").write_text(EXPERIMENT)
     Path("data").mkdir()
     write_keys(Path())
+    Path("kept").mkdir()
+    for ours, theirs in (("issuer.pem", "key.pem"), ("issuer.pub.pem", "public.pem")):
+        Path("kept", theirs).write_bytes(Path(ours).read_bytes())
     Path("mine").mkdir()
     np.savez("mine/site.npz", x=np.random.default_rng(0).uniform(size=(20, 1, 8, 8)), y=np.arange(20) % 10)
     draw = np.random.default_rng(0)

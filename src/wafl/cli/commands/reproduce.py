@@ -17,14 +17,18 @@ def reproduce(
     method: Annotated[list[str] | None, Option("--method", "-m", help="Only this method; repeat for several.")] = None,
     device: Annotated[str, Option(help="Where to compute: cpu or cuda.")] = "cpu",
     jobs: Annotated[int, Option(min=1, help="Methods made at once, each in a process of its own.")] = 1,
-    output: Annotated[Path, Option(help="Where numbers and pictures go.")] = Path("docs/reproduction"),
-    work: Annotated[Path, Option(help="Where trials and trained runs are kept.")] = Path("runs/reproduction"),
+    opened: Annotated[bool, Option("--open", help="Open the sealed clients of promises that were issued.")] = False,
+    output: Annotated[Path | None, Option(help="Where numbers and pictures go. Default: below docs.")] = None,
+    work: Annotated[Path | None, Option(help="Where trials and trained runs are kept. Default: below runs.")] = None,
 ) -> None:
     """Make a figure or a table of the paper again: its numbers as JSON, and a picture of them.
 
     Every experiment is one TOML file with both protocols. Methods are made one after another, or --jobs of them at
     once, and what is finished is not done again: after an interruption, the same command goes on, and if the numbers
     are there, it only draws. Data sets that are not in the data folder are named and left out; nothing is downloaded.
+
+    "promises" has two phases: it issues and signs statements about the next client, and with --open it holds them
+    against clients that were sealed until then.
 
     The exit status is 0 if every part was made, 3 if the data of some part are not here, and 2 after an error.
     """
@@ -34,6 +38,15 @@ def reproduce(
     if not name:
         for each in files.names():
             typer.echo(f"{each:22} {files.read(each, 'fair', 'full')[0].title}")
+        typer.echo(f"{'promises':22} Promises about the next client, held against sealed clients")
+        return
+    folder = Path("promises" if name == ["promises"] else "reproduction")
+    output, work = output or "docs" / folder, work or "runs" / folder
+    if name == ["promises"]:
+        from wafl.lab.promises.phases import issue_all, open_all
+
+        with one_line_errors():
+            (open_all if opened else issue_all)(scale, output, work, typer.echo)
         return
     with one_line_errors():
         parts = [each for one in name for each in files.read(one, cast(Any, protocol), cast(Any, scale))]
