@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 import torch
 from tools.promises_verdict import holm, p_value, tightness, verdicts
+from typer.testing import CliRunner
 
 from tests.promises.test_issue import write_keys
+from wafl.cli.main import app
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.data.named.datasets import Dataset
@@ -241,3 +243,14 @@ def test_fewer_clients_say_less() -> None:
         (0.8, 9),
         (0.95, 39),
     ]
+
+
+def test_a_scale_that_promises_do_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="scale='small' must be full or smoke"):
+        tasks_of(registered("promises")[0], "small")
+
+
+def test_other_experiments_have_nothing_to_open() -> None:
+    said = CliRunner().invoke(app, ["reproduce", "fig-norms", "--open"])
+    assert said.exit_code == 2
+    assert "--open is for promises alone" in said.output

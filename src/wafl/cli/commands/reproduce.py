@@ -49,6 +49,8 @@ def reproduce(
             (open_all if opened else issue_all)(scale, output, work, typer.echo)
         return
     with one_line_errors():
+        if opened:
+            raise ValueError("--open is for promises alone: wafl reproduce promises --open")
         parts = [each for one in name for each in files.read(one, cast(Any, protocol), cast(Any, scale))]
         chosen = [each for each in parts if not part or each.part in part]
         if not chosen:

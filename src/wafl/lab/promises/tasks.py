@@ -96,6 +96,8 @@ class Task:
 
 def tasks_of(table: Mapping[str, Any], scale: str) -> list[Task]:
     """The tasks of a registration, in its order; the scale ``smoke`` has tasks of its own."""
+    if scale not in ("full", "smoke"):
+        raise ValueError(f"scale={scale!r} must be full or smoke: promises have no other")
     here, common = table if scale == "full" else table[scale], {key: table[key] for key in ("largest", "share_seen")}
     made = dict(here.get("made", {"tasks": {}}))
     listed = here["tasks"] | {name: made | own for name, own in made.pop("tasks").items()}
