@@ -13,6 +13,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 QUICK = {
+    "attack_frontier": ["--smallest"],
     "auto_radius": ["--smallest"],
     "average_last": ["--smallest"],
     "bounds": ["--smallest"],
@@ -43,7 +44,7 @@ QUICK = {
 }
 # The rest of flower starts processes.
 SLOW = {name: ["--smallest"] for name in ("audit", "flower", "networks", "published")}
-PARTS = {"brought_models", "options", "rival_settings"}  # what other benchmarks import, and nobody runs
+PARTS = {"brought_models", "hulls", "options", "rival_settings"}  # what other benchmarks import, and nobody runs
 
 
 def run(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,340 @@
+"""Clean against attacked accuracy along five sizes of each method: ``experiments/registered/attack-frontier.toml``.
+
+    .venv/bin/python benchmarks/attack_frontier.py --results FOLDER [--device cuda] [--processes 3] [--data mnist]
+    .venv/bin/python benchmarks/attack_frontier.py --results FOLDER --done [--output docs/evidence/attack-frontier.json]
+
+What is trained is kept in the folder, one file per model, and not trained again; --done trains nothing, lists what is
+missing, and writes numbers, table and figure of the rest. A GPU's work: 12 seconds per model there, minutes elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+import options
+import wafl
+from hulls import ahead, holm, p_value, upper_hull
+from wafl.base.errors import DivergedError
+from wafl.base.files import write_whole
+from wafl.lab.registered import registered
+from wafl.lab.statistics import mean_of
+from wafl.tuning.goal import hold_out
+
+NAME = "attack-frontier"
+NORMS = {"inf": float("inf"), "2": 2.0}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model: a family's size, at a rate, on a partition; ``trial`` trains without the fifth that judges."""
+
+    data: str
+    family: str
+    size: float
+    rate: float
+    partition: int
+    trial: bool
+
+    @property
+    def file(self) -> str:
+        what = "trial" if self.trial else f"test{self.partition}"
+        return f"{self.data}-{self.family}-{self.size:g}-{self.rate:g}-{what}"
+
+
+def plan(smallest: bool) -> dict[str, Any]:
+    """What the registration says; at its smallest, with what it has for that."""
+    content, _ = registered(NAME)
+    small = content.pop("smoke")
+    if smallest:
+        sizes = small.pop("sizes")
+        for family in content["families"].values():
+            family["sizes"] = {"digits": sizes[family["size"]]}
+        content |= small
+    return content
+
+
+@cache
+def clients_of(data: str, partition: int, smallest: bool) -> wafl.Federation:
+    given = {name: value for name, value in plan(smallest)["data"][data].items() if name != "attack"}
+    return wafl.load_dataset(data).partition(**given, seed=partition)
+
+
+def attacks(about: dict[str, Any], data: str) -> dict[str, wafl.PGD]:
+    sizes, steps = about["data"][data]["attack"], about["test"]["steps"]
+    return {name: wafl.PGD(sizes[name], norm=norm, steps=steps) for name, norm in NORMS.items()}
+
+
+def trained(job: Job, about: dict[str, Any], smallest: bool, device: str) -> tuple[wafl.Run, wafl.Federation]:
+    """The model, and who judges it."""
+    clients = clients_of(job.data, job.partition, smallest)
+    if job.trial:
+        split = hold_out(clients, "examples", about["trials"]["share"], about["trials"]["seed"])
+        clients, judges = split.train, split.judges
+    else:
+        judges = clients
+    family = about["families"][job.family]
+    given, schedule = dict(family.get("options", {})), {**about["schedule"], "learning_rate": job.rate}
+    target = schedule if family["method"] == "FedAvg" else given
+    target[family["size"]] = job.size
+    if given.get("norm") == "inf":
+        given["norm"] = float("inf")
+    method = wafl.METHODS[family["method"]](**given)
+    model = wafl.models.cnn(clients) if not smallest else wafl.models.mlr(clients)
+    return wafl.fit(model, clients, method, seed=job.partition, device=device, **schedule), judges
+
+
+def work(job: Job, smallest: bool, device: str, folder: Path) -> None:
+    """Train one model and keep its accuracies; one that diverged has none."""
+    place = folder / f"{job.file}.json"
+    if place.exists():
+        return
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    about, began = plan(smallest), time.perf_counter()
+    found: dict[str, float] = {}
+    try:
+        run, judges = trained(job, about, smallest, device)
+        if not run.diverged:
+            run = run.to(device)
+            for name, attack in {"clean": None, **attacks(about, job.data)}.items():
+                found[name] = 100.0 * (wafl.evaluate(run, judges, attack=attack).accuracy or 0.0)
+            if job.partition == about["test"]["partitions"][0] and about["test"]["autoattack_examples"]:
+                torch.save(run.model.state_dict(), folder / f"{job.file}.pt")
+    except DivergedError:
+        pass
+    kept = {"job": asdict(job), "accuracy": found, "seconds": time.perf_counter() - began}
+    write_whole(place, json.dumps(kept | {"registered": registered(NAME)[1]}).encode())
+    print(f"{job.file}: {found} in {kept['seconds']:.1f} s", flush=True)
+
+
+def read(job: Job, folder: Path) -> dict[str, float] | None:
+    """What was kept of a job: None if it is not done, empty if it diverged."""
+    place = folder / f"{job.file}.json"
+    return json.loads(place.read_bytes())["accuracy"] if place.exists() else None
+
+
+def judged(job: Job, folder: Path) -> float:
+    """What a trial is chosen by: the mean of the clean accuracy and those under both attacks."""
+    found = read(job, folder)
+    return fmean(found.values()) if found else 0.0
+
+
+Do = Callable[[list[Job]], None]
+
+
+def chosen_rates(about: dict[str, Any], data: str, folder: Path, do: Do) -> dict[str, float]:
+    """The rate of every family, after as many extensions of the grid, for everybody, as it takes or may take."""
+    trials, families = about["trials"], about["families"]
+    rates = list(trials["rates"])
+    for extension in range(trials["extensions"] + 1):
+        jobs = {
+            name: [Job(data, name, middle(family, data), rate, trials["partition"], True) for rate in rates]
+            for name, family in families.items()
+        }
+        do([job for each in jobs.values() for job in each])
+        best = {name: max(each, key=lambda job: judged(job, folder)).rate for name, each in jobs.items()}
+        edges = [2.0 * rates[-1]] * (rates[-1] in best.values()), [rates[0] / 2.0] * (rates[0] in best.values())
+        if extension == trials["extensions"] or not any(edges):
+            break
+        rates = [*edges[1], *rates, *edges[0]]
+    return best
+
+
+def middle(family: dict[str, Any], data: str) -> float:
+    return family["sizes"][data][len(family["sizes"][data]) // 2]
+
+
+def sizes_at(about: dict[str, Any], data: str, rates: dict[str, float], partition: int, trial: bool) -> Iterator[Job]:
+    for name, family in about["families"].items():
+        for size in family["sizes"][data]:
+            yield Job(data, name, size, rates[name], partition, trial)
+
+
+def everything(about: dict[str, Any], data: str, folder: Path, do: Do) -> dict[str, Any]:
+    """Trials, then the test; what it returns is read from the folder."""
+    rates = chosen_rates(about, data, folder, do)
+    trials = list(sizes_at(about, data, rates, about["trials"]["partition"], True))
+    do(trials)
+    tests = [job for place in about["test"]["partitions"] for job in sizes_at(about, data, rates, place, False)]
+    do(tests)
+    best = {
+        name: max((job for job in trials if job.family == name), key=lambda job: judged(job, folder)).size
+        for name in about["families"]
+    }
+    rows = [{**asdict(job), "accuracy": read(job, folder)} for job in tests]
+    points: list[dict[str, Any]] = []
+    for job in tests:
+        if job.partition == about["test"]["partitions"][0] and job.size == best[job.family]:
+            place = folder / f"{job.file}.autoattack.json"
+            if place.exists():
+                points.append({**asdict(job), "accuracy": json.loads(place.read_bytes())})
+    return {"rates": rates, "chosen": best, "rows": rows, "autoattack": points}
+
+
+def autoattacked(about: dict[str, Any], data: str, found: dict[str, Any], device: str, folder: Path) -> None:
+    """AutoAttack in full at the chosen points of the first partition, in the norms that a family is compared under."""
+    count, partition = about["test"]["autoattack_examples"], about["test"]["partitions"][0]
+    if not count:
+        return
+    clients = clients_of(data, partition, False)
+    rows = torch.arange(count) * len(clients.test.y) // count
+    x, y = clients.test.x[rows].numpy(), clients.test.y[rows].numpy()
+    few = wafl.Federation.from_arrays([(x, y, x, y)], bounds=clients.bounds, num_classes=clients.num_classes)
+    for name, size in found["chosen"].items():
+        job = Job(data, name, size, found["rates"][name], partition, False)
+        place = folder / f"{job.file}.autoattack.json"
+        if place.exists() or not (folder / f"{job.file}.pt").exists():
+            continue
+        model = wafl.models.cnn(clients)
+        model.load_state_dict(torch.load(folder / f"{job.file}.pt", map_location="cpu"))
+        scores = {"clean": 100.0 * (wafl.evaluate(model.to(device), few).accuracy or 0.0)}
+        for norm in about["families"][name]["against"]:
+            attack = wafl.AutoAttack(epsilon=about["data"][data]["attack"][norm], norm=NORMS[norm])
+            scores[norm] = 100.0 * (wafl.evaluate(model.to(device), few, attack=attack).accuracy or 0.0)
+        write_whole(place, json.dumps(scores).encode())
+        print(place.name, scores, flush=True)
+
+
+def points(rows: list[dict[str, Any]], families: list[str], norm: str, partition: int) -> list[tuple[float, float]]:
+    """Clean and attacked accuracy of every size of these families on a partition."""
+    mine = [row["accuracy"] for row in rows if row["family"] in families and row["partition"] == partition]
+    return [(each["clean"], each[norm]) for each in mine]
+
+
+def compared(about: dict[str, Any], data: str, found: dict[str, Any]) -> list[dict[str, Any]]:
+    """WAFL's hull against every rival's, under each attack: differences by partition, and what they say together."""
+    rows = [row for row in found["rows"] if row["accuracy"]]
+    table: list[dict[str, Any]] = []
+    for norm in NORMS:
+        against: list[dict[str, Any]] = []
+        for rival in [name for name in about["names"] if name != "WAFL"]:
+            both = [
+                [family for family in about["names"][name] if norm in about["families"][family]["against"]]
+                for name in ("WAFL", rival)
+            ]
+            pairs = [[points(rows, mine, norm, place) for mine in both] for place in about["test"]["partitions"]]
+            gaps = [gap for ours, theirs in pairs if ours and theirs and (gap := ahead(ours, theirs))]
+            means = [gap[0] for gap in gaps]
+            levels = [[gap[place] for gap in gaps] for place in (1, 2, 3)]
+            against.append({"attack": norm, "rival": rival, "means": means, "levels": levels, "p": p_value(means)})
+        for row, p in zip(against, holm([row["p"] for row in against]), strict=True):
+            table.append({**row, "holm": p})
+    return table
+
+
+def shown(results: dict[str, Any]) -> str:
+    """The verdicts as Markdown."""
+    lines = [
+        "| data, attack | rival | WAFL ahead, points | p, Holm | at 1/4, 1/2, 3/4 of the interval: partitions above |"
+    ]
+    lines.append("| --- | --- | --- | --- | --- |")
+    for data, each in results.items():
+        for row in each["compared"]:
+            norm = "l_inf" if row["attack"] == "inf" else "l2"
+            if not row["means"]:
+                lines.append(f"| {data}, {norm} | {row['rival']} | no common interval | | |")
+                continue
+            above = ", ".join(f"{sum(gap > 0 for gap in level)} of {len(level)}" for level in row["levels"])
+            mean = mean_of(row["means"])
+            half = "" if mean.half is None else f" ± {mean.half:.1f}"
+            lines.append(f"| {data}, {norm} | {row['rival']} | {mean.value:+.1f}{half} | {row['holm']:.3f} | {above} |")
+    return "\n".join(lines)
+
+
+def draw(about: dict[str, Any], results: dict[str, Any], path: Path) -> None:
+    """All points and hulls of the partitions' means: one panel per data set and attack."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(len(results), 2, figsize=(10, 4.2 * len(results)), squeeze=False, layout="constrained")
+    for line, (data, each) in zip(axes, results.items(), strict=True):
+        for axis, norm in zip(line, NORMS, strict=True):
+            for place, (name, families) in enumerate(about["names"].items()):
+                points: list[tuple[float, float]] = []
+                for family in families:
+                    if norm not in about["families"][family]["against"]:
+                        continue
+                    for size in about["families"][family]["sizes"][data]:
+                        rows = [
+                            row["accuracy"] for row in each["rows"]
+                            if row["family"] == family and row["size"] == size and row["accuracy"]
+                        ]  # fmt: skip
+                        if rows:
+                            points.append((fmean(row["clean"] for row in rows), fmean(row[norm] for row in rows)))
+                if points:
+                    color = f"C{place}"
+                    axis.scatter(*zip(*points, strict=True), color=color, s=18)
+                    axis.plot(*zip(*upper_hull(points), strict=True), color=color, label=name)
+            size = about["data"][data]["attack"][norm]
+            axis.set_title(f"{data}, {'l_inf' if norm == 'inf' else 'l2'} attack of {size:g}")
+            axis.set_xlabel("clean accuracy, %")
+            axis.set_ylabel("attacked accuracy, %")
+            axis.legend()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = options.make_parser(__doc__)
+    parser.add_argument("--results", type=Path, default=Path("attack-frontier"), help="keep what is trained here")
+    parser.add_argument("--data", nargs="+", help="of the registered data sets; by default all")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--done", action="store_true", help="train nothing, and say what is missing")
+    parser.add_argument("--output", type=Path, help="write the numbers, and a figure beside them")
+    given = options.read(parser, argv)
+    about = plan(given.smallest)
+    with tempfile.TemporaryDirectory() as scratch:
+        given.results = Path(scratch) if given.smallest else given.results
+        given.results.mkdir(parents=True, exist_ok=True)
+        with (
+            ProcessPoolExecutor(given.processes, get_context("spawn")) if given.processes > 1 else nullcontext() as pool
+        ):
+            results = {data: one_data(about, data, given, pool) for data in given.data or about["data"]}
+    print(shown(results))
+    if given.output is not None:
+        given.output.parent.mkdir(parents=True, exist_ok=True)
+        content = {"registered": registered(NAME)[1], "data": results}
+        given.output.write_text(json.dumps(content, indent=1) + "\n")
+        draw(about, results, given.output.with_suffix(".png"))
+
+
+def one_data(
+    about: dict[str, Any], data: str, given: argparse.Namespace, pool: ProcessPoolExecutor | None
+) -> dict[str, Any]:
+    do = partial(work, smallest=given.smallest, device=given.device, folder=given.results)
+
+    def all_of(jobs: list[Job]) -> None:
+        left = [job for job in jobs if not (given.results / f"{job.file}.json").exists()]
+        if given.done:
+            for job in left:
+                print(f"not trained: {job.file}")
+        else:
+            list(map(do, left) if pool is None else pool.map(do, left))
+
+    found = everything(about, data, given.results, all_of)
+    if not given.done:
+        autoattacked(about, data, found, given.device, given.results)
+        found = everything(about, data, given.results, all_of)
+    return found | {"compared": compared(about, data, found)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Frontiers of the benchmarks: hulls and what lies between them, against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_1samp
+
+BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
+
+
+@pytest.fixture(autouse=True)
+def _found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+
+def reached(points: list[tuple[float, float]], clean: float) -> float:
+    """The most robust mixture of two models that has at least this clean accuracy, by trying shares."""
+    shares = np.linspace(0.0, 1.0, 2001)
+    pairs = itertools.combinations_with_replacement(points, 2)
+    mixed = [(shares * a[0] + (1 - shares) * b[0], shares * a[1] + (1 - shares) * b[1]) for a, b in pairs]
+    return max((robust[x >= clean - 1e-9].max() for x, robust in mixed if (x >= clean - 1e-9).any()))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_hull_is_what_mixtures_of_models_reach(seed: int) -> None:
+    from hulls import ahead, common, height
+
+    draws = np.random.default_rng(seed)
+    ours, theirs = ([tuple(point) for point in draws.uniform(0, 100, (5, 2)).tolist()] for _ in range(2))
+    span = common(ours, theirs)
+    assert span is not None
+    where = np.linspace(*span, 401)
+    for points in (ours, theirs):
+        np.testing.assert_allclose(height(points, where), [reached(points, clean) for clean in where], atol=0.1)
+    gap = np.array([reached(ours, clean) - reached(theirs, clean) for clean in where])
+    assert ahead(ours, theirs)[0] == pytest.approx(float(np.mean((gap[1:] + gap[:-1]) / 2)), abs=0.1)
+    assert ahead(ours, theirs)[2] == pytest.approx(gap[200], abs=0.1)
+
+
+def test_nothing_is_said_beyond_what_both_have() -> None:
+    from hulls import ahead
+
+    assert ahead([(1.0, 1.0), (2.0, 0.0)], [(3.0, 1.0), (4.0, 0.0)]) == []
+
+
+def test_p_values_are_students_and_holms() -> None:
+    from hulls import holm, p_value
+
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert p_value([1.0, 2.0, 4.0]) == pytest.approx(ttest_1samp([1.0, 2.0, 4.0], 0.0).pvalue)
+    assert p_value([2.0, 2.0]) == 1.0
