@@ -22,6 +22,7 @@ QUICK = {
     "checkpoint": ["--smallest"],
     "claims": ["--smallest"],
     "convolutions": ["--smallest"],
+    "domains": ["--smallest"],
     "flower": ["--smallest", "--only", "traffic"],
     "garbage": ["--smallest"],
     "liars": ["--smallest"],

@@ -1,0 +1,298 @@
+"""Digits from a source that no client has: balls against random moves, decay and client weights, tuned alike.
+
+    .venv/bin/python benchmarks/domains.py --results FOLDER [--processes 2] [--targets usps] [--families FedAvg AFL]
+    .venv/bin/python benchmarks/domains.py --results FOLDER --done [--output docs/evidence/domains.json]
+
+``experiments/registered/domains.toml`` says what is done and what decides. What is trained is kept in the folder, one
+file per model, and not trained again; several machines may share the work by families. A row that chooses a rate at an
+edge extends the rates of all: --ahead tries the extended ones at once, where other rows are not seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+
+import options
+import wafl
+from hulls import holm
+from wafl.base.errors import DivergedError
+from wafl.base.files import write_whole
+from wafl.lab.domains import task
+from wafl.lab.registered import registered
+from wafl.lab.reproduction.placement import Placement, shape_of
+from wafl.methods import Method
+from wafl.objectives.ball.shape import Shape
+from wafl.tuning.goal import Goal, hold_out
+
+NAME = "domains"
+RIVALS = ("FedAvg", "random moves", "AFL", "DRFA")
+BALLS = ("round ball", "shaped ball")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model: a family around a center, at a rate and a size; a trial trains without the fifth that judges."""
+
+    target: str
+    family: str
+    center: str
+    rate: float
+    size: float
+    seed: int
+    trial: bool
+
+    @property
+    def file(self) -> str:
+        what = "trial" if self.trial else f"test{self.seed}"
+        return f"{self.target}-{self.family}-{self.center}-{self.rate:g}-{self.size:g}-{what}.json".replace(" ", "_")
+
+
+def plan(smallest: bool) -> dict[str, Any]:
+    """What the registration says; at its smallest, with what it has for that."""
+    content, _ = registered(NAME)
+    small = content.pop("smoke")
+    if smallest:
+        content |= small
+        for family in content["families"].values():
+            family["others"] = family["others"][:1]
+            family["centers"] = [center for center in family["centers"] if center != "mixture"]
+    return content
+
+
+def name_of(target: str) -> str:
+    return "turned_digits" if target == "digits" else f"to_{target}"
+
+
+def method_of(job: Job, about: dict[str, Any]) -> Method:
+    if job.family == "AFL":
+        return wafl.AFL(weights_step=job.size)
+    if job.family == "DRFA":
+        return wafl.DRFA(weights_step=job.size)
+    center = wafl.weights.fixed(about["centers"][job.target][job.center])
+    if job.family == "FedAvg":
+        return wafl.FedAvg(client_weights=center)
+    if job.family == "random moves":
+        return wafl.Moved(shifts=Placement(job.size), client_weights=center)
+    if job.family == "round ball":
+        return wafl.WAFL(radius=job.size, bounds=None, client_weights=center)
+    shape = shape_around(job.target, max(range(2), key=about["centers"][job.target]["nearest"].__getitem__))
+    return wafl.WAFL(radius=job.size, bounds=None, client_weights=center, shape=shape)
+
+
+@cache
+def shape_around(target: str, source: int) -> Shape:
+    return shape_of(task(name_of(target)).clients.train.of(source)[0])
+
+
+def work(job: Job, smallest: bool, device: str, folder: Path) -> None:
+    """Train one model; keep what judges say of a trial, and which of the target's images a tested model gets right."""
+    if (folder / job.file).exists():
+        return
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    about, domain = plan(smallest), task(name_of(job.target))
+    split = hold_out(domain.clients, "examples", about["trials"]["share"], about["trials"]["seed"])
+    clients = split.train if job.trial else domain.clients
+    schedule = {**about["afl" if job.family == "AFL" else "schedule"], "learning_rate": job.rate}
+    if job.family == "FedAvg":
+        schedule["weight_decay"] = job.size
+    found: dict[str, Any] = {}
+    try:
+        method = method_of(job, about)
+        run = wafl.fit(wafl.models.mlr(clients), clients, method, seed=job.seed, device=device, **schedule)
+        if not run.diverged and job.trial:
+            found["judged"] = 100.0 * Goal(split, attack=Placement(1.0), attacked=(1.0,)).value(run.to("cpu"))
+        if not run.diverged:
+            with torch.no_grad():
+                guessed = run.to("cpu").model(domain.target.test.x).argmax(1)
+            right = (guessed == domain.target.test.y).numpy()
+            found |= {"target": 100.0 * float(right.mean()), "right": base64.b85encode(np.packbits(right)).decode()}
+    except DivergedError:
+        pass
+    write_whole(folder / job.file, json.dumps({"job": asdict(job), "found": found}).encode())
+    print(job.file, {name: value for name, value in found.items() if name != "right"}, flush=True)
+
+
+def read(job: Job, folder: Path) -> dict[str, Any]:
+    """What was kept of a job; nothing if it diverged or is not done."""
+    place = folder / job.file
+    return json.loads(place.read_bytes())["found"] if place.exists() else {}
+
+
+def judged(job: Job, folder: Path) -> float:
+    return read(job, folder).get("judged", 0.0)
+
+
+def rows_of(about: dict[str, Any], target: str, families: Sequence[str]) -> list[tuple[str, str]]:
+    known = (*about["centers"][target], "learned")
+    return [
+        (family, center) for family in families for center in about["families"][family]["centers"] if center in known
+    ]
+
+
+def one_target(
+    about: dict[str, Any],
+    target: str,
+    families: Sequence[str],
+    folder: Path,
+    do: Callable[[list[Job]], None],
+    at_once: bool = False,
+) -> list[dict[str, Any]]:
+    """Trials and tests of the rows of a target: what was chosen, what judges said, and the accuracies by seed."""
+    trials, rows = about["trials"], rows_of(about, target, families)
+    rates = list(trials["rates"])
+
+    def trial(row: tuple[str, str], rate: float, size: float) -> Job:
+        return Job(target, *row, rate, size, trials["seed"], True)
+
+    first = {row: about["families"][row[0]]["first"] for row in rows}
+    if at_once:
+        do([trial(row, rate, first[row]) for row in rows for rate in (rates[0] / 2.0, 2.0 * rates[-1])])
+    for extension in range(trials["extensions"] + 1):
+        do([trial(row, rate, first[row]) for row in rows for rate in rates])
+        best = {row: max(rates, key=lambda rate, row=row: judged(trial(row, rate, first[row]), folder)) for row in rows}
+        edges = [rates[0] / 2.0] * (rates[0] in best.values()), [2.0 * rates[-1]] * (rates[-1] in best.values())
+        if extension == trials["extensions"]:
+            break
+        rates = [*edges[0], *rates, *edges[1]]
+    sizes = {row: [first[row], *about["families"][row[0]]["others"]] for row in rows}
+    do([trial(row, best[row], size) for row in rows for size in sizes[row]])
+    chosen = {
+        row: max((trial(row, best[row], size) for size in sizes[row]), key=lambda job: judged(job, folder))
+        for row in rows
+    }
+    tests = {row: [Job(target, *row, job.rate, job.size, seed, False) for seed in about["test"]["seeds"]]
+             for row, job in chosen.items()}  # fmt: skip
+    do([job for jobs in tests.values() for job in jobs])
+    found: list[dict[str, Any]] = []
+    for row, job in chosen.items():
+        tried = [trial(row, rate, first[row]) for rate in rates] + [trial(row, best[row], size) for size in sizes[row]]
+        known = max((read(each, folder).get("target", 0.0) for each in tried), default=0.0)
+        values = [tested for each in tests[row] if "target" in (tested := read(each, folder))]
+        found.append({
+            "family": row[0], "center": row[1], "rate": job.rate, "size": job.size, "judged": judged(job, folder),
+            "best by the target": known, "target": [each["target"] for each in values],
+            "right": [each["right"] for each in values],
+        })  # fmt: skip
+    return found
+
+
+def compared(about: dict[str, Any], target: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The ball that judges liked best against each rival's best row: the difference, its interval and p-value."""
+    labels = task(name_of(target)).target.test.y
+
+    def best(families: Sequence[str]) -> dict[str, Any] | None:
+        return max((row for row in rows if row["family"] in families and row["right"]), key=lambda row: row["judged"],
+                   default=None)  # fmt: skip
+
+    def share_right(row: dict[str, Any]) -> np.ndarray:
+        bits = [np.unpackbits(np.frombuffer(base64.b85decode(each), np.uint8))[: len(labels)] for each in row["right"]]
+        return 100.0 * np.mean(bits, axis=0)
+
+    ball, found = best(BALLS), list[dict[str, Any]]()
+    if ball is None:
+        return []
+    drawn = np.random.default_rng(0).multinomial(
+        len(labels), np.full(len(labels), 1 / len(labels)), about["verdict"]["draws"]
+    )
+    for rival in RIVALS:
+        if (row := best([rival])) is not None:
+            gap = share_right(ball) - share_right(row)
+            means = drawn @ gap / len(labels)
+            low, high = np.quantile(means, [0.025, 0.975])
+            p = min(1.0, 2.0 * (1 + min((means <= 0).sum(), (means >= 0).sum())) / (1 + len(means)))
+            sides = {"ball": [ball["family"], ball["center"]], "rival": [rival, row["center"]]}
+            found.append({**sides, "ahead": float(gap.mean()), "low": float(low), "high": float(high), "p": float(p)})
+    for each, p in zip(found, holm([each["p"] for each in found]), strict=True):
+        each["holm"] = p
+    return found
+
+
+def shown(results: dict[str, Any]) -> str:
+    """The accuracies and verdicts as Markdown."""
+    lines = ["| target | row | center | rate | size | judged | target, mean of seeds | best by the target |"]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for target, each in results.items():
+        lines.append(f"| {target} | always the same label | | | | | {each['majority']:.1f} | |")
+        for row in sorted(each["rows"], key=lambda row: -row["judged"]):
+            mean = f"{fmean(row['target']):.1f}" if row["target"] else "not made"
+            lines.append(
+                f"| {target} | {row['family']} | {row['center']} | {row['rate']:g} | {row['size']:g} | "
+                f"{row['judged']:.1f} | {mean} | {row['best by the target']:.1f} |"
+            )
+    lines += ["", "| target | ball | rival | ball ahead, points | p, Holm |", "| --- | --- | --- | --- | --- |"]
+    for target, each in results.items():
+        for row in each["compared"]:
+            ball, rival = (f"{name}, {center}" for name, center in (row["ball"], row["rival"]))
+            lines.append(
+                f"| {target} | {ball} | {rival} | {row['ahead']:+.1f} [{row['low']:+.1f}, {row['high']:+.1f}] | "
+                f"{row['holm']:.4f} |"
+            )
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = options.make_parser(__doc__)
+    parser.add_argument("--results", type=Path, default=Path("domains"), help="keep what is trained here")
+    parser.add_argument("--targets", nargs="+", help="of the registered targets; by default all")
+    parser.add_argument("--families", nargs="+", help="of the registered families; by default all")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--ahead", action="store_true", help="try the rates of an extension at once")
+    parser.add_argument("--done", action="store_true", help="train nothing, and say what is missing")
+    parser.add_argument("--output", type=Path, help="write the numbers here")
+    given = options.read(parser, argv)
+    about = plan(given.smallest)
+    with tempfile.TemporaryDirectory() as scratch:
+        given.results = Path(scratch) if given.smallest else given.results
+        given.results.mkdir(parents=True, exist_ok=True)
+        several = given.processes > 1
+        with ProcessPoolExecutor(given.processes, get_context("spawn")) if several else nullcontext() as pool:
+            results = {target: whole(about, target, given, pool) for target in given.targets or about["targets"]}
+    print(shown(results))
+    if given.output is not None:
+        for each in results.values():
+            for row in each["rows"]:
+                del row["right"]
+        content = {"registered": registered(NAME)[1], "targets": results}
+        given.output.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def whole(
+    about: dict[str, Any], target: str, given: argparse.Namespace, pool: ProcessPoolExecutor | None
+) -> dict[str, Any]:
+    do = partial(work, smallest=given.smallest, device=given.device, folder=given.results)
+
+    def all_of(jobs: list[Job]) -> None:
+        left = [job for job in dict.fromkeys(jobs) if not (given.results / job.file).exists()]
+        if given.done:
+            for job in left:
+                print(f"not trained: {job.file}")
+        else:
+            list(map(do, left) if pool is None else pool.map(do, left))
+
+    families = given.families or list(about["families"])
+    rows = one_target(about, target, families, given.results, all_of, given.ahead)
+    counts = torch.bincount(task(name_of(target)).target.test.y)
+    majority = 100.0 * float(counts.max() / counts.sum())
+    return {"majority": majority, "rows": rows, "compared": compared(about, target, rows)}
+
+
+if __name__ == "__main__":
+    main()
