@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
 def test_the_picture_and_the_terminal_are_drawn(tmp_path: Path) -> None:
-    front_page.main(["--rounds", "1", "--folder", str(tmp_path)])
+    front_page.main(["--rounds", "1", "--folder", str(tmp_path), "--promise", "--smallest"])
     assert (tmp_path / "front.png").stat().st_size > 20_000
     terminal = (tmp_path / "terminal.svg").read_text(encoding="utf-8")
     assert "FedAvg" in terminal

@@ -1,9 +1,10 @@
 """Draw what the README opens with: docs/images/front.png and docs/images/terminal.svg.
 
-    .venv/bin/python tools/front_page.py [--rounds 60] [--folder docs/images]
+    .venv/bin/python tools/front_page.py [--promise] [--rounds 60] [--folder docs/images] [--smallest]
 
-The left panel is the fair protocol on CIFAR-10, from the numbers of docs/reproduction; the right one certifies two
-linear models that are trained here. The terminal is `wafl run` of three methods, trained here too.
+The picture is what ``experiments/registered/front-picture.toml`` says: what is promised of the next client, by
+distance, and what happened to sealed clients. --promise issues the promises and opens the clients (15 minutes,
+with MNIST in the data folder), and keeps the numbers in docs/evidence/front.json. The terminal is ``wafl run``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import math
 import os
 import re
 import statistics
@@ -24,70 +26,85 @@ from rich.console import Console
 from rich.text import Text
 
 import wafl
-from wafl.lab.reproduction.draw import tested
+from wafl.lab.promises.phases import happened_to, trained
+from wafl.lab.promises.tasks import apart, tasks_of
+from wafl.lab.registered import registered
 from wafl.report.plotting import METHODS
 
 ROOT = Path(__file__).parents[1]
-NUMBERS = ROOT / "docs" / "reproduction" / "fig-attacked-share-cifar10-fair.json"
-TEST = "l_inf"
-SHOWN = {"wafl-l2": "WAFL", "fedpgm": "FedPGM", "fedavg": "FedAvg", "afl": "AFL"}
-RADII = [0.0, 0.25, 0.5, 0.75, 1.0]
+NUMBERS = ROOT / "docs" / "evidence" / "front.json"
+NAME = "front-picture"
 COLUMNS = 96
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=60, help="of the models that are trained here")
+    parser.add_argument("--promise", action="store_true", help="make the numbers of the picture again")
+    parser.add_argument("--smallest", action="store_true", help="promise about digits, in seconds, which says nothing")
+    parser.add_argument("--rounds", type=int, default=60, help="of the terminal's models")
     parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "images")
     given = parser.parse_args(argv)
-    picture(given.rounds, given.folder / "front.png")
+    numbers = NUMBERS
+    if given.promise:
+        numbers = given.folder / NUMBERS.name if given.smallest else NUMBERS
+        numbers.write_text(json.dumps(promised(given.smallest), indent=1) + "\n")
+    picture(json.loads(numbers.read_text()), given.folder / "front.png")
     terminal(given.rounds, given.folder / "terminal.svg")
 
 
-def picture(rounds: int, path: Path) -> None:
+def promised(smallest: bool) -> dict[str, Any]:
+    """Per method, radius and fold: what is promised of the next client, and what happened to the sealed ones."""
+    about, stamp = registered(NAME)
+    about |= about["smoke"] if smallest else {}
+    table, _ = registered("promises")
+    (task,) = (task for task in tasks_of(table, "smoke" if smallest else "full") if task.name == about["task"])
+    clients = task.clients()
+    rows: list[dict[str, Any]] = []
+    for number, (seen_ones, calibrating, sealed_ones) in enumerate(task.folds(clients.num_clients)):
+        seen, calibration = apart(clients, seen_ones, calibrating)
+        _, sealed = apart(clients, seen_ones, sealed_ones)
+        confidence = about["confidence"] if len(calibrating) > 18 else 0.8
+        for method in about["methods"]:
+            run = trained(task, method, seen)
+            for radius in about["radii"]:
+                options: dict[str, Any] = {"metric": about["metric"], "own_sampling": False, "confidence": confidence}
+                promise = wafl.issue_next_client(run, seen, calibration, radius=radius, **options)
+                happened = happened_to(run.module, promise, sealed)
+                row = {"method": method, "fold": number, "radius": radius, "promised": promise.values["next"]}
+                rows.append({**row, "happened": happened})
+                print(row, flush=True)
+    about = {name: about[name] for name in ("task", "metric", "confidence", "radii", "methods")}
+    return {"registered": stamp, **about, "rows": rows}
+
+
+def picture(numbers: dict[str, Any], path: Path) -> None:
+    """The promised error by distance, and what 95% of the sealed clients stayed below."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11.0, 4.2), layout="constrained")
-    attacked, certified = figure.subplots(1, 2)
-    _attacked(attacked)
-    _certified(certified, rounds)
-    for axes in (attacked, certified):
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False)
+    figure = Figure(figsize=(8.0, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for method in numbers["methods"]:
+        rows = [[row for row in numbers["rows"] if (row["method"], row["radius"]) == (method, radius)]
+                for radius in numbers["radii"]]  # fmt: skip
+        promise = [100.0 * statistics.fmean(row["promised"] for row in each) for each in rows]
+        pooled = [sorted(100.0 * value for row in each for value in row["happened"]) for each in rows]
+        reached = [
+            values[min(len(values), math.ceil((len(values) + 1) * numbers["confidence"])) - 1] for values in pooled
+        ]
+        color = METHODS[method.lower()]
+        axes.plot(numbers["radii"], promise, color=color, linewidth=2.0, label=f"{method}: promised")
+        axes.plot(numbers["radii"], reached, "o", color=color, label=f"{method}: happened")
+    axes.set_xlabel("distance of the next client's data from those it was drawn like (W_2, l2, pixels in [0, 1])")
+    axes.set_ylabel(f"{numbers['metric']} of the next client (%)")
+    axes.set_ylim(0.0, 100.0)
+    axes.set_title(
+        "Lines: promised at 95%. Dots: what 95% of the sealed clients then stayed below, moved that far on purpose",
+        fontsize=9,
+    )
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
     figure.savefig(path, dpi=150)
-
-
-def _attacked(axes: Any) -> None:
-    """Accuracy by the share of attacked clients, with one standard deviation over seeds."""
-    numbers = json.loads(NUMBERS.read_text())
-    shares = sorted({row["attacked"] for row in tested(numbers, TEST)})
-    for entry, name in SHOWN.items():
-        by_share = [[row["accuracy"] for row in tested(numbers, TEST, entry=entry, attacked=share)] for share in shares]
-        mean, std = [statistics.mean(each) for each in by_share], [statistics.stdev(each) for each in by_share]
-        low, high = ([a + sign * b for a, b in zip(mean, std, strict=True)] for sign in (-1, 1))
-        color, x = METHODS[name.lower()], [100.0 * share for share in shares]
-        axes.plot(x, mean, color=color, marker="o", linewidth=2.5 if name == "WAFL" else 1.5, label=name)
-        axes.fill_between(x, low, high, color=color, alpha=0.1, linewidth=0)
-    axes.set_xlabel("share of the clients that are attacked (%)")
-    axes.set_ylabel("test accuracy (%)")
-    axes.set_ylim(bottom=0.0)
-    axes.set_title("CIFAR-10, a CNN, every method tuned alike: 3 seeds ± deviation", fontsize=10)
-
-
-def _certified(axes: Any, rounds: int) -> None:
-    """The certified loss by radius."""
-    clients = wafl.load_dataset("digits").partition(num_clients=10, labels_per_client=4, seed=0)
-    for method in (wafl.WAFL(gamma=1.5), wafl.FedAvg()):
-        run = wafl.fit(
-            wafl.models.mlr(clients), clients, method, rounds=rounds, local_epochs=2, learning_rate=0.3, seed=0
-        )
-        rows, color = wafl.certify(run, clients, radii=RADII, achieved=False).rows, METHODS[method.name.lower()]
-        axes.plot(RADII, [row.best for row in rows], color=color, linewidth=2.0, label=method.name)
-    axes.set_xlabel("Wasserstein distance from the clients' data (l2, pixels in [0, 1])")
-    axes.set_ylabel("expected loss, certified")
-    axes.set_ylim(bottom=0.0)
-    axes.set_title("digits, a linear model: no distribution this near is worse", fontsize=10)
 
 
 def terminal(rounds: int, path: Path) -> None:

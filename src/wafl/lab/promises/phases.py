@@ -63,7 +63,7 @@ def _of_task(table: Mapping[str, Any], task: Task, work: Path) -> Iterator[dict[
     for number, (seen_ones, calibrating, _) in enumerate(task.folds(clients.num_clients)):
         seen, calibration = apart(clients, seen_ones, calibrating)
         for method in table["methods"]:
-            run, label = _trained(task, method, seen), f"{task.name}-{number}-{method}"
+            run, label = trained(task, method, seen), f"{task.name}-{number}-{method}"
             torch.save(run.module.state_dict(), work / f"{label}.pt")
             for name, asked in table["statements"].items():
                 if (asked["metric"] == "error" and not classes) or classes > asked.get("most_classes", classes):
@@ -81,7 +81,7 @@ def _of_task(table: Mapping[str, Any], task: Task, work: Path) -> Iterator[dict[
                 yield row | {"promise": sha256(to_bytes(promise.content)).hexdigest()}
 
 
-def _trained(task: Task, method: str, seen: Federation) -> Run:
+def trained(task: Task, method: str, seen: Federation) -> Run:
     """A linear model: all clients take one step on all their examples per round."""
     made = METHODS[method](**({"radius": task.about["radius"]} if method == "WAFL" else {}))
     usual: dict[str, Any] = {"local_steps": 1, "batch_size": None, "check_optimum": False, "progress": False}
