@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     numbers = NUMBERS
     if given.promise:
         numbers = given.folder / NUMBERS.name if given.smallest else NUMBERS
+        numbers.parent.mkdir(parents=True, exist_ok=True)
         numbers.write_text(json.dumps(promised(given.smallest), indent=1) + "\n")
     picture(json.loads(numbers.read_text()), given.folder / "front.png")
     terminal(given.rounds, given.folder / "terminal.svg")
