@@ -95,7 +95,7 @@ def picture(numbers: dict[str, Any], path: Path) -> None:
         color = METHODS[method.lower()]
         axes.plot(numbers["radii"], promise, color=color, linewidth=2.0, label=f"{method}: promised")
         axes.plot(numbers["radii"], reached, "o", color=color, label=f"{method}: happened")
-    axes.set_xlabel("distance of the next client's data from those it was drawn like (W_2, l2, pixels in [0, 1])")
+    axes.set_xlabel("how far the next client's examples are moved (W_2, l2, pixels in [0, 1])")
     axes.set_ylabel(f"{numbers['metric']} of the next client (%)")
     axes.set_ylim(0.0, 100.0)
     axes.set_title(
