@@ -21,6 +21,7 @@ QUICK = {
     "certificates": ["--smallest"],
     "checkpoint": ["--smallest"],
     "claims": ["--smallest"],
+    "compiled": ["--smallest"],
     "convolutions": ["--smallest"],
     "domains": ["--smallest"],
     "flower": ["--smallest", "--only", "traffic"],
