@@ -18,9 +18,11 @@ QUICK = {
     "bounds": ["--smallest"],
     "box": ["--smallest"],
     "certificates": ["--smallest"],
+    "certified_frontier": ["--smallest"],
     "checkpoint": ["--smallest"],
     "claims": ["--smallest"],
     "convolutions": ["--smallest"],
+    "few_examples": ["--smallest"],
     "flower": ["--smallest", "--only", "traffic"],
     "garbage": ["--smallest"],
     "liars": ["--smallest"],
@@ -43,7 +45,12 @@ QUICK = {
 }
 # The rest of flower starts processes.
 SLOW = {name: ["--smallest"] for name in ("audit", "flower", "networks", "published")}
-PARTS = {"brought_models", "options", "rival_settings"}  # what other benchmarks import, and nobody runs
+PARTS = {
+    "brought_models",
+    "options",
+    "registered_runs",
+    "rival_settings",
+}  # what other benchmarks import, and nobody runs
 
 
 def run(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
