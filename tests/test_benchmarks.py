@@ -19,11 +19,13 @@ QUICK = {
     "bounds": ["--smallest"],
     "box": ["--smallest"],
     "certificates": ["--smallest"],
+    "certified_frontier": ["--smallest"],
     "checkpoint": ["--smallest"],
     "claims": ["--smallest"],
     "compiled": ["--smallest"],
     "convolutions": ["--smallest"],
     "domains": ["--smallest"],
+    "few_examples": ["--smallest"],
     "flower": ["--smallest", "--only", "traffic"],
     "garbage": ["--smallest"],
     "liars": ["--smallest"],
@@ -46,7 +48,8 @@ QUICK = {
 }
 # The rest of flower starts processes.
 SLOW = {name: ["--smallest"] for name in ("audit", "flower", "networks", "published")}
-PARTS = {"brought_models", "hulls", "options", "rival_settings"}  # what other benchmarks import, and nobody runs
+# What other benchmarks import, and nobody runs.
+PARTS = {"brought_models", "hulls", "options", "registered_runs", "rival_settings"}
 
 
 def run(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,72 @@
+"""The arithmetic of registered benchmarks: frontiers, and intervals over splits that overlap."""
+
+from __future__ import annotations
+
+import math
+import runpy
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import stdev
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import t as student
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Any:
+    return _names("registered_runs")
+
+
+def _names(name: str) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        return runpy.run_path(str(BENCHMARKS / f"{name}.py"))
+
+
+@pytest.mark.parametrize(
+    ("points", "corners"),
+    [
+        ([(0.1, 0.5), (0.2, 0.4), (0.3, 0.2), (0.4, 0.3)], [(0.1, 0.5), (0.3, 0.2), (0.4, 0.2)]),
+        ([(0.1, 0.5), (0.2, 0.25), (0.3, 0.2)], [(0.1, 0.5), (0.2, 0.25), (0.3, 0.2), (0.3, 0.2)]),
+        ([(0.2, 0.3), (0.1, 0.2), (0.1, 0.4)], [(0.1, 0.2), (0.2, 0.2)]),
+    ],
+)
+def test_a_frontier_is_the_lower_hull_until_it_no_longer_falls(
+    shared: Any, points: Sequence[tuple[float, float]], corners: Sequence[tuple[float, float]]
+) -> None:
+    assert list(zip(*(each.tolist() for each in shared["frontier"](points)), strict=True)) == corners
+
+
+def test_no_point_lies_below_a_frontier(shared: Any) -> None:
+    points = np.random.default_rng(0).random((40, 2))
+    clean, certified = shared["frontier"](points.tolist())
+    assert (np.interp(points[:, 0], clean, certified) <= points[:, 1] + 1e-12).all()
+    assert (np.diff(certified) <= 0).all()
+    slopes = np.diff(certified[:-1]) / np.diff(clean[:-1])
+    assert (np.diff(slopes) > 0).all()
+
+
+def test_gaps_are_taken_on_the_common_interval_alone() -> None:
+    gaps = _names("certified_frontier")["gaps"]
+    ours, theirs = [(0.1, 0.5), (0.3, 0.3)], [(0.2, 0.5), (0.4, 0.3)]
+    assert gaps(theirs, ours) == pytest.approx([10.0] * 4)
+    assert gaps(ours, theirs) == pytest.approx([-10.0] * 4)
+    assert gaps([(0.5, 0.6), (0.6, 0.5)], ours) is None
+
+
+def test_overlapping_splits_have_the_variance_of_nadeau_and_bengio(shared: Any) -> None:
+    values, ratio = [1.0, 2.0, 4.0, 3.0], 0.5
+    error = stdev(values) * math.sqrt(1 / 4 + ratio)
+    gap = shared["corrected"](values, ratio)
+    assert gap.half == pytest.approx(student.ppf(0.975, 3) * error)
+    assert gap.p == pytest.approx(2 * student.sf(2.5 / error, 3))
+    assert shared["corrected"]([0.0, 0.0], ratio).p == 1.0
+
+
+def test_p_values_are_adjusted_for_their_number(shared: Any) -> None:
+    found = shared["holm"]([shared["Gap"](0.0, 1.0, p) for p in (0.01, 0.04, 0.03)])
+    assert [gap.p for gap in found] == pytest.approx([0.03, 0.06, 0.06])
