@@ -31,6 +31,7 @@ lint: .venv/installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/codespell
+	$(BIN)/proselint check *.md docs/*.md docs/*/*.md examples/*/*.md
 	$(BIN)/lint-imports
 
 types: .venv/installed-dev

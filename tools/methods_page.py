@@ -23,14 +23,15 @@ LIST = Path(__file__).parents[1] / "src" / "wafl" / "config" / "methods.json"
 HEAD = """\
 # Methods
 
-Every named method, what it minimizes and when to use it. A method is a preset of four parts: an objective, client
-weights, a local step and a server. Any part works with the parts of any other method
-([extending.md](extending.md)); those that an experiment file can name are listed at the end, and more rules for the
-weights are in [weights.md](weights.md). `wafl methods` prints this list, and `wafl methods NAME` all about one of them.
-Below, `f_i` is the loss of client i, and `lambda_i` or `p_i` its weight.
+This page lists every named method, what it minimizes and when to use it. A method is a preset of four parts: an
+objective, client weights, a local step and a server. Any part works with the parts of any other method
+([extending.md](extending.md)). The parts that an experiment file can name are listed at the end, and
+[weights.md](weights.md) has more rules for the weights. `wafl methods` prints this list, and `wafl methods NAME` prints
+everything about one method. Below, `f_i` is the loss of client i, and `lambda_i` or `p_i` its weight. An
+option that several methods share is described at the first of them, and the others link there.
 
-A client's size is the number of its examples, which it sends once. The loss that comes with a model is that of its
-first batch, and a loss that is asked for by itself that of all its examples. [flower.md](flower.md) lists every value.
+A client's size is the number of its examples, sent once. A loss that comes with a model is that of the client's first
+batch; a loss that the server asks for by itself is that of all its examples. [flower.md](flower.md) lists all values.
 
 `tools/methods_page.py` writes this page from the lists of methods and parts.
 """
@@ -42,19 +43,39 @@ def page() -> str:
     entries = catalog()
     rows = "\n".join(f"| [{each.name}](#{each.name.lower()}) | {each.moves} | {each.sends} |" for each in entries)
     table = f"| method | moves | clients send |\n| --- | --- | --- |\n{rows}\n"
+    first: dict[tuple[str, ...], str] = {}  # the method that lists an option, to which later ones link
+    for each in entries:
+        for option in each.options:
+            first.setdefault(_words(option), each.name)
     parts = (_parts(title, kinds) for title, kinds in PARTS.items())
-    return "\n".join([HEAD, table, *(_section(each) for each in entries), *parts])
+    return "\n".join([HEAD, table, *(_section(each, first) for each in entries), *parts])
 
 
-def _section(each: Entry) -> str:
+def _words(option: Option) -> tuple[str, str, str, str]:
+    return option.name, default_of(option), range_of(option), option.doc
+
+
+def _section(each: Entry, first: Mapping[tuple[str, ...], str]) -> str:
     equation = f"```math\n{each.about.equation}\n```"
-    parts = [f"## {each.name}", f"{each.summary} {each.about.paper}.", equation, f"**When.** {each.about.use}"]
-    if each.options:
-        rows = "\n".join(
-            f"| `{option.name}` | {default_of(option)} | {range_of(option)} | {option.doc} |" for option in each.options
-        )
-        parts.append(f"| option | default | range | |\n| --- | --- | --- | --- |\n{rows}")
-    return "\n\n".join(parts) + "\n"
+    parts = [f"## {each.name}", f"{each.summary} {each.about.paper}. **When.** {each.about.use}", equation]
+    lines: list[str] = []
+    shared: dict[str, list[str]] = {}
+    for option in each.options:
+        lister = first[_words(option)]
+        if lister == each.name:
+            lines.append(_line(option))
+        else:
+            shared.setdefault(lister, []).append(f"`{option.name}`")
+    links = [f"{', '.join(names)} as for [{lister}](#{lister.lower()})" for lister, names in shared.items()]
+    lines += [f"- {'; '.join(links)}."] if links else []
+    return "\n\n".join([*parts, *(["\n".join(lines)] if lines else [])]) + "\n"
+
+
+def _line(option: Option) -> str:
+    name, default, allowed, doc = _words(option)
+    said = [f"default {default}" if option.default is not None else "", allowed]
+    inside = "; ".join(word for word in said if word)
+    return f"- `{name}`{f' ({inside})' if inside else ''}: {doc}"
 
 
 def _parts(title: str, kinds: Mapping[str, type]) -> str:

@@ -1,4 +1,4 @@
-"""Four methods while more and more clients are attacked: the paper's main picture, on digits."""
+"""Four methods compete while more and more clients are attacked: the paper's main picture, on digits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a ball does to a decision boundary: two moons, four clients, a small network."""
+"""A ball changes a decision boundary: two moons, four clients, a small network."""
 
 from __future__ import annotations
 

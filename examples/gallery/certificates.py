@@ -1,4 +1,4 @@
-"""What is promised: no distribution within the radius has a larger loss than the certified one."""
+"""A certificate is a promise: no distribution within the radius has a larger loss than the certified one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gamma is a price, the radius what it buys: the same gamma is another ball for another model."""
+"""Gamma is a price, and the radius is what it buys: the same gamma gives different balls for different models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worst example in few steps: above the concavity limit each leaves at most L_zz / (2 gamma) of the way."""
+"""The ascent finds the worst example in few steps: above the limit, each leaves at most L_zz / (2 gamma) of the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which clients matter for a target? The mixture of the clients nearest to it, by optimal transport."""
+"""Which clients matter for a target? Optimal transport finds the mixture of the clients nearest to it."""
 
 from __future__ import annotations
 

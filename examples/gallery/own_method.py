@@ -1,4 +1,4 @@
-"""A method of your own: an objective that takes one gradient step, swept like any other."""
+"""This method is your own: an objective that takes one gradient step, swept like any other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a radius costs on clean data, and buys on moved data: one sweep, all gammas and seeds in one batched run."""
+"""A radius costs on clean data and pays on moved data: one sweep, all gammas and seeds in one batched run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number that matters: how the model does for clients that took no part, over several draws of who they are."""
+"""The number that matters is how the model does for clients that did not train, over several draws of these clients."""
 
 from __future__ import annotations
 
