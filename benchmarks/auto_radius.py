@@ -37,7 +37,8 @@ import wafl
 from wafl.base.errors import TrainingWarning
 from wafl.data.named.natural import NATURAL
 from wafl.data.named.natural_tables import Table
-from wafl.lab.leaderboard.tasks import DATA
+from wafl.lab.leaderboard.tasks import tasks_of
+from wafl.lab.registered import registered
 
 RATES = {"turned-digits": 0.3, "mlbench-vowel": 0.5, "smartwatch": 0.5}
 """The learning rate on each data set."""
@@ -99,11 +100,11 @@ def measure(name: str, seed: int, rounds: int, grid: Sequence[float], tables: Pa
     torch.set_num_threads(1)
     find_tables(tables)
     warnings.simplefilter("ignore", TrainingWarning)
-    data = DATA[name]
-    clients, unseen = data.split(seed)
+    task = tasks_of(registered("natural")[0])[name]
+    clients, unseen = replace(task, about={**task.about, "share_tuned": 0.3}).split(seed)
     model = wafl.models.mlr(clients)
     schedule: dict[str, Any] = {
-        "rounds": rounds, "cohort": data.cohort, "local_steps": 5, "learning_rate": RATES[name], "seed": seed
+        "rounds": rounds, "local_steps": 5, "learning_rate": RATES[name], "seed": seed
     }  # fmt: skip
 
     def score(run: wafl.Run) -> dict[str, float]:

@@ -21,7 +21,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from wafl.lab.leaderboard.tables import of_leaderboard, signed, table
 from wafl.lab.registered import registered
 from wafl.lab.reproduction.experiments import PROTOCOLS, Part, names, read
 from wafl.lab.reproduction.reproduce import digest
@@ -30,7 +29,8 @@ from wafl.lab.statistics import diverged, mean_of, paired
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))
 
-from tools import promises_page  # noqa: E402
+from tools import leaderboard_page, promises_page  # noqa: E402
+from tools.markdown import folded, signed, table  # noqa: E402
 
 DOCS = ROOT / "docs"
 PAGES = (
@@ -74,8 +74,8 @@ def pages() -> dict[str, str]:
     }
     judged = listed(numbers)
     tables |= {"verdicts": verdicts(judged), "claims": claims(judged), "made": how(numbers)}
-    for path in DOCS.glob("leaderboard*.json"):
-        tables[path.stem] = of_leaderboard(json.loads(path.read_text(encoding="utf-8")))
+    board = json.loads((DOCS / "leaderboard.json").read_bytes())
+    tables |= leaderboard_page.tables(board, registered("natural")[0])
     tables |= promises_page.tables(opened(), registered("promises")[0])
     return {name: filled((DOCS / name).read_text(encoding="utf-8"), tables) for name in PAGES}
 
@@ -125,10 +125,6 @@ def filled(page: str, tables: Mapping[str, str]) -> str:
         return f"<!-- table {name} -->\n\n{tables[name]}\n\n<!-- end -->"
 
     return re.sub(r"<!-- table (\S+) -->.*?<!-- end -->", fill, page, flags=re.DOTALL)
-
-
-def folded(title: str, text: str) -> str:
-    return f'<details markdown="1"><summary>{title}</summary>\n\n{text}\n\n</details>'
 
 
 def listed(numbers: Mapping[str, Any]) -> list[dict[str, str]]:

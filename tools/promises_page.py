@@ -7,9 +7,9 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from tools.markdown import table
 from tools.promises_verdict import verdicts
 
-from wafl.lab.leaderboard.tables import table
 from wafl.report.plotting import METHODS
 
 Verdicts = Sequence[Mapping[str, Any]]

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from wafl.lab.statistics import holm
+
 
 def p_value(covered: int, sealed: int, calibration: int, place: int) -> float:
     """The probability that at most so many of the sealed clients are covered by the calibration's number in a place.
@@ -17,19 +19,6 @@ def p_value(covered: int, sealed: int, calibration: int, place: int) -> float:
     from scipy.stats import betabinom
 
     return float(betabinom(sealed, place, calibration + 1 - place).cdf(covered))
-
-
-def holm(values: Sequence[float]) -> list[float]:
-    """P-values adjusted for their number, by Holm's procedure.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    found, so_far = [0.0] * len(values), 0.0
-    for rank, place in enumerate(sorted(range(len(values)), key=values.__getitem__)):
-        so_far = max(so_far, min(1.0, (len(values) - rank) * values[place]))
-        found[place] = so_far
-    return found
 
 
 def tightness(ratios: Sequence[float], confidence: float) -> float | None:

@@ -69,9 +69,8 @@ reproduce tab-partitions --protocol paper --scale smoke --part mnist --method fe
     --work working --jobs 1
 reproduce promises --scale smoke --output kept --work kept
 reproduce promises --scale smoke --output kept --work kept --open
-leaderboard --data turned-digits --methods FedAvg --trials 4 --splits 2 --rounds 1 --model mlp --output board.json
-leaderboard --data turned-digits --methods FedAvg --trials 4 --splits 2 --rounds 1 --model mlp --done
-    --work working
+leaderboard --data turned-digits --scale smoke --processes 1 --output board.json --work working
+leaderboard --data turned-digits --scale smoke --done --work working
 flower app app exp.toml --set schedule.batch_size=8
 flower certificates keys --host localhost --node one --days 2
 flower certificates keys --renew

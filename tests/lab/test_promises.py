@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tools.promises_verdict import holm, p_value, tightness, verdicts
+from tools.promises_verdict import p_value, tightness, verdicts
 from typer.testing import CliRunner
 
 from tests.promises.test_issue import write_keys
@@ -27,6 +27,7 @@ from wafl.lab.promises import phases
 from wafl.lab.promises.phases import confidence_for, issue_all, open_all
 from wafl.lab.promises.tasks import Task, apart, tasks_of
 from wafl.lab.registered import registered
+from wafl.lab.statistics import holm
 
 Folders = tuple[Path, Path]
 

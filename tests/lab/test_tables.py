@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from tools import evidence_pages
+from tools import evidence_pages, leaderboard_page
 from tools.evidence_pages import filled, of_experiment, with_numbers
 
-from wafl.lab.leaderboard.tables import of_leaderboard
+from wafl.lab.registered import registered
 
 
-def board() -> dict[str, object]:
-    def row(*values: float) -> dict[str, object]:
-        names = ("seen", "seen test", "unseen", "worst tenth", "disturbed")
-        return {"splits": [{**dict.fromkeys(names, value), "attacked": None} for value in values]}
+def board(lead: float) -> dict[str, Any]:
+    """Two data sets that count and one that does not, with a method that leads in the same way on both."""
+    rows = {name: [50.0, 60.0, 55.0] for name in registered("natural")[0]["methods"]}
+    rows["WAFL"] = [50.0 + lead, 60.0 + 1.01 * lead, 55.0 + 0.99 * lead]
 
-    results = {name: {"FedAvg": row(50.0, 60.0), "WAFL": row(53.0, 63.0)} for name in ("a", "b")}
-    return {"what": {"a": "people", "b": "places"}, "absent": {}, "results": results}
+    def row(values: list[float]) -> dict[str, Any]:
+        scored = [{"loss": value / 100.0, "accuracy": value, "worst": value - 10.0} for value in values]
+        return {"splits": [dict.fromkeys(("clean", "shift"), each) for each in scored]}
+
+    names = ("smartwatch", "hospitals", "turned-digits")
+    results = {name: {label: row(values) for label, values in rows.items()} for name in names}
+    clients = {name: [8, 2] for name in names}
+    return {"absent": {"femnist": "femnist"}, "unfinished": {}, "clients": clients, "results": results}
 
 
-def test_a_difference_without_doubt_is_bold_and_ranks_are_averaged() -> None:
-    text = of_leaderboard(board())
-    assert "| WAFL | 58.0 ± 63.5 | 58.0 ± 63.5 | 58.0 ± 63.5 | 58.0 ± 63.5 | 58.0 ± 63.5 | **+3.0 ± 0.0** |" in text
-    assert "| WAFL | 1.0 | 1.0 | 1.0 |" in text
-    assert "attacked" not in text, "a column without numbers is left out"
+def test_the_leaderboard_counts_natural_data_and_marks_what_survives_holm() -> None:
+    found = leaderboard_page.tables(board(3.0), registered("natural")[0])
+    assert "| WAFL | 55.0" not in found["leaderboard-data"]
+    assert "| WAFL | 58.0 | 48.0 | **+3.0 ± 0.1** | 58.0 | 48.0 | **+3.0 ± 0.1** |" in found["leaderboard-data"]
+    assert "| WAFL | 58.0 | 48.0 | +3.0 ± 0.1 | 58.0 | 48.0 | +3.0 ± 0.1 |" in found["leaderboard-data"], "not counted"
+    assert "0.580 | 48.0 | -0.030 ± 0.001" in found["leaderboard-data"].replace("**", ""), "a larger loss is worse"
+    assert "on 2 data sets" in found["leaderboard-verdict"]
+    assert "above FedAvg on 1 and below it on 1" in found["leaderboard-verdict"]
+    assert "Not made: femnist (femnist was not there)." in found["leaderboard-data"]
+    assert found["leaderboard"].count("\n") == 9, "at most eight rows"
+
+
+def test_a_leaderboard_of_nothing_says_so() -> None:
+    empty = {"absent": {}, "unfinished": {}, "clients": {}, "results": {}}
+    assert set(leaderboard_page.tables(empty, registered("natural")[0]).values()) == {"Nothing is made yet."}
 
 
 def test_an_experiments_table_has_every_test_and_names_what_is_missing() -> None:

@@ -35,7 +35,7 @@ COMMANDS = {
     "data": "Data sets: list them, download one, look at one.",
     "reproduce": "Make a figure or a table of the paper again: its numbers as JSON, and a picture of them.",
     "bench": "Measure the speed of wafl on this machine, against a plain PyTorch loop and other libraries.",
-    "leaderboard": "Rank methods on natural clients: people, places and domains that no training has seen.",
+    "leaderboard": "Rank methods on natural clients: people and places that no training has seen.",
     "flower": "Flower: an experiment as a Flower app, and what a deployment needs.",
 }
 """The first line of each command's help; its file in ``commands/`` has the command, or the group ``<command>_app``."""

@@ -1,4 +1,4 @@
-"""What runs and tables say together: means with intervals, paired differences, average ranks, and what diverged.
+"""What runs and tables say together: means with intervals, differences and their tests, ranks, and what diverged.
 
 Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 2006.
 """
@@ -6,7 +6,7 @@ Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 2
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, variance
 from typing import Any
 
 from wafl.report.sections import half_width
@@ -50,16 +50,42 @@ def average_ranks(table: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     return {method: fmean(float(row[place]) for row in ranks) for place, method in enumerate(methods)}
 
 
-def critical_difference(methods: int, data_sets: int) -> float:
-    """By how much two average ranks must differ to be significant at 5% (Nemenyi's test).
+def against(control: str, table: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """P-values of each method's average rank against the control's, adjusted by Holm (Demsar, section 3.2.2)."""
+    from scipy.stats import norm
 
-    >>> round(critical_difference(5, 10), 2)
-    1.93
+    ranks = average_ranks(table)
+    error = math.sqrt(len(ranks) * (len(ranks) + 1) / (6.0 * len(table)))
+    others = [method for method in ranks if method != control]
+    p = [2.0 * float(norm.sf(abs(ranks[method] - ranks[control]) / error)) for method in others]
+    return dict(zip(others, holm(p), strict=True))
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """P-values adjusted for their number, by Holm's procedure.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
     """
-    from scipy.stats import studentized_range
+    found, so_far = [0.0] * len(values), 0.0
+    for rank, place in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        so_far = max(so_far, min(1.0, (len(values) - rank) * values[place]))
+        found[place] = so_far
+    return found
 
-    q = float(studentized_range.ppf(0.95, methods, math.inf)) / math.sqrt(2.0)
-    return q * math.sqrt(methods * (methods + 1) / (6.0 * data_sets))
+
+def resampled(differences: Sequence[float], ratio: float) -> tuple[Mean, float]:
+    """The mean of differences in splits that overlap, with its interval, and the p-value of there being none.
+
+    The corrected t-test of Nadeau and Bengio, "Inference for the generalization error", Machine Learning 2003; the
+    ratio is that of what is tested to what is trained on, in clients.
+    """
+    from scipy.stats import t as student
+
+    count, value = len(differences), fmean(differences)
+    error = math.sqrt(variance(differences) * (1.0 / count + ratio))
+    p = 2.0 * float(student.sf(abs(value) / error, count - 1)) if error else float(value == 0.0)
+    return Mean(value, float(student.ppf(0.975, count - 1)) * error, count), p
 
 
 def diverged(numbers: Mapping[str, Any]) -> dict[str, str]:

