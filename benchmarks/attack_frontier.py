@@ -216,10 +216,14 @@ def points(rows: list[dict[str, Any]], families: list[str], norm: str, partition
     return [(each["clean"], each[norm]) for each in mine]
 
 
+def whole(found: dict[str, Any]) -> list[int]:
+    """The partitions on which every model is trained; the others do not count."""
+    undone = {row["partition"] for row in found["rows"] if row["accuracy"] is None}
+    return sorted({row["partition"] for row in found["rows"]} - undone)
+
+
 def compared(about: dict[str, Any], data: str, found: dict[str, Any]) -> list[dict[str, Any]]:
     """WAFL's hull against every rival's, under each attack, on partitions that are done: differences and p-values."""
-    undone = {row["partition"] for row in found["rows"] if row["accuracy"] is None}
-    whole = [place for place in about["test"]["partitions"] if place not in undone]
     rows = [row for row in found["rows"] if row["accuracy"]]
     table: list[dict[str, Any]] = []
     for norm in NORMS:
@@ -229,7 +233,7 @@ def compared(about: dict[str, Any], data: str, found: dict[str, Any]) -> list[di
                 [family for family in about["names"][name] if norm in about["families"][family]["against"]]
                 for name in ("WAFL", rival)
             ]
-            pairs = [[points(rows, mine, norm, place) for mine in both] for place in whole]
+            pairs = [[points(rows, mine, norm, place) for mine in both] for place in whole(found)]
             gaps = [gap for ours, theirs in pairs if ours and theirs and (gap := ahead(ours, theirs))]
             means = [gap[0] for gap in gaps]
             levels = [[gap[place] for gap in gaps] for place in (1, 2, 3)]
@@ -241,56 +245,61 @@ def compared(about: dict[str, Any], data: str, found: dict[str, Any]) -> list[di
 
 def shown(results: dict[str, Any]) -> str:
     """The verdicts as Markdown."""
-    lines = [
-        "| data, attack | rival | WAFL ahead, points | p, Holm | at 1/4, 1/2, 3/4 of the interval: partitions above |"
-    ]
+    lines = ["| data, attack | rival | WAFL ahead, points | p, Holm | above at 1/4, 1/2, 3/4 of the interval |"]
     lines.append("| --- | --- | --- | --- | --- |")
+    missing: list[str] = []
     for data, each in results.items():
+        done, total = len(whole(each)), len({row["partition"] for row in each["rows"]})
+        left = sum(row["accuracy"] is None for row in each["rows"])
+        if left:
+            missing.append(
+                f"{data}: {done} of {total} partitions, {left} of {len(each['rows'])} models are not trained"
+            )
         for row in each["compared"]:
             norm = "l_inf" if row["attack"] == "inf" else "l2"
-            if not row["means"]:
-                lines.append(f"| {data}, {norm} | {row['rival']} | no common interval | | |")
-                continue
-            above = ", ".join(f"{sum(gap > 0 for gap in level)} of {len(level)}" for level in row["levels"])
-            mean = mean_of(row["means"])
-            half = "" if mean.half is None else f" ± {mean.half:.1f}"
-            lines.append(f"| {data}, {norm} | {row['rival']} | {mean.value:+.1f}{half} | {row['holm']:.3f} | {above} |")
-    return "\n".join(lines)
+            if row["means"]:
+                above = ", ".join(f"{sum(gap > 0 for gap in level)} of {len(level)}" for level in row["levels"])
+                mean = mean_of(row["means"])
+                half = "" if mean.half is None else f" ± {mean.half:.1f}"
+                said = f"{mean.value:+.1f}{half} | {row['holm']:.3f} | {above}"
+                lines.append(f"| {data}, {norm} | {row['rival']} | {said} |")
+    return "\n".join([*lines, "", *(f"Not finished: {each}." for each in missing)])
 
 
 def draw(about: dict[str, Any], results: dict[str, Any], path: Path) -> None:
     """All points and hulls of the partitions' means: one panel per data set and attack."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(len(results), 2, figsize=(10, 4.2 * len(results)), squeeze=False, layout="constrained")
-    for line, (data, each) in zip(axes, results.items(), strict=True):
+    some = {data: each for data, each in results.items() if whole(each)}
+    if not some:
+        return
+    figure = Figure(figsize=(10, 4.2 * len(some)), layout="constrained")
+    for line, (data, each) in zip(figure.subplots(len(some), 2, squeeze=False), some.items(), strict=True):
         for axis, norm in zip(line, NORMS, strict=True):
             for place, (name, families) in enumerate(about["names"].items()):
-                points: list[tuple[float, float]] = []
-                for family in families:
-                    if norm not in about["families"][family]["against"]:
-                        continue
-                    for size in about["families"][family]["sizes"][data]:
-                        rows = [
-                            row["accuracy"] for row in each["rows"]
-                            if row["family"] == family and row["size"] == size and row["accuracy"]
-                        ]  # fmt: skip
-                        if rows:
-                            points.append((fmean(row["clean"] for row in rows), fmean(row[norm] for row in rows)))
-                if points:
-                    color = f"C{place}"
-                    axis.scatter(*zip(*points, strict=True), color=color, s=18)
-                    axis.plot(*zip(*upper_hull(points), strict=True), color=color, label=name)
+                shown = means(about, data, each, [f for f in families if norm in about["families"][f]["against"]], norm)
+                axis.scatter(*zip(*shown, strict=True), color=f"C{place}", s=18)
+                axis.plot(*zip(*upper_hull(shown), strict=True), color=f"C{place}", label=name)
             size = about["data"][data]["attack"][norm]
             axis.set_title(f"{data}, {'l_inf' if norm == 'inf' else 'l2'} attack of {size:g}")
             axis.set_xlabel("clean accuracy, %")
             axis.set_ylabel("attacked accuracy, %")
             axis.legend()
     figure.savefig(path, dpi=110)
-    plt.close(figure)
+
+
+def means(
+    about: dict[str, Any], data: str, found: dict[str, Any], families: list[str], norm: str
+) -> list[tuple[float, float]]:
+    """Clean and attacked accuracy of every size, the mean over whole partitions."""
+    places, all_of = whole(found), list[tuple[float, float]]()
+    for family in families:
+        for size in about["families"][family]["sizes"][data]:
+            mine = [row for row in found["rows"] if row["family"] == family and row["size"] == size]
+            rows = [row["accuracy"] for row in mine if row["partition"] in places and row["accuracy"]]
+            if rows:
+                all_of.append((fmean(row["clean"] for row in rows), fmean(row[norm] for row in rows)))
+    return all_of
 
 
 def main(argv: Sequence[str] | None = None) -> None:

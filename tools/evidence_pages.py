@@ -12,6 +12,7 @@ numbers lack is "not made".
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import re
 import sys
@@ -33,10 +34,18 @@ from tools import leaderboard_page, promises_page  # noqa: E402
 from tools.markdown import folded, signed, table  # noqa: E402
 
 DOCS = ROOT / "docs"
+REGISTERED = {
+    "attack-frontier": lambda numbers: benchmark("attack_frontier").shown(numbers["data"]),
+    "certified-frontier": lambda numbers: of_rows("certified-frontier", numbers),
+    "few-examples": lambda numbers: of_rows("few-examples", numbers),
+    "domains": lambda numbers: benchmark("domains").shown(numbers["targets"]),
+}
+"""The registered experiments whose numbers are in docs/evidence, and their tables."""
 PAGES = (
     "reproduction.md",
     "leaderboard.md",
     "promises.md",
+    *(f"{name}.md" for name in REGISTERED if (DOCS / f"{name}.md").exists()),
     *(f"reproduction/{each.name}" for each in sorted(DOCS.glob("reproduction/*.md"))),
 )
 MANY = 12
@@ -77,7 +86,21 @@ def pages() -> dict[str, str]:
     board = json.loads((DOCS / "leaderboard.json").read_bytes())
     tables |= leaderboard_page.tables(board, registered("natural")[0])
     tables |= promises_page.tables(opened(), registered("promises")[0])
+    for name, made in REGISTERED.items():
+        if (path := DOCS / "evidence" / f"{name}.json").exists():
+            tables[name] = made(json.loads(path.read_bytes()))
     return {name: filled((DOCS / name).read_text(encoding="utf-8"), tables) for name in PAGES}
+
+
+def benchmark(name: str) -> Any:
+    """A script of benchmarks/ as a module."""
+    if (folder := str(ROOT / "benchmarks")) not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(name)
+
+
+def of_rows(name: str, numbers: Mapping[str, Any]) -> str:
+    return benchmark(name.replace("-", "_")).report(numbers["rows"], registered(name)[0])
 
 
 def of_experiment(numbers: Mapping[str, Any]) -> str:
