@@ -28,11 +28,11 @@ import torch
 
 import options
 import wafl
-from hulls import ahead, holm, p_value, upper_hull
+from hulls import ahead, p_value, upper_hull
 from wafl.base.errors import DivergedError
 from wafl.base.files import write_whole
 from wafl.lab.registered import registered
-from wafl.lab.statistics import mean_of
+from wafl.lab.statistics import holm, mean_of
 from wafl.tuning.goal import hold_out
 
 NAME = "attack-frontier"

@@ -16,15 +16,13 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 import options
 import registered_runs as shared
 import wafl
-from registered_runs import Gap, Pair, Point, Rows
+from hulls import ahead
+from registered_runs import Gap, Pair, Point, Rows, table
 from wafl.base.errors import OptimumWarning
 from wafl.base.norms import typical_length
-from wafl.lab.leaderboard.tables import table
 from wafl.lab.registered import registered
 
 RIVALS: tuple[str, ...] = ("FedAvg with decay", "FedPGM", "random moves")
@@ -156,13 +154,8 @@ def method_of(name: str, size: float, norm: float, here: Mapping[str, Any]) -> w
 
 def gaps(theirs: Sequence[Point], ours: Sequence[Point]) -> list[float] | None:
     """By how many points their frontier is above ours: on average, and at three levels; None if they share nothing."""
-    first, second = shared.frontier(theirs), shared.frontier(ours)
-    low, high = max(first[0][0], second[0][0]), min(first[0][-1], second[0][-1])
-    if not low < high:
-        return None
-    clean = np.linspace(low, high, 401)
-    apart = 100.0 * (np.interp(clean, *first) - np.interp(clean, *second))
-    return [float(apart.mean()), *(float(np.interp(low + level * (high - low), clean, apart)) for level in LEVELS)]
+    right, others = ([(-clean, -certified) for clean, certified in points] for points in (ours, theirs))
+    return [100.0 * gap for gap in ahead(right, others, LEVELS)] or None
 
 
 def report(rows: Rows, about: Mapping[str, Any]) -> str:

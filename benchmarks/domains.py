@@ -30,12 +30,12 @@ import torch
 
 import options
 import wafl
-from hulls import holm
 from wafl.base.errors import DivergedError
 from wafl.base.files import write_whole
 from wafl.lab.domains import task
 from wafl.lab.registered import registered
 from wafl.lab.reproduction.placement import Placement, shape_of
+from wafl.lab.statistics import holm
 from wafl.methods import Method
 from wafl.objectives.ball.shape import Shape
 from wafl.tuning.goal import Goal, hold_out

@@ -23,9 +23,8 @@ import torch
 import options
 import registered_runs as shared
 import wafl
-from registered_runs import Gap, Pair, Rows
+from registered_runs import Gap, Pair, Rows, table
 from wafl.base.errors import DivergedError, UnboundedError
-from wafl.lab.leaderboard.tables import table
 from wafl.lab.registered import registered
 
 NUMBERS = {"loss": ("log-loss", 1.0), "accuracy": ("accuracy, points", -100.0)}

@@ -58,12 +58,3 @@ def p_value(differences: Sequence[float]) -> float:
     if len(differences) < 2 or len(set(differences)) == 1:
         return 1.0
     return float(ttest_1samp(differences, 0.0).pvalue)
-
-
-def holm(values: Sequence[float]) -> list[float]:
-    """P-values corrected for being several (Holm)."""
-    corrected, largest = [1.0] * len(values), 0.0
-    for place, index in enumerate(sorted(range(len(values)), key=values.__getitem__)):
-        largest = max(largest, min(1.0, (len(values) - place) * values[index]))
-        corrected[index] = largest
-    return corrected

@@ -5,24 +5,30 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import t as student
 
 import wafl
 from rival_settings import read_tables
 from wafl.base.errors import TrainingWarning
 from wafl.base.files import write_whole
+from wafl.lab.statistics import holm as adjusted
+from wafl.lab.statistics import resampled
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from tools.markdown import table as table
 
 Array = NDArray[Any]
 Pair = tuple[Array, Array]
@@ -167,43 +173,12 @@ def corrected(values: Sequence[float], ratio: float) -> Gap:
     >>> str(corrected([1.0, 2.0, 3.0], 0.0))
     '+2.00 ± 2.48'
     """
-    mean, freedom = fmean(values), len(values) - 1
-    if freedom < 1:
-        return Gap(mean, math.inf, 1.0)
-    error = stdev(values) * math.sqrt(1.0 / len(values) + ratio)
-    if error == 0.0:
-        return Gap(mean, 0.0, 1.0 if mean == 0.0 else 0.0)
-    return Gap(mean, float(student.ppf(0.975, freedom)) * error, 2.0 * float(student.sf(abs(mean) / error, freedom)))
+    if len(values) < 2:
+        return Gap(fmean(values), math.inf, 1.0)
+    mean, p = resampled(values, ratio)
+    return Gap(mean.value, mean.half or 0.0, p)
 
 
 def holm(gaps: Sequence[Gap]) -> list[Gap]:
     """The same with p-values adjusted for their number, by Holm's procedure."""
-    found, so_far = list(gaps), 0.0
-    for rank, place in enumerate(sorted(range(len(gaps)), key=lambda place: gaps[place].p)):
-        so_far = max(so_far, min(1.0, (len(gaps) - rank) * gaps[place].p))
-        found[place] = replace(gaps[place], p=so_far)
-    return found
-
-
-def frontier(points: Sequence[Point]) -> tuple[Array, Array]:
-    """The corners of the lower convex hull of errors, from the least clean one to where it no longer falls, and on.
-
-    >>> [each.tolist() for each in frontier([(0.1, 0.5), (0.2, 0.4), (0.3, 0.2), (0.4, 0.3)])]
-    [[0.1, 0.3, 0.4], [0.5, 0.2, 0.2]]
-    """
-    corners: list[Point] = []
-    for x, y in sorted(points):
-        if corners and y >= corners[-1][1]:
-            continue
-        while len(corners) > 1 and _above(corners[-2], corners[-1], (x, y)):
-            corners.pop()
-        corners.append((x, y))
-    corners.append((max(x for x, _ in points), corners[-1][1]))
-    clean, certified = np.array(corners).T
-    return clean, certified
-
-
-def _above(first: Point, middle: Point, last: Point) -> bool:
-    """Whether the middle point is on or above the line through the others."""
-    along = (last[0] - first[0]) * (middle[1] - first[1])
-    return along >= (middle[0] - first[0]) * (last[1] - first[1])
+    return [replace(gap, p=p) for gap, p in zip(gaps, adjusted([gap.p for gap in gaps]), strict=True)]

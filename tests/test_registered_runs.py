@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import runpy
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import stdev
 from typing import Any
 
-import numpy as np
 import pytest
 from scipy.stats import t as student
 
@@ -25,29 +23,6 @@ def _names(name: str) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
         return runpy.run_path(str(BENCHMARKS / f"{name}.py"))
-
-
-@pytest.mark.parametrize(
-    ("points", "corners"),
-    [
-        ([(0.1, 0.5), (0.2, 0.4), (0.3, 0.2), (0.4, 0.3)], [(0.1, 0.5), (0.3, 0.2), (0.4, 0.2)]),
-        ([(0.1, 0.5), (0.2, 0.25), (0.3, 0.2)], [(0.1, 0.5), (0.2, 0.25), (0.3, 0.2), (0.3, 0.2)]),
-        ([(0.2, 0.3), (0.1, 0.2), (0.1, 0.4)], [(0.1, 0.2), (0.2, 0.2)]),
-    ],
-)
-def test_a_frontier_is_the_lower_hull_until_it_no_longer_falls(
-    shared: Any, points: Sequence[tuple[float, float]], corners: Sequence[tuple[float, float]]
-) -> None:
-    assert list(zip(*(each.tolist() for each in shared["frontier"](points)), strict=True)) == corners
-
-
-def test_no_point_lies_below_a_frontier(shared: Any) -> None:
-    points = np.random.default_rng(0).random((40, 2))
-    clean, certified = shared["frontier"](points.tolist())
-    assert (np.interp(points[:, 0], clean, certified) <= points[:, 1] + 1e-12).all()
-    assert (np.diff(certified) <= 0).all()
-    slopes = np.diff(certified[:-1]) / np.diff(clean[:-1])
-    assert (np.diff(slopes) > 0).all()
 
 
 def test_gaps_are_taken_on_the_common_interval_alone() -> None:
