@@ -100,7 +100,10 @@ def benchmark(name: str) -> Any:
 
 
 def of_rows(name: str, numbers: Mapping[str, Any]) -> str:
-    return benchmark(name.replace("-", "_")).report(numbers["rows"], registered(name)[0])
+    """What a registered benchmark reports: its verdict and its first table, and the others folded."""
+    parts: list[str] = benchmark(name.replace("-", "_")).report(numbers["rows"], registered(name)[0]).split("\n\n")
+    first = next(place for place, part in enumerate(parts) if part.startswith("|"))
+    return "\n\n".join([*parts[: first + 1], folded("More tables", "\n\n".join(parts[first + 1 :]))])
 
 
 def of_experiment(numbers: Mapping[str, Any]) -> str:

@@ -61,7 +61,7 @@ def draw_frontiers(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> Fig
     figure.supxlabel("clean error, %")
     figure.supylabel("certified error, %")
     handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
     return figure
 
 
@@ -88,7 +88,7 @@ def draw_regrets(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> Figur
     figure.supxlabel("examples of a client")
     figure.supylabel("regret in log-loss")
     handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
     return figure
 
 
