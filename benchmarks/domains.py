@@ -226,25 +226,24 @@ def compared(about: dict[str, Any], target: str, rows: list[dict[str, Any]]) -> 
 
 def shown(results: dict[str, Any]) -> str:
     """The accuracies and verdicts as Markdown."""
-    lines = ["| target | row | center | rate | size | judged | target, mean of seeds | best by the target |"]
-    lines.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    rows = ["| target | row | center | rate | size | judged | target, mean of seeds | best by the target |"]
+    rows.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    lines = ["| target | ball | rival | ball ahead, points | p, Holm |", "| --- | --- | --- | --- | --- |"]
     for target, each in results.items():
-        lines.append(f"| {target} | always the same label | | | | | {each['majority']:.1f} | |")
+        rows.append(f"| {target} | always the same label | | | | | {each['majority']:.1f} | |")
         for row in sorted(each["rows"], key=lambda row: -row["judged"]):
             mean = f"{fmean(row['target']):.1f}" if row["target"] else "not made"
-            lines.append(
+            rows.append(
                 f"| {target} | {row['family']} | {row['center']} | {row['rate']:g} | {row['size']:g} | "
                 f"{row['judged']:.1f} | {mean} | {row['best by the target']:.1f} |"
             )
-    lines += ["", "| target | ball | rival | ball ahead, points | p, Holm |", "| --- | --- | --- | --- | --- |"]
-    for target, each in results.items():
         for row in each["compared"]:
             ball, rival = (f"{name}, {center}" for name, center in (row["ball"], row["rival"]))
             lines.append(
                 f"| {target} | {ball} | {rival} | {row['ahead']:+.1f} [{row['low']:+.1f}, {row['high']:+.1f}] | "
                 f"{row['holm']:.4f} |"
             )
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *rows])
 
 
 def main(argv: Sequence[str] | None = None) -> None:

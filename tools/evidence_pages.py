@@ -38,7 +38,7 @@ REGISTERED = {
     "attack-frontier": lambda numbers: benchmark("attack_frontier").shown(numbers["data"]),
     "certified-frontier": lambda numbers: of_rows("certified-frontier", numbers),
     "few-examples": lambda numbers: of_rows("few-examples", numbers),
-    "domains": lambda numbers: benchmark("domains").shown(numbers["targets"]),
+    "domains": lambda numbers: first_shown(benchmark("domains").shown(numbers["targets"])),
 }
 """The registered experiments whose numbers are in docs/evidence, and their tables."""
 PAGES = (
@@ -100,8 +100,13 @@ def benchmark(name: str) -> Any:
 
 
 def of_rows(name: str, numbers: Mapping[str, Any]) -> str:
-    """What a registered benchmark reports: its verdict and its first table, and the others folded."""
-    parts: list[str] = benchmark(name.replace("-", "_")).report(numbers["rows"], registered(name)[0]).split("\n\n")
+    """What a registered benchmark reports."""
+    return first_shown(benchmark(name.replace("-", "_")).report(numbers["rows"], registered(name)[0]))
+
+
+def first_shown(text: str) -> str:
+    """A report with its verdict and its first table, and the others folded."""
+    parts = text.split("\n\n")
     first = next(place for place, part in enumerate(parts) if part.startswith("|"))
     return "\n\n".join([*parts[: first + 1], folded("More tables", "\n\n".join(parts[first + 1 :]))])
 
