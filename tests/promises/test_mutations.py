@@ -175,7 +175,8 @@ def slow_proof(model: str, content: Content) -> str | None:
     weights = np.array([client["weight"] for client in claim["clients"]])
     if abs(weights.sum() - 1.0) > 1e-6:
         return "no weights"
-    printed = [line.split("|")[1:3] for line in statement(claim, wafl.Promise(None).facts) if line.startswith("| ")]  # pyright: ignore[reportArgumentType]
+    lines = statement(claim, wafl.Promise(None).facts).splitlines()  # pyright: ignore[reportArgumentType]
+    printed = [line.split("|")[1:3] for line in lines if line.startswith("| ")]
     for (radius, value), witness in zip(printed[2:], content["witnesses"], strict=True):
         cost = float(radius) ** claim["power"]
         if claim["confidence"] is None:
