@@ -10,18 +10,9 @@ from wafl.config.demo import CHOSEN
 from wafl.config.experiment import Experiment
 from wafl.config.own_code import imports, top_module
 from wafl.config.read import parse_experiment
+from wafl.flower.ops.deployment import filled
 from wafl.flower.wire.overrides import OPEN
 from wafl.flower.wire.run_config import to_run_config
-
-NOTICE = """Licensed under the Apache License, Version 2.0 (the "License"); you may not use this app except in
-compliance with the License. You may obtain a copy of the License at
-
-    http://www.apache.org/licenses/LICENSE-2.0
-
-Unless required by applicable law or agreed to in writing, software distributed under the License is distributed on an
-"AS IS" BASIS, WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the License for the specific
-language governing permissions and limitations under the License.
-"""
 
 SERVER, CLIENT = "wafl.flower.app.server:server_app", "wafl.flower.app.client:client_app"
 
@@ -52,28 +43,15 @@ def write_app(
             "app": {"publisher": "wafl", "components": {"serverapp": SERVER, "clientapp": CLIENT}, "config": config}
         },
     }
-    texts = {"pyproject.toml": tomlkit.dumps(document), "LICENSE": NOTICE, "README.md": _readme(experiment)}
+    named = {"name": experiment.name, "methods": ", ".join(each.label for each in experiment.methods)}
+    texts = {"pyproject.toml": tomlkit.dumps(document)}
+    texts |= {file: filled(file, named) for file in ("LICENSE", "README.md")}
     for name, text in texts.items():
         write_whole(folder / name, text.encode())
     modules = dict.fromkeys(map(top_module, imports(experiment, data=with_data)))
     own = [] if source is None else [source / f"{module}.py" for module in modules]
     copied = [Path(shutil.copy(file, folder / file.name)) for file in own if file.is_file()]
     return [*(folder / name for name in texts), *copied]
-
-
-def _readme(experiment: Experiment) -> str:
-    """What whoever finds the app reads first; Flower's hub shows it."""
-    return f"""# {experiment.name}
-
-An experiment of Wasserstein-robust federated learning, as a Flower app. Methods: \
-{", ".join(each.label for each in experiment.methods)}.
-
-    pip install 'wafl-learn[flower]'     # on the server and on every node
-    flwr run . my-superlink --stream
-
-Nodes bring their own data: each SuperNode names its data in `--node-config`. What a run may change (`-c`) is listed in
-`pyproject.toml`, and the digest by which a node allows this app is what `wafl flower digest .` prints.
-"""
 
 
 def trial_experiment() -> Experiment:
