@@ -19,6 +19,7 @@ import pytest
 import torch
 from flwr.app import RecordDict
 from safetensors.torch import load_file
+from tools.methods_page import entry
 
 import wafl
 from tests.flower.conftest import SIZES, UNEVEN, Said, Stage, embedded
@@ -37,7 +38,6 @@ from wafl.flower.server.exchange import Post
 from wafl.flower.server.find_clients import Finder
 from wafl.flower.wire.run_config import OWN
 from wafl.flower.wire.values import NodeQuery
-from wafl.methods.catalog import entry
 from wafl.objectives import Objective
 from wafl.parts.messages import Replies
 from wafl.results.saved import load_run
