@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -15,6 +17,7 @@ from click.shell_completion import ShellComplete
 from typer.testing import CliRunner
 
 import wafl
+from wafl.cli import main
 from wafl.cli.main import COMMANDS, app
 
 
@@ -29,6 +32,26 @@ def test_help_lists_every_command_with_the_first_line_of_its_own_help() -> None:
         assert (command.help or "").partition("\n\n")[0].replace("\n", " ") == line
     shown = CliRunner().invoke(app, ["--help"], terminal_width=200).output
     assert all(f" {name} " in shown for name in COMMANDS)
+
+
+def test_every_option_has_a_text_and_every_text_an_option() -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, click.Group)
+
+    def check(command: click.Command, texts: dict[str, Any]) -> None:
+        below = command.commands if isinstance(command, click.Group) else {}
+        names = {each.name for each in command.params}
+        assert set(texts) <= names | set(below), command.name
+        assert all(getattr(each, "help", None) for each in command.params), command.name
+        for name, each in below.items():
+            check(each, texts.get(name, {}))
+
+    texts = tomllib.loads(Path(main.__file__).with_name("options.toml").read_text(encoding="utf-8"))
+    assert set(texts) <= set(COMMANDS)
+    for name in COMMANDS:
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        check(command, texts.get(name, {}))
 
 
 def test_completion_offers_commands_and_their_options() -> None:

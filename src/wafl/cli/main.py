@@ -1,6 +1,8 @@
 """The command ``wafl``: its commands, each loaded when it is called, so that help and completion need no torch."""
 
+import tomllib
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import click
@@ -11,33 +13,12 @@ from typer.core import TyperCommand, TyperGroup
 from wafl.base.near import did_you_mean
 from wafl.cli.output import lasting_output
 
-COMMANDS = {
-    "run": "Train methods, and see which hold up when clients' data shift.",
-    "tune": "Try the same number of settings of every method, and write the experiment with the best.",
-    "resume": "Continue a study where it was interrupted, to the same numbers as if it had not been.",
-    "repair": "Keep what is sound of a damaged study, and say what is dropped.",
-    "runs": "List studies: how far each has come, and what it found.",
-    "methods": "List the methods: what each moves, what its clients send, its options and its paper.",
-    "evaluate": "Test saved runs on their clients' held-out data while a share of the clients is attacked.",
-    "report": "Write one page that shows what studies found; it opens in any browser, from disk, without a network.",
-    "serve": "Show studies in a browser while they run, on this machine only unless --host says otherwise.",
-    "theory": "Print what is promised about saved runs, to whom, how surely and how loosely, and draw certificates.",
-    "certify": "Write a certificate: how large the expected loss can be within each radius, as a file that anyone can "
-    "check.",
-    "verify": "Check a certificate: prove again what the model and the data allow, and say what is only attested.",
-    "audit": "See how far your own data are from those of a certificate, label by label, and what it certifies for "
-    "them.",
-    "next-client": "Say what a client that nobody has seen may expect, from those that were held out of training.",
-    "weights": "Compute client weights from optimal transport, and show the distances they come from and the W_2 they "
-    "reach.",
-    "export": "Write a model that takes raw examples, or the metrics of a study, to a new file.",
-    "config": "Experiment files: write a starter, check one, print the schema.",
-    "data": "Data sets: list them, download one, look at one.",
-    "reproduce": "Make a figure or a table of the paper again: its numbers as JSON, and a picture of them.",
-    "bench": "Measure the speed of wafl on this machine, against a plain PyTorch loop and other libraries.",
-    "leaderboard": "Rank methods on natural clients: people, places and domains that no training has seen.",
-    "flower": "Flower: an experiment as a Flower app, and what a deployment needs.",
-}
+
+def _table(file: str) -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
+
+
+COMMANDS: dict[str, str] = _table("commands.toml")
 """The first line of each command's help; its file in ``commands/`` has the command, or the group ``<command>_app``."""
 
 LOOKS: dict[str, Any] = {"rich_markup_mode": "markdown", "pretty_exceptions_enable": False}
@@ -102,9 +83,20 @@ def _load(name: str) -> click.Command:
     parent, group = typer.Typer(**LOOKS, add_completion=False), getattr(module, f"{word}_app", None)
     if group is None:
         parent.command(name, cls=_Command)(getattr(module, word))
-        return typer.main.get_command(parent)
-    parent.add_typer(group, name=name)
-    return cast(click.Group, typer.main.get_command(parent)).commands[name]
+    else:
+        parent.add_typer(group, name=name)
+    found = typer.main.get_command(parent)
+    command = found if group is None else cast(click.Group, found).commands[name]
+    return _helpful(command, _table("options.toml").get(name, {}))
+
+
+def _helpful(command: click.Command, texts: dict[str, Any]) -> click.Command:
+    """The command with these help texts, by option; of a group, by command and option."""
+    for name, each in command.commands.items() if isinstance(command, click.Group) else ():
+        _helpful(each, texts.get(name, {}))
+    for option in cast("list[click.Option]", command.params):
+        option.help = texts.get(option.name or "", option.help)
+    return command
 
 
 app = typer.Typer(

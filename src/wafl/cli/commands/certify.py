@@ -28,23 +28,14 @@ SigningKey = Annotated[
 
 def certify(
     run: SingleRun,
-    output: Annotated[
-        Path, Option("--output", "-o", help="The file to write; the page in words is next to it, as .md.")
-    ] = Path("certificate.json"),
-    radii: Annotated[
-        str, Option(help="Radii of the ball, with commas, in the unit of the data.")
-    ] = "0,0.1,0.25,0.5,1,2",
+    output: Annotated[Path, Option("--output", "-o")] = Path("certificate.json"),
+    radii: str = "0,0.1,0.25,0.5,1,2",
     norm: GroundNorm = "2",
-    power: Annotated[int, Option(min=1, max=2, help="The order of the ball, 1 or 2.")] = 2,
+    power: Annotated[int, Option(min=1, max=2)] = 2,
     metric: Metric = "loss",
-    part: Annotated[str, Option(help="Whose examples: train or test.")] = "train",
-    confidence: Annotated[
-        float | None,
-        Option(help="With --part test: the probability that it holds for what the examples were drawn from."),
-    ] = None,
-    points: Annotated[
-        int | None, Option(min=1, help="Publish this many means of groups of examples per label, for wafl audit.")
-    ] = None,
+    part: str = "train",
+    confidence: float | None = None,
+    points: Annotated[int | None, Option(min=1)] = None,
     sign: SigningKey = None,
     data_dir: DataDir = None,
     trust: Trust = False,

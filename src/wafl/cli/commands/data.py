@@ -9,7 +9,7 @@ import typer
 from rich.columns import Columns
 from rich.markup import escape
 from rich.table import Table
-from typer import Argument, Option
+from typer import Argument
 
 from wafl.cli.shared import DataDir, one_line_errors
 from wafl.cli.terminal import make_console
@@ -125,7 +125,7 @@ def fetch(name: Name, data_dir: DataDir = None) -> None:
 def show(
     name: Name,
     data_dir: DataDir = None,
-    output: Annotated[Path | None, Option(help="The picture. Default: NAME-examples.png in this folder.")] = None,
+    output: Path | None = None,
 ) -> None:
     """Print the statistics of a data set; for images, write a contact sheet with ten examples of each class."""
     import numpy as np

@@ -12,17 +12,12 @@ from wafl.cli.shared import DataDir, GroundNorm, Metric, Trust, only_run, parse_
 
 def next_client(
     run: SingleRun,
-    radius: Annotated[float, Option(min=0.0, help="How far each client's data may move, in their unit.")] = 0.0,
-    population_radius: Annotated[
-        float, Option(min=0.0, help="How far the population of clients may move; then only the mean is about it.")
-    ] = 0.0,
+    radius: Annotated[float, Option(min=0.0)] = 0.0,
+    population_radius: Annotated[float, Option(min=0.0)] = 0.0,
     norm: GroundNorm = "2",
     metric: Metric = "loss",
-    confidence: Annotated[float, Option(help="The probability with which each statement holds.")] = 0.95,
-    output: Annotated[
-        Path | None,
-        Option("--output", "-o", help="Write it as a file that wafl verify checks; the page in words is next to it."),
-    ] = None,
+    confidence: float = 0.95,
+    output: Annotated[Path | None, Option("--output", "-o")] = None,
     sign: SigningKey = None,
     data_dir: DataDir = None,
     trust: Trust = False,

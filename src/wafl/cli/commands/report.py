@@ -14,12 +14,9 @@ if TYPE_CHECKING:
 
 
 def report(
-    studies: Annotated[list[Path], Argument(metavar="STUDY...", help="Such as runs/digits; several are compared.")],
-    output: Annotated[
-        Path | None,
-        Option("--output", "-o", help="The page. Default: report.html in the study, or here if there are several."),
-    ] = None,
-    quick: Annotated[bool, Option("--quick", help="Only what the folders tell, without models and data.")] = False,
+    studies: Annotated[list[Path], Argument(metavar="STUDY...")],
+    output: Annotated[Path | None, Option("--output", "-o")] = None,
+    quick: Annotated[bool, Option("--quick")] = False,
     data_dir: DataDir = None,
     trust: Trust = False,
 ) -> None:

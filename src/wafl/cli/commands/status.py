@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.filesize import decimal
-from rich.table import Table
 from rich.text import Text
 
 from wafl.base.describe import some, visible
+from wafl.evaluation.tables import plain_table
 
 
 def status_table(status: Mapping[str, Any], now: datetime | None = None) -> Group:
@@ -18,11 +17,8 @@ def status_table(status: Mapping[str, Any], now: datetime | None = None) -> Grou
     now = now or datetime.now(UTC)
     where = "" if status["round"] is None else f", {status['run']}, round {status['round']}"
     title = Text(visible(f"{status['state']}{where}; written {_ago(status['updated'], now)}"))
-    table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("node", overflow="fold", min_width=8)
-    table.add_column("clients", overflow="fold", min_width=10)
-    for name in ("here", "seen", "replied", "failed", "sent", "received"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table("node", "clients", ">here", ">seen", ">replied", ">failed", ">sent", ">received")
+    table.columns[0].min_width, table.columns[1].min_width = 8, 10
     for node in status["nodes"]:
         table.add_row(
             Text(visible(node["name"] or node["id"])),

@@ -19,11 +19,9 @@ UNSIGNED = (
 
 
 def verify(
-    certificate: Annotated[Path, Argument(metavar="CERTIFICATE", help="What wafl certify or next-client wrote.")],
-    model: Annotated[Path | None, Option(metavar="RUN", help="The run it is about, such as runs/digits/wafl.")] = None,
-    data: Annotated[
-        Path | None, Option(metavar="FOLDER|STUDY", help="Its clients, all or some: NAME.npz each, or a study or run.")
-    ] = None,
+    certificate: Annotated[Path, Argument(metavar="CERTIFICATE")],
+    model: Annotated[Path | None, Option(metavar="RUN")] = None,
+    data: Annotated[Path | None, Option(metavar="FOLDER|STUDY")] = None,
     key: PublicKey = None,
     data_dir: DataDir = None,
     trust: Trust = False,
