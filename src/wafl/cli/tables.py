@@ -15,6 +15,7 @@ from wafl.promises.audit import Audit
 from wafl.promises.verify import Verification
 from wafl.studies.attendance import absences, privacies
 from wafl.studies.folder import StudyFolder
+from wafl.studies.pages.shown import WORST, leaders_of
 from wafl.studies.study import diverged
 from wafl.tuning.result import Tuning, describe_setting
 from wafl.weights import TransportWeights
@@ -141,23 +142,11 @@ def studies(folders: Sequence[StudyFolder]) -> Table:
 
 def _headline(results: Mapping[str, Any]) -> tuple[str, str]:
     """How many methods are done, and the best of them; how many runs diverged."""
-    rows = results.get("methods", {})
     lost = len(diverged(results))
     count = f"{lost} run{'s' if lost > 1 else ''} diverged" if lost else ""
-    tested = {label: row for label, row in rows.items() if "clean" in row}
-    if not tested:
-        return str(len(rows)), count
-    accuracy = results["measure"] == "accuracy"
-
-    def hardest(row: Any) -> Any:
-        return list(row["attacked"].values())[-1] if row["attacked"] else row["clean"]
-
-    choose = max if accuracy else min
-    name = choose(tested, key=lambda label: hardest(tested[label])["mean"])
-    where = f"{float(list(rows[name]['attacked'])[-1]):.0%} attacked" if rows[name]["attacked"] else "clean"
-    unit = "%" if accuracy else " loss"
-    best = f"{name}: {hardest(rows[name])['mean']:.1f}{unit} ({where})"
-    return str(len(rows)), f"{best}; {count}" if count else best
+    leaders = {test: f"{whose}: {number} ({test})" for _, test, number, whose in leaders_of(results)}
+    best = next((leaders[test] for test in reversed(leaders) if test != WORST), "")
+    return str(len(results.get("methods", {}))), "; ".join(filter(None, (best, count)))
 
 
 def transport_weights(clients: Federation, found: Sequence[TransportWeights], target: str | None, sample: int) -> Group:

@@ -26,6 +26,7 @@ ORDER = (
     "Setup",
 )  # fmt: skip
 """The order of the sections on a page, by title."""
+WORST = "for the worst client"
 
 T = TypeVar("T")
 
@@ -251,7 +252,7 @@ def leaders_of(results: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     tests: dict[str, Callable[[Tested], Sequence[float]]] = {"on clean data": lambda row: row.clean}
     if most is not None:
         tests[f"with {most:.0%} attacked"] = lambda row: row.attacked.get(most, ())
-    tests["for the worst client"] = lambda row: row.worst
+    tests[WORST] = lambda row: row.worst
     word, percent = "best" if results.get("finished") else "best so far", "%" if measure == "accuracy" else ""
     found: list[tuple[str, str, str, str]] = []
     for test, pick in tests.items():
