@@ -1,5 +1,6 @@
 """An experiment as a Flower app: a folder that ``flwr run`` starts."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -14,8 +15,6 @@ from wafl.flower.ops.deployment import filled
 from wafl.flower.wire.overrides import OPEN
 from wafl.flower.wire.run_config import to_run_config
 
-SERVER, CLIENT = "wafl.flower.app.server:server_app", "wafl.flower.app.client:client_app"
-
 
 def write_app(
     folder: Path, experiment: Experiment, source: Path | None = None, *, with_data: bool = False
@@ -27,25 +26,15 @@ def write_app(
         raise FolderError(f"{folder} exists already and is not empty: choose another folder, or remove it")
     config = to_run_config(experiment)
     folder.mkdir(parents=True, exist_ok=True)
-    document = tomlkit.document()
-    document.add(tomlkit.comment("Written by `wafl flower app`. Start it with `flwr run`; see docs/flower.md."))
-    document["project"] = {
-        "name": _project_name(experiment.name),
-        "version": "1.0.0",
-        "description": "An experiment of Wasserstein-robust federated learning",
-        "license": {"file": "LICENSE"},
-        "readme": "README.md",
-        "dependencies": [],
+    values = {
+        "project": _project_name(experiment.name),
+        "open": json.dumps(OPEN),
+        "config": tomlkit.dumps({"tool": {"flwr": {"app": {"config": config}}}}),
+        "name": experiment.name,
+        "methods": ", ".join(each.label for each in experiment.methods),
     }
-    document["tool"] = {
-        "wafl": {"open": list(OPEN)},
-        "flwr": {
-            "app": {"publisher": "wafl", "components": {"serverapp": SERVER, "clientapp": CLIENT}, "config": config}
-        },
-    }
-    named = {"name": experiment.name, "methods": ", ".join(each.label for each in experiment.methods)}
-    texts = {"pyproject.toml": tomlkit.dumps(document)}
-    texts |= {file: filled(file, named) for file in ("LICENSE", "README.md")}
+    templates = {"pyproject.toml": "app.toml", "LICENSE": "LICENSE", "README.md": "README.md"}
+    texts = {name: filled(template, values) for name, template in templates.items()}
     for name, text in texts.items():
         write_whole(folder / name, text.encode())
     modules = dict.fromkeys(map(top_module, imports(experiment, data=with_data)))
