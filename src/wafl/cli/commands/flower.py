@@ -176,7 +176,7 @@ def status(study: Annotated[Path, Argument(metavar="STUDY")]) -> None:
     The server writes all of it to nodes.json in the study's folder while it works.
     """
     with one_line_errors():
-        from wafl.cli.commands.status import status_table
+        from wafl.cli.tables import nodes
         from wafl.flower.server.bulletin import read_status
 
-        make_console(highlight=False).print(status_table(read_status(study)))
+        make_console(highlight=False).print(nodes(read_status(study)))
