@@ -26,7 +26,7 @@ def test_help_lists_every_command_with_the_first_line_of_its_own_help() -> None:
     assert isinstance(group, click.Group)
     context = click.Context(group)
     for name, line in COMMANDS.items():
-        command = group.get_command(context, name)
+        _, command, _ = group.resolve_command(context, [name])
         assert command is not None
         assert command.name == name
         assert (command.help or "").partition("\n\n")[0].replace("\n", " ") == line
@@ -49,7 +49,7 @@ def test_every_option_has_a_text_and_every_text_an_option() -> None:
     texts = tomllib.loads(Path(main.__file__).with_name("options.toml").read_text(encoding="utf-8"))
     assert set(texts) <= set(COMMANDS)
     for name in COMMANDS:
-        command = group.get_command(click.Context(group), name)
+        _, command, _ = group.resolve_command(click.Context(group), [name])
         assert command is not None
         check(command, texts.get(name, {}))
 

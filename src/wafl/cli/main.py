@@ -7,7 +7,6 @@ from typing import Annotated, Any, cast
 
 import click
 import typer
-from click.shell_completion import CompletionItem
 from typer.core import TyperCommand, TyperGroup
 
 from wafl.base.near import did_you_mean
@@ -25,38 +24,21 @@ LOOKS: dict[str, Any] = {"rich_markup_mode": "markdown", "pretty_exceptions_enab
 
 
 class _Commands(TyperGroup):
-    """A group that loads a command when it is called; a list of commands shows their names and first lines alone."""
-
-    _listing = False
+    """A group that loads the command that is called; of the others there are only their names and first lines."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        return TyperCommand(cmd_name, help=COMMANDS[cmd_name]) if self._listing else _load(cmd_name)
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name]) if cmd_name in COMMANDS else None
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         try:
-            return super().resolve_command(ctx, args)
+            name, _, rest = super().resolve_command(ctx, args)
         except click.UsageError as error:
             error.message = f"No such command {args[0]!r}{did_you_mean(args[0], COMMANDS)}"
             raise
-
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        self._listing = True
-        try:
-            super().format_help(ctx, formatter)
-        finally:
-            self._listing = False
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        self._listing = True
-        try:
-            return super().shell_complete(ctx, incomplete)
-        finally:
-            self._listing = False
+        return name, None if name is None else _load(name), rest
 
 
 class _Command(TyperCommand):
