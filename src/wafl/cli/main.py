@@ -69,15 +69,16 @@ def _load(name: str) -> click.Command:
         parent.add_typer(group, name=name)
     found = typer.main.get_command(parent)
     command = found if group is None else cast(click.Group, found).commands[name]
-    return _helpful(command, _table("options.toml").get(name, {}))
+    texts = _table("options.toml")
+    return _helpful(command, texts.get(name, {}), texts["*"])
 
 
-def _helpful(command: click.Command, texts: dict[str, Any]) -> click.Command:
-    """The command with these help texts, by option; of a group, by command and option."""
+def _helpful(command: click.Command, own: dict[str, Any], usual: dict[str, str]) -> click.Command:
+    """The command with help texts by option: its ``own`` (of a group, by command and option), or the ``usual`` ones."""
     for name, each in command.commands.items() if isinstance(command, click.Group) else ():
-        _helpful(each, texts.get(name, {}))
+        _helpful(each, own.get(name, {}), usual)
     for option in cast("list[click.Option]", command.params):
-        option.help = texts.get(option.name or "", option.help)
+        option.help = own.get(option.name or "") or option.help or usual.get(option.name or "")
     return command
 
 

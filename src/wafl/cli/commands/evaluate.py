@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from wafl.base.near import did_you_mean
-from wafl.cli.shared import DataDir, StudyOrRun, Trust, load_seeds, parse_norm, parse_numbers, reading, seen_and_unseen
+from wafl.cli.shared import StudyOrRun, Trust, load_seeds, parse_norm, parse_numbers, reading, seen_and_unseen
 
 if TYPE_CHECKING:
     from wafl.attacks import Attack
@@ -24,13 +24,7 @@ SHIFTS = (
 
 def evaluate(
     run: StudyOrRun,
-    attack: Annotated[
-        str,
-        Option(
-            help=f"What happens to attacked clients: {', '.join((*ATTACKS, *SHIFTS))}; or your own module:function of "
-            "(model, x, y) in this folder."
-        ),
-    ] = "pgd",
+    attack: str = "pgd",
     epsilon: str = "0.1",
     step_size: float | None = None,
     steps: Annotated[int, Option(min=1)] = 40,
@@ -41,7 +35,7 @@ def evaluate(
     severity: str = "0.5",
     attacked: str = "0.2,0.4,0.6,0.8",
     seed: Annotated[int, Option(min=0)] = 0,
-    data_dir: DataDir = None,
+    data_dir: Path | None = None,
     output: Path | None = None,
     trust: Trust = False,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from typer import Argument
 
-from wafl.cli.shared import DataDir, Trust, only_run, reading, seen_and_unseen
+from wafl.cli.shared import Trust, only_run, reading, seen_and_unseen
 
 if TYPE_CHECKING:
     from wafl.results.export import Format
@@ -20,7 +20,7 @@ def export(
     format: str | None = None,
     output: Path | None = None,
     metrics: Path | None = None,
-    data_dir: DataDir = None,
+    data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
     """Write a model that takes raw examples, or the metrics of a study, to a new file.

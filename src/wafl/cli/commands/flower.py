@@ -15,10 +15,8 @@ flower_app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-AllowApp = Annotated[
-    list[str] | None, Option(metavar="DIGEST", help="An app that may run, by `wafl flower digest`; repeat for several.")
-]
-AnyApp = Annotated[bool, Option("--any-app", help="Nodes run whatever the server sends; instead of --allow-app.")]
+AllowApp = Annotated[list[str] | None, Option(metavar="DIGEST")]
+AnyApp = Annotated[bool, Option("--any-app")]
 
 
 @flower_app.command()

@@ -6,20 +6,19 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from wafl.cli.commands.certify import SigningKey, SingleRun
-from wafl.cli.shared import DataDir, GroundNorm, Metric, Trust, only_run, parse_norm, reading, seen_and_unseen
+from wafl.cli.shared import StudyOrRun, Trust, only_run, parse_norm, reading, seen_and_unseen
 
 
 def next_client(
-    run: SingleRun,
+    run: StudyOrRun,
     radius: Annotated[float, Option(min=0.0)] = 0.0,
     population_radius: Annotated[float, Option(min=0.0)] = 0.0,
-    norm: GroundNorm = "2",
-    metric: Metric = "loss",
+    norm: str = "2",
+    metric: str = "loss",
     confidence: float = 0.95,
     output: Annotated[Path | None, Option("--output", "-o")] = None,
-    sign: SigningKey = None,
-    data_dir: DataDir = None,
+    sign: Annotated[Path | None, Option(metavar="KEY")] = None,
+    data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
     """Say what a client that nobody has seen may expect, from those that were held out of training.

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from wafl.base.bounds import check_box
-from wafl.cli.shared import DataDir, StudyOrRun, Trust, load_runs, parse_norm, parse_numbers, reading, seen_and_unseen
+from wafl.cli.shared import StudyOrRun, Trust, load_runs, parse_norm, parse_numbers, reading, seen_and_unseen
 from wafl.cli.terminal import make_console
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def theory(
     alpha: float = 3.0,
     target_distance: float | None = None,
     target_examples: int | None = None,
-    data_dir: DataDir = None,
+    data_dir: Path | None = None,
     output: Path | None = None,
     trust: Trust = False,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from wafl.cli.shared import DataDir, one_line_errors
+from wafl.cli.shared import one_line_errors
 
 if TYPE_CHECKING:
     from wafl.data.federation import Federation
@@ -20,7 +20,7 @@ def weights(
     label_cost: float | None = None,
     size: Annotated[int, Option(min=1)] = 28,
     preprocess: str = "unit",
-    data_dir: DataDir = None,
+    data_dir: Path | None = None,
     output: Path = Path("weights.png"),
 ) -> None:
     """Compute client weights from optimal transport, and show the distances they come from and the W_2 they reach.
