@@ -7,8 +7,6 @@ also on their own pages. None of these addresses was reachable where this file w
 
 import time
 import tomllib
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +79,8 @@ def download(file: RemoteFile, folder: Path) -> Path:
     pooch = require("pooch", extra="data", what="a download")
     requests = require("requests", extra="data", what="a download")
     failures: dict[str, str] = {}
-    with shown(f"download {file.name}"), _quiet(pooch.get_logger()):
+    pooch.get_logger().setLevel("WARNING")  # a line says how far it is
+    with shown(f"download {file.name}"):
         # Some servers label a .gz file as compressed text, and it would then arrive unpacked.
         options: dict[str, Any] = {"headers": {"Accept-Encoding": "identity"}, "timeout": (10, 60)}
         for attempt in range(ROUNDS):
@@ -111,16 +110,6 @@ def _reason(error: Exception, file: RemoteFile) -> str:
     if isinstance(error, exceptions.RequestException):
         return str(error)
     return f"what arrived is not the file: its MD5 is not the published {file.md5}"
-
-
-@contextmanager
-def _quiet(logger: Any) -> Generator[None, None, None]:
-    level = logger.level
-    logger.setLevel("WARNING")
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 class _Bar:
