@@ -309,20 +309,6 @@ def test_the_simple_bound_is_the_loss_plus_the_slope_times_the_radius(name, norm
 # Clients.
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("name", ["mlr", "regression", "tanh"])
-def test_clients_certify_together_what_one_client_with_all_examples_would(name, norm):
-    case = a_case(name)
-    pooled = wafl.Federation.from_arrays([(case.x, case.y)], test_fraction=0.0)
-    options = {"radii": RADII[1:2], "norm": norm, "loss": case.loss, "achieved": name == "mlr"}
-    apart, alone = (certify(case.model, clients, **options) for clients in (clients_of(case), pooled))
-    assert apart.loss == pytest.approx(alone.loss, rel=1e-9)
-    for one, other in zip(apart.rows, alone.rows, strict=True):
-        assert (one.value, one.simple) == pytest.approx((other.value, other.simple), rel=1e-9)
-        if name == "mlr":
-            assert one.achieved == pytest.approx(other.achieved, rel=1e-9)
-
-
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
