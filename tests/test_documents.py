@@ -285,8 +285,9 @@ def check_wafl(command: Command) -> None:
     words = list(command.words[1:])
     path = ["wafl"]
     while isinstance(found, click.Group) and words and not words[0].startswith("-"):
-        inner = found.get_command(click.Context(found), words[0])
-        if inner is None:
+        try:
+            _, inner, _ = found.resolve_command(click.Context(found), words[:1])
+        except click.UsageError:
             pytest.fail(f"{command}: {' '.join(path)} has no command {words[0]}")
         path.append(words.pop(0))
         found = inner

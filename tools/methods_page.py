@@ -5,18 +5,24 @@ A test holds them up to date.
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from wafl import weights
-from wafl.base.options import Option, options_of
+from wafl.base.options import Option, frozen, options_of
 from wafl.config.known_methods import KINDS, default_of, range_of
 from wafl.local import LOCAL_STEPS
-from wafl.methods.catalog import Entry, catalog, summary_of
+from wafl.methods import METHODS
+from wafl.methods.method import AVERAGING, DESCENT, Method
+from wafl.methods.method import PARTS as REPLACED
+from wafl.methods.preset import About
 from wafl.servers import AGGREGATES, OPTIMIZERS
+from wafl.weights import Round
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 LIST = Path(__file__).parents[1] / "src" / "wafl" / "config" / "methods.json"
@@ -36,6 +42,67 @@ batch; a loss that the server asks for by itself is that of all its examples. [f
 `tools/methods_page.py` writes this page from the lists of methods and parts.
 """
 PARTS = {"Client weights": weights.RULES, "Optimizers": OPTIMIZERS, "Servers": AGGREGATES, "Local steps": LOCAL_STEPS}
+
+
+@frozen
+class Entry:
+    """One named method."""
+
+    name: Annotated[str, "What it is called in Python, in experiment files and in commands."]
+    summary: Annotated[str, "What it does, in a sentence or two."]
+    moves: Annotated[str, "What it does differently from FedAvg."]
+    sends: Annotated[
+        str,
+        "What leaves a client: once its size (the number of its examples), and in each round its model, its loss "
+        "and further vectors by name.",
+    ]
+    options: Annotated[tuple[Option, ...], "Its own options, without the parts that can be replaced as a whole."]
+    about: Annotated[About, "Its paper, an equation, and when to use it."]
+
+
+def catalog() -> list[Entry]:
+    """All named methods, in the order of the list."""
+    return [entry(name) for name in METHODS]
+
+
+def entry(name: str) -> Entry:
+    """What is said about one named method."""
+    preset = METHODS[name]
+    kind: Any = preset.options
+    shown = (option for option in options_of(kind).values() if option.plain)
+    own = tuple(option for option in shown if option.name not in (*REPLACED, "center"))
+    method = preset()
+    return Entry(name, summary_of(kind), _moves(method), _sends(method), own, preset.options.about)
+
+
+def summary_of(what: Any) -> str:
+    """The first paragraph of a docstring on one line, without references to classes."""
+    first = " ".join(inspect.cleandoc(what.__doc__ or "").split("\n\n")[0].split())
+    plain = re.sub(r":\w+:`~?([\w.]+)`", r"\1", first.split(" (see :class:")[0])
+    return plain.rstrip(".").replace("``", "`") + "."
+
+
+def _moves(method: Method) -> str:
+    parts = {
+        "examples": method.objective is not None and method.objective.moves,
+        "the loss": method.objective is not None and not method.objective.moves,
+        "client weights": method.client_weights.learns,
+        "local steps": method.local != DESCENT,
+        "the server's step": method.server != AVERAGING,
+    }
+    return ", ".join(name for name, moved in parts.items() if moved) or "nothing"
+
+
+def _sends(method: Method) -> str:
+    """The names of what leaves a client, in order."""
+    rule, model = method.client_weights, ", ".join(["model", *method.local.sends])
+    query = rule.loss_query(Round(0, 0, 2, 2, 1))
+    if query is None:
+        sent = f"{model}, loss"
+    else:
+        first = ", ".join(["loss", *method.local.reports])
+        sent = f"{model}, snapshot, then loss" if query.step else f"{first}, then {model}"
+    return f"size, {sent}" if rule.needs_sizes(1) else sent
 
 
 def page() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,7 +16,12 @@ from click.shell_completion import ShellComplete
 from typer.testing import CliRunner
 
 import wafl
+from tests.cli.test_run import every_command
+from wafl.cli import main
+from wafl.cli.commands.evaluate import ATTACKS, SHIFTS
 from wafl.cli.main import COMMANDS, app
+
+COMMAND = typer.main.get_command(app)
 
 
 def test_help_lists_every_command_with_the_first_line_of_its_own_help() -> None:
@@ -23,12 +29,24 @@ def test_help_lists_every_command_with_the_first_line_of_its_own_help() -> None:
     assert isinstance(group, click.Group)
     context = click.Context(group)
     for name, line in COMMANDS.items():
-        command = group.get_command(context, name)
+        _, command, _ = group.resolve_command(context, [name])
         assert command is not None
         assert command.name == name
         assert (command.help or "").partition("\n\n")[0].replace("\n", " ") == line
     shown = CliRunner().invoke(app, ["--help"], terminal_width=200).output
     assert all(f" {name} " in shown for name in COMMANDS)
+
+
+def test_every_text_belongs_to_an_option() -> None:
+    """That every option has one is looked at in test_run."""
+    found = {path: {each.name for each in command.params} for path, command in every_command(COMMAND).items()}
+    texts = tomllib.loads(Path(main.__file__).with_name("options.toml").read_text(encoding="utf-8"))
+    assert set(texts.pop("*")) <= set.union(*found.values())
+    groups = {path[0] for path in found if len(path) > 1}
+    for name, own in texts.items():
+        for path, options in {(name, each): own[each] for each in own}.items() if name in groups else [((name,), own)]:
+            assert set(options) <= found[path], path
+    assert all(f" {name}" in texts["evaluate"]["attack"] for name in (*ATTACKS, *SHIFTS))
 
 
 def test_completion_offers_commands_and_their_options() -> None:

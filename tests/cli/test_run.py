@@ -170,7 +170,7 @@ def every_command(group: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...
     found: dict[tuple[str, ...], Any] = {}
     context = click.Context(group)
     for name in group.list_commands(context):
-        command = group.get_command(context, name)
+        command = group.resolve_command(context, [name])[1]
         found |= every_command(command, (*path, name)) if hasattr(command, "commands") else {(*path, name): command}
     return found
 

@@ -44,7 +44,7 @@ def save_watch(path: Path) -> None:
 
 def test_a_recording_is_cut_into_windows_with_the_statistics_of_each_axis(tmp_path: Path) -> None:
     save_watch(tmp_path / "watch.npy")
-    table = read_smartwatch(tmp_path / "watch.npy")
+    table = read_smartwatch(tmp_path / "watch.npy", NATURAL["smartwatch"].features)
     assert list(table.y) == ["B", "B", "A", "A", "B", "B"]
     assert list(table.who) == ["subject 2"] * 2 + ["subject 10"] * 2 + ["subject 2"] * 2
     assert table.x.shape == (6, 6 * len(STATISTICS))
@@ -122,12 +122,12 @@ def test_a_file_with_other_numbers_is_not_taken_for_the_data_set(
 
 
 def test_hospitals_and_states_are_columns_of_their_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {*natural_tables.HOSPITAL, *natural_tables.STATE}
-    frame = {name: np.arange(3) + len(name) for name in names}
+    features = {name: NATURAL[name].features for name in ("hospitals", "states")}
+    frame = {name: np.arange(3) + len(name) for names in features.values() for name in names}
     frame |= {"died": np.array([0, 1, 0]), "provnum": np.array([30001, 30001, 32000])}
     frame |= {"fatal": np.array([5, 2, 4]), "pop": np.array([1e4, 2e4, 4e4]), "state": np.array(["al", "al", "wy"])}
     monkeypatch.setattr(natural_tables, "read_frame", lambda _: frame)
-    hospitals, states = read_hospitals(Path()), read_states(Path())
+    hospitals, states = read_hospitals(Path(), features["hospitals"]), read_states(Path(), features["states"])
     assert list(hospitals.y) == ["lived", "died", "lived"]
     assert hospitals.who == ["hospital 030001", "hospital 030001", "hospital 032000"]
     assert hospitals.x[:, 0].tolist() == [3, 4, 5]

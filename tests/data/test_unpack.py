@@ -17,8 +17,8 @@ from PIL import Image
 
 from tests.data.test_readers import tar_gz
 from wafl.data import unpack
-from wafl.data.named.readers import read_cifar10_archive, read_cifar10_folder, read_idx_files, read_mnist_m, read_usps
-from wafl.data.unpack import check_pickle, read_npz, unpacked
+from wafl.data.named.readers import read_cifar10_archive, read_idx_files, read_mnist_m, read_usps
+from wafl.data.unpack import read_npz, unpacked
 
 
 def npy(shape: tuple[int, ...], content: bytes, dtype: str = "<f8") -> bytes:
@@ -86,22 +86,6 @@ def test_an_idx_header_that_promises_terabytes_takes_no_memory(tmp_path: Path) -
     path.write_bytes(struct.pack(">HBB3I", 0, 8, 3, 2**32 - 1, 2**31, 2**31))
     with pytest.raises(ValueError, match=r"idx cannot be used: it unpacks to more than 2 GiB"):
         read_idx_files([path] * 4)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"\x80\x04\x8e" + struct.pack("<Q", 10**15) + b".",  # bytes of a petabyte
-        b"\x80\x02Nr" + struct.pack("<I", 2**31) + b".",  # an object remembered as number two billion
-    ],
-)
-def test_a_pickle_that_asks_for_more_memory_than_it_is_long_is_refused(content: bytes, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"expected 1000000000000000 bytes|remembers an object as number 2147483648"):
-        check_pickle(content)
-    path = tmp_path / "data_batch_1"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="data_batch_1 cannot be used"):
-        read_cifar10_folder([path] * 6)
 
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\nshowpage\n"

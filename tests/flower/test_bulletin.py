@@ -13,7 +13,7 @@ from rich.console import Console
 
 from tests.oracles import flower_fakes as fakes
 from wafl.base.errors import FolderError, TooFewRepliesError
-from wafl.cli.commands.status import status_table
+from wafl.cli.tables import nodes
 from wafl.flower.server.bulletin import read_status
 
 EXPERIMENT: dict[str, Any] = {
@@ -65,7 +65,7 @@ def test_a_node_that_fails_is_named_with_its_clients_and_the_reason(grid: fakes.
     assert (about["rounds"], about["last"]) == (1, 1)
     assert about["why"]
     console = Console(width=160, record=True)
-    console.print(status_table(status))
+    console.print(nodes(status))
     shown = console.export_text()
     assert "finished, FedAvg" in shown
     assert "north" in shown
@@ -123,7 +123,7 @@ def test_a_damaged_file_is_named_with_what_is_wrong(grid: fakes.Grid, tmp_path: 
     fakes.train(grid, EXPERIMENT, tmp_path / "study")
     status = read_status(tmp_path / "study")
     console = Console(width=160, record=True)
-    console.print(status_table(status))
+    console.print(nodes(status))
     assert "?[2J" in console.export_text(), "names are shown, and obeyed by no terminal"
     change(status)
     (tmp_path / "study" / "nodes.json").write_text(json.dumps(status))

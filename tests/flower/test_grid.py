@@ -19,6 +19,7 @@ import pytest
 import torch
 from flwr.app import RecordDict
 from safetensors.torch import load_file
+from tools.methods_page import entry
 
 import wafl
 from tests.flower.conftest import SIZES, UNEVEN, Said, Stage, embedded
@@ -37,11 +38,11 @@ from wafl.flower.server.exchange import Post
 from wafl.flower.server.find_clients import Finder
 from wafl.flower.wire.run_config import OWN
 from wafl.flower.wire.values import NodeQuery
-from wafl.methods.catalog import entry
 from wafl.objectives import Objective
 from wafl.parts.messages import Replies
 from wafl.results.saved import load_run
 from wafl.studies.folder import StudyFolder
+from wafl.studies.pages.progress import read_lines
 from wafl.studies.study import Study
 from wafl.tasks.task import Task
 from wafl.theory.constants.constant import Constant
@@ -122,7 +123,7 @@ def only(*methods: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    rows = StudyFolder(folder).read_metrics()
+    rows = read_lines(StudyFolder(folder).metrics)
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 

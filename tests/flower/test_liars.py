@@ -20,6 +20,7 @@ from wafl.base.files import unsealed
 from wafl.flower.node.work import Node
 from wafl.results.saved import load_run
 from wafl.studies.folder import StudyFolder
+from wafl.studies.pages.progress import read_lines
 
 HONEST = [["c00", "c01"], ["c02", "c03", "c04"]]
 """Two honest nodes; the liar holds c05."""
@@ -160,7 +161,7 @@ def test_a_loss_or_cost_that_cannot_be_is_left_out_with_its_reason(
     method: dict[str, Any], lie: Any, why: str, stage: Stage
 ) -> None:
     train(stage, experiment(method, caps={"loss": 20.0, "cost": 50.0} if "caps" in why else {}), lie)
-    rows = StudyFolder(stage.study).read_metrics()
+    rows = read_lines(StudyFolder(stage.study).metrics)
     assert [5, why] in rows[0]["excluded"]
     assert all(row["excluded"] for row in rows if row["method"] != "drfa"), "in every round"
     assert all(math.isfinite(row["loss"]) for row in rows)
@@ -186,7 +187,7 @@ def test_a_long_update_is_shortened_by_default_and_the_log_names_the_client(
     grid.hosts[-1].fate = lambda kind, _: lie if kind == "train" else None
     if tolerance is None:
         stage.train(about, grid)
-        rows = StudyFolder(stage.study).read_metrics()
+        rows = read_lines(StudyFolder(stage.study).metrics)
         assert all([client for client, _ in row["shortened"]] == [5] for row in rows)
         assert sum("c05 shortened to" in line for line in said()) == 1, "a warning the first time only"
     else:
@@ -205,7 +206,7 @@ SIX = {**BASE["flower"], "nodes": 6}
 
 def test_a_claim_of_a_million_examples_counts_for_twice_an_equal_share_and_is_named(stage: Stage, said: Said) -> None:
     train(stage, experiment(caps=BY_DEFAULT, flower=SIX), hello(sizes=[10**6]), EACH)
-    rows = StudyFolder(stage.study).read_metrics()
+    rows = read_lines(StudyFolder(stage.study).metrics)
     assert all([5, "a weight held at 0.333"] in row["limited"] for row in rows)
     weights = load_run(stage.study / "fedavg").client_weights
     assert weights.max() == pytest.approx(1 / 3)
@@ -238,7 +239,7 @@ def test_both_engines_limit_the_same_clients_in_the_same_way(stage: Stage) -> No
     other.place.mkdir()
     other.embedded(about, "study")
     assert_same(stage, other)
-    mine, theirs = (StudyFolder(each.study).read_metrics() for each in (stage, other))
+    mine, theirs = (read_lines(StudyFolder(each.study).metrics) for each in (stage, other))
     limited = [(row["method"], row.get("limited"), row.get("shortened")) for row in mine]
     assert limited == [(row["method"], row.get("limited"), row.get("shortened")) for row in theirs]
     said = " ".join(what for _, each, _ in limited for _, what in each or ())

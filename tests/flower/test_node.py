@@ -34,7 +34,7 @@ from wafl.flower.node.keepsakes import Keepsakes, state_folder
 from wafl.flower.node.refusals import check_refusal, signature
 from wafl.flower.node.site import open_site, read_folder
 from wafl.flower.node.work import Node
-from wafl.flower.ops.app import CLIENT, SERVER, trial_experiment, write_app
+from wafl.flower.ops.app import trial_experiment, write_app
 from wafl.flower.wire.run_config import OWN, from_run_config, to_run_config
 from wafl.flower.wire.values import NodeQuery, WireError, config_only, decode_replies, encode_query
 from wafl.parts.messages import Query
@@ -447,7 +447,6 @@ def test_flower_accepts_the_app(name: str, tmp_path: Path) -> None:
     assert {file.name for file in published} == {"pyproject.toml", "LICENSE", "README.md"}
     content, warnings = load_and_validate(files[0], check_module=True)
     assert warnings == []
-    assert content["tool"]["flwr"]["app"]["components"] == {"serverapp": SERVER, "clientapp": CLIENT}
     assert meaning(from_run_config(get_fused_config_from_dir(tmp_path / "app", {}))) == meaning(experiment)
     assert content["project"]["name"].replace("-", "").isalnum()
     assert content["project"]["name"][0].isalpha()

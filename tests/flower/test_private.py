@@ -17,6 +17,7 @@ from wafl.cli.tables import comparison
 from wafl.engine.privacy import mechanism as private
 from wafl.engine.privacy.accountant import epsilon_of, noise_for
 from wafl.studies.folder import StudyFolder
+from wafl.studies.pages.progress import read_lines
 
 SIZES = (3, 8, 6, 5)
 LAYOUT = [["c00", "c02"], ["c01", "c03"]]
@@ -83,7 +84,7 @@ def test_nodes_give_the_embedded_numbers_and_the_same_epsilon(stage: Stage) -> N
     params = [(folder / "fedavg" / "params.safetensors").read_bytes() for folder in (here, stage.study)]
     assert params[0] == params[1]
     assert {seen.query["query"].get("clipping_norm") for seen in grid.seen if seen.kind == "train"} == {0.4}
-    assert not any("agreement" in row for each in (here, stage.study) for row in StudyFolder(each).read_metrics())
+    assert not any("agreement" in row for each in (here, stage.study) for row in read_lines(StudyFolder(each).metrics))
     there = StudyFolder(stage.study).read_results()
     spent = StudyFolder(here).read_results()["methods"]["FedAvg"]["privacy"]
     assert there["methods"]["FedAvg"]["privacy"] == spent
@@ -96,7 +97,7 @@ def test_what_was_spent_counts_the_rounds_of_the_client_that_took_part_most_ofte
     given = {"clip_norm": 0.4, "noise_multiplier": 2.0}
     study = StudyFolder(stage.embedded({**EXPERIMENT, **changes, "privacy": given}))
     counts = np.zeros((2, 4))
-    for row in study.read_metrics():
+    for row in read_lines(study.metrics):
         counts[row["seed"], row["cohort"]] += 1
     spent = study.read_results()["methods"]["FedAvg"]["privacy"]
     assert spent["epsilon"] == epsilon_of(1e-5, 2.0, int(counts.max()))

@@ -215,7 +215,7 @@ def test_a_section_of_a_part_changes_that_part_alone() -> None:
 
 
 def test_an_unknown_experiment_protocol_or_scale_is_refused() -> None:
-    with pytest.raises(ConfigError, match="did you mean fig-norms"):
+    with pytest.raises(ConfigError, match="did you mean 'fig-norms"):
         files.read("fig-norm", "fair", "full")
     with pytest.raises(ConfigError, match="'fare' must be one of paper, fair"):
         files.read("fig-norms", "fare", "full")  # pyright: ignore[reportArgumentType]

@@ -6,14 +6,13 @@ import re
 from dataclasses import replace
 
 import pytest
-from tools.methods_page import LIST, PAGE, methods_list, page
+from tools.methods_page import LIST, PAGE, catalog, entry, methods_list, page
 from typer.testing import CliRunner
 
 import wafl
 from wafl.base.options import options_of
 from wafl.cli.main import app
 from wafl.config.known_methods import known_methods, range_of
-from wafl.methods.catalog import catalog, entry
 
 
 def test_the_page_is_what_the_list_of_methods_says() -> None:

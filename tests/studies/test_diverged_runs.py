@@ -17,6 +17,7 @@ from wafl.base.errors import DivergedError
 from wafl.callbacks import Moment
 from wafl.config.read import parse_experiment
 from wafl.studies.folder import StudyFolder
+from wafl.studies.pages.progress import read_lines
 from wafl.studies.study import Study
 
 TOO_LARGE = 1e30
@@ -118,7 +119,7 @@ def test_a_row_whose_runs_all_diverged_has_no_numbers(whole: Path) -> None:
 
 
 def test_the_last_line_of_a_diverged_run_says_why_in_place_of_the_numbers(whole: Path) -> None:
-    rows, runs = StudyFolder(whole).read_metrics(), 0
+    rows, runs = read_lines(StudyFolder(whole).metrics), 0
     for label, row in results_of(whole)["methods"].items():
         name, _, value = label.partition("=")
         for seed, reason in row.get("diverged", {}).items():
@@ -180,7 +181,7 @@ def test_a_study_whose_every_run_diverged_is_an_error_after_its_results_are_writ
     assert results["finished"]
     assert len(results["done"]) == len(methods)
     assert all(list(row) == ["diverged"] for row in results["methods"].values())
-    assert len(StudyFolder(path).read_metrics()) == 2 * len(SEEDS) * len(methods)
+    assert len(read_lines(StudyFolder(path).metrics)) == 2 * len(SEEDS) * len(methods)
     with pytest.raises(DivergedError, match="every run diverged"):
         Study.resume(path).run([lambda _: pytest.fail("a round was trained")])
     shown = invoke("resume", path)
@@ -226,7 +227,7 @@ def test_runs_names_the_best_of_the_others_and_counts_what_diverged(whole: Path)
     rows = {label: row for label, row in results_of(whole)["methods"].items() if "clean" in row}
     best = max(rows, key=lambda label: rows[label]["attacked"]["0.8"]["mean"])
     shown = invoke("runs", whole.parent).stdout
-    assert f"{best}: {rows[best]['attacked']['0.8']['mean']:.1f}% (80% attacked); 12 runs diverged" in shown
+    assert f"{best}: {rows[best]['attacked']['0.8']['mean']:.1f}% (with 80% attacked); 12 runs diverged" in shown
 
 
 def test_evaluate_tests_the_seeds_that_did_not_diverge(finished: Path) -> None:

@@ -20,6 +20,7 @@ from wafl.config.read import parse_experiment
 from wafl.studies import folder as folder_module
 from wafl.studies.extend import extend
 from wafl.studies.folder import StudyFolder
+from wafl.studies.pages.progress import read_lines
 from wafl.studies.study import Study
 
 wasserstein_module = import_module("wafl.objectives.ball.wasserstein")  # in wafl.objectives, the name is the class
@@ -78,7 +79,7 @@ def short(ended: Path, tmp_path: Path) -> Path:
 
 def test_a_finished_study_is_extended_to_the_bits_of_one_that_asked_for_so_many(short: Path, long: Path) -> None:
     """Learned weights, gammas, what clients keep, early stops, a diverged run, and a method of its own rounds."""
-    rounds = {(row["method"], row["seed"], row["round"]) for row in StudyFolder(long).read_metrics()}
+    rounds = {(row["method"], row["seed"], row["round"]) for row in read_lines(StudyFolder(long).metrics)}
     stopped = {seed for seed in (0, 1) for name in ("fedadam", "scaffold") if (name, seed, 5) not in rounds}
     assert stopped, "some run stops early, in rounds that were added"
     trained: list[int] = []
@@ -185,7 +186,7 @@ def test_a_study_whose_methods_have_rounds_of_their_own_is_not_extended_in_silen
     with pytest.raises(ConfigError, match=r"changes nothing: every method of .* own.*--set methods.fedavg.rounds=..."):
         extend(tmp_path / "study", ["schedule.rounds=4"])
     extend(tmp_path / "study", ["methods.fedavg.rounds=2"]).run()
-    assert [row["round"] for row in StudyFolder(tmp_path / "study").read_metrics() if row["seed"] == 0] == [0, 1]
+    assert [row["round"] for row in read_lines(StudyFolder(tmp_path / "study").metrics) if row["seed"] == 0] == [0, 1]
 
 
 def test_a_study_that_has_not_kept_where_it_ended_is_not_trained_again_in_silence(short: Path) -> None:

@@ -15,6 +15,7 @@ from wafl.base.files import sealed, unsealed
 from wafl.config.read import parse_experiment
 from wafl.studies.extend import extend
 from wafl.studies.folder import StudyFolder
+from wafl.studies.pages.progress import read_lines
 from wafl.studies.repair import Repair, repair
 from wafl.studies.study import Study
 
@@ -144,9 +145,9 @@ def test_seconds_are_what_all_pieces_took(studies: dict[str, Path], tmp_path: Pa
     """Not the last piece alone; and the rows of a sweep add up to the whole."""
     path = Path(shutil.copytree(studies["half"], tmp_path / "study"))
     kept = StudyFolder(path).read_results()["methods"]
-    spent = [row["seconds"] for row in StudyFolder(path).read_metrics() if row["method"] == "afl"]
+    spent = [row["seconds"] for row in read_lines(StudyFolder(path).metrics) if row["method"] == "afl"]
     Study.resume(path).run()
-    results, metrics = StudyFolder(path).read_results(), StudyFolder(path).read_metrics()
+    results, metrics = StudyFolder(path).read_results(), read_lines(StudyFolder(path).metrics)
     assert [row["seconds"] for row in metrics if row["method"] == "afl"][:2] == spent[:2], "rounds before the stop"
     for label, row in results["methods"].items():
         method, _, momentum = label.lower().partition("-momentum=")
@@ -163,7 +164,7 @@ def test_runs_from_before_more_rounds_were_asked_for_do_not_count_as_done(
     extend(path, ["schedule.rounds=4"])
     assert repaired(path).pending == ["fedavg", "afl"]
     Study.resume(path).run()
-    assert len(StudyFolder(path).read_metrics()) == 6 * 4
+    assert len(read_lines(StudyFolder(path).metrics)) == 6 * 4
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -140,7 +140,8 @@ def test_flowers_nodes_are_shown(study: Path, tmp_path: Path) -> None:
     other = shutil.copytree(study, tmp_path / "other")
     node = {"id": "7", "name": "<b>ward</b>", "clients": ["a"], "present": False, "last_seen": None, "last_reply": None,
             "bytes_sent": 1, "bytes_received": 1, "replies": 4, "failures": 2, "last_failure": "timeout"}  # fmt: skip
-    (other / "nodes.json").write_text(json.dumps({"state": "training", "nodes": [node], "left_out": {}}))
+    status = {"updated": "", "state": "training", "run": None, "round": None, "nodes": [node], "left_out": {}}
+    (other / "nodes.json").write_text(json.dumps(status))
     (nodes,) = [section for section in show_study(other).sections if section.title == "Nodes"]
     assert [cell.text for cell in nodes.blocks[0].rows[0]] == ["<b>ward</b>", "a", "no", "4", "2", "timeout"]
 

@@ -27,6 +27,7 @@ from wafl.config.read import parse_experiment
 from wafl.results.progress import Progress
 from wafl.studies import folder as folder_module
 from wafl.studies.folder import StudyFolder
+from wafl.studies.pages.progress import read_lines
 from wafl.studies.study import Study
 
 BASE: dict[str, Any] = {
@@ -64,7 +65,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     results = study.read_results()
     assert results.pop("finished")
     results.pop("metrics")
-    metrics = study.read_metrics()
+    metrics = read_lines(study.metrics)
     for row in (*results["methods"].values(), *metrics):
         row.pop("seconds", None)  # a run that diverged has none
     params = {name: data for name, data in contents(folder).items() if name.endswith("params.safetensors")}
@@ -210,7 +211,7 @@ def test_metrics_have_one_line_per_round_and_run_with_the_numbers_of_its_history
                     row |= {"radius": radius, "gamma": record.gamma, "achieved_radius": record.achieved_radius}
                 expected.append(row)
     assert rows == expected
-    assert StudyFolder(whole).read_metrics() == rows
+    assert read_lines(StudyFolder(whole).metrics) == rows
 
 
 def test_results_are_the_evaluation_of_the_saved_models(whole: Path) -> None:
@@ -314,7 +315,7 @@ def test_runs_lists_how_far_each_has_come(whole: Path, stopped: Path, tmp_path: 
     (tmp_path / "file").write_text("")
     rows = StudyFolder(whole).read_results()["methods"]
     best = max(rows.items(), key=lambda item: item[1]["attacked"]["0.8"]["mean"])
-    assert f"{best[0]}: {best[1]['attacked']['0.8']['mean']:.1f}% (80% attacked)" in row_of(tmp_path / "one")
+    assert f"{best[0]}: {best[1]['attacked']['0.8']['mean']:.1f}% (with 80% attacked)" in row_of(tmp_path / "one")
     assert re.search(r"finished +\d{4}-\d\d-\d\dT[\d:+]+ +3 ", row_of(tmp_path / "one"))
     assert re.search(r"interrupted +\d{4}-\d\d-\d\dT[\d:+]+ +0", row_of(tmp_path / "two"))
     assert "results.json is damaged" in row_of(tmp_path / "three"), "a damaged one does not hide the others"
@@ -335,7 +336,7 @@ def test_a_finished_study_of_an_earlier_version_is_listed_and_needs_no_training(
         del row["seeds"]
     folder.write_results(results)
     before = contents(finished)
-    assert "(80% attacked)" in row_of(finished)
+    assert "(with 80% attacked)" in row_of(finished)
     result = invoke("resume", finished)
     assert (result.exit_code, "is a finished study" in result.stdout) == (0, True)
     assert without_figures(finished) == before
@@ -420,7 +421,7 @@ def test_resuming_a_finished_study_trains_nothing_and_repairs_its_metrics(
     else:
         path.write_bytes(path.read_bytes()[:-30] if damage == "cut" else path.read_bytes() + b'{"round": 9}\n')
     with pytest.raises(FolderError, match=rf"damaged: wafl resume {finished} restores it from the saved runs"):
-        StudyFolder(finished).read_metrics()
+        StudyFolder(finished).check_metrics()
     monkeypatch.setattr("wafl.studies.study.train", lambda *_, **__: pytest.fail("it trains"))
     result = invoke("resume", finished)
     assert result.exit_code == 0, result.output
@@ -525,7 +526,7 @@ def test_metrics_during_training_are_those_at_the_end(half: Path, whole: Path) -
     rows = [json.loads(line) for line in (half / "metrics.jsonl").read_text().splitlines()]
     keys = ("method", "radius", "seed", "round", "loss")
     done = [tuple(row.get(key) for key in keys) for row in rows]
-    final = [tuple(row.get(key) for key in keys) for row in StudyFolder(whole).read_metrics()]
+    final = [tuple(row.get(key) for key in keys) for row in read_lines(StudyFolder(whole).metrics)]
     assert 8 <= len(done) <= 10
     assert done == final[: len(done)]
     with (half / "metrics.jsonl").open("a") as file:
@@ -565,7 +566,7 @@ def test_a_study_without_an_attack_is_tested_on_clean_data_only(tmp_path: Path) 
     assert results["methods"]["FedAvg"]["attacked"] == {}
     assert "attacked" not in result.stdout
     assert (tmp_path / "study" / "figures" / "accuracy.png").stat().st_size > 1000
-    assert "(clean)" in row_of(tmp_path / "study")
+    assert "(on clean data)" in row_of(tmp_path / "study")
 
 
 @pytest.mark.parametrize(
@@ -648,8 +649,8 @@ def test_a_regression_is_trained_tested_and_shown_by_its_loss(
     assert "Loss, one seed: on clean test data, with 50% to 100% of the clients attacked" in text
     assert f"{score.loss:.1f}" in result.stdout
     assert (folder / "runs" / "study" / "figures" / "loss.png").stat().st_size > 1000
-    assert re.search(r"\d+\.\d loss \(100% attacked\)", row_of(folder / "runs" / "study"))
-    assert all("accuracy" not in row for row in StudyFolder(folder / "runs" / "study").read_metrics())
+    assert re.search(r"\d\.\d+ \(with 100% attacked\)", row_of(folder / "runs" / "study"))
+    assert all("accuracy" not in row for row in read_lines(StudyFolder(folder / "runs" / "study").metrics))
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from torch import Tensor
 import wafl
 from tests.oracles.transport import cost_matrix, least_largest_distance
 from wafl import weights
-from wafl.weights.transport.exchange import Here, mixture_from_cuts
+from wafl.weights.transport.exchange import cuts, mixture_from_cuts
 
 Points = NDArray[np.float64]
 
@@ -82,13 +82,12 @@ def test_potentials_stay_as_small_as_costs_while_cuts_are_few() -> None:
     source, target = rng.normal(size=(100, 2)), rng.normal(size=(80, 2)) + 0.3
     spreads: list[float] = []
 
-    class Recording(Here):
-        def cuts(self, g: Tensor) -> tuple[Tensor, Tensor]:
-            spreads.append(float(g.max() - g.min()))
-            return super().cuts(g)
+    def recorded(g: Tensor) -> tuple[Tensor, Tensor]:
+        spreads.append(float(g.max() - g.min()))
+        return cuts([torch.from_numpy(source)], aim, g)
 
     aim = torch.from_numpy(target)
-    found = mixture_from_cuts(Recording([torch.from_numpy(source)], aim), aim, 1e-3)
+    found = mixture_from_cuts(recorded, aim, 1e-3)
     wanted = least_distance([source], target)
     assert wanted - 1e-9 <= found.value <= wanted * (1 + 1e-3)
     assert max(spreads) < 2 * cost_matrix(source, target).max()
@@ -98,14 +97,13 @@ def test_sources_send_one_number_and_one_histogram_each_round() -> None:
     sources, target = normal_clouds()
     sent: list[tuple[Tensor, Tensor]] = []
 
-    class Recording(Here):
-        def cuts(self, g: Tensor) -> tuple[Tensor, Tensor]:
-            assert g.shape == (30,)
-            sent.append(super().cuts(g))
-            return sent[-1]
+    def recorded(g: Tensor) -> tuple[Tensor, Tensor]:
+        assert g.shape == (30,)
+        sent.append(cuts([torch.from_numpy(x) for x in sources], aim, g))
+        return sent[-1]
 
     aim = torch.from_numpy(target)
-    found = mixture_from_cuts(Recording([torch.from_numpy(x) for x in sources], aim), aim, 1e-3)
+    found = mixture_from_cuts(recorded, aim, 1e-3)
     assert len(sent) == found.rounds < 150
     for means, shares in sent:
         assert (means.shape, shares.shape) == ((3,), (3, 30))

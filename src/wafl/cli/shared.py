@@ -39,17 +39,11 @@ def one_line_errors() -> Generator[None, None, None]:
         raise typer.Exit(2) from error
 
 
-DataDir = Annotated[Path | None, Option(help="Folder of the data sets. Default: $WAFL_DATA, or this user's cache.")]
-Changes = Annotated[
-    list[str] | None,
-    Option("--set", metavar="KEY=VALUE", help="Change a value of the file, such as schedule.rounds=50."),
-]
-StudyOrRun = Annotated[Path, Argument(metavar="STUDY|RUN", help="A study, such as runs/digits, or runs/digits/wafl.")]
-OneStudy = Annotated[Path, Argument(metavar="STUDY", help="The folder of a study, such as runs/digits.")]
-PublicKey = Annotated[Path | None, Option("--key", help="An Ed25519 public key, whose owner must have signed it.")]
-GroundNorm = Annotated[str, Option("--norm", help="The ground norm, 1, 2 or inf.")]
-Metric = Annotated[str, Option("--metric", help="What is certified: loss, or error, the error rate.")]
-Trust = Annotated[bool, Option("--trust", help="Run the code that the experiment names, even if it never ran here.")]
+Changes = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE")]
+StudyOrRun = Annotated[Path, Argument(metavar="STUDY|RUN")]
+OneStudy = Annotated[Path, Argument(metavar="STUDY")]
+PublicKey = Annotated[Path | None, Option("--key")]
+Trust = Annotated[bool, Option("--trust")]
 
 
 @contextmanager

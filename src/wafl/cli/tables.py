@@ -1,20 +1,24 @@
 """Tables for the terminal."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Group
+from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from wafl.base.describe import visible
+from wafl.base.describe import some, visible
 from wafl.data.federation import Federation
 from wafl.evaluation.tables import Name, dense_table, generalization_table, plain_table
 from wafl.promises.audit import Audit
 from wafl.promises.verify import Verification
 from wafl.studies.attendance import absences, privacies
 from wafl.studies.folder import StudyFolder
+from wafl.studies.pages.shown import WORST, leaders_of
 from wafl.studies.study import diverged
 from wafl.tuning.result import Tuning, describe_setting
 from wafl.weights import TransportWeights
@@ -141,23 +145,11 @@ def studies(folders: Sequence[StudyFolder]) -> Table:
 
 def _headline(results: Mapping[str, Any]) -> tuple[str, str]:
     """How many methods are done, and the best of them; how many runs diverged."""
-    rows = results.get("methods", {})
     lost = len(diverged(results))
     count = f"{lost} run{'s' if lost > 1 else ''} diverged" if lost else ""
-    tested = {label: row for label, row in rows.items() if "clean" in row}
-    if not tested:
-        return str(len(rows)), count
-    accuracy = results["measure"] == "accuracy"
-
-    def hardest(row: Any) -> Any:
-        return list(row["attacked"].values())[-1] if row["attacked"] else row["clean"]
-
-    choose = max if accuracy else min
-    name = choose(tested, key=lambda label: hardest(tested[label])["mean"])
-    where = f"{float(list(rows[name]['attacked'])[-1]):.0%} attacked" if rows[name]["attacked"] else "clean"
-    unit = "%" if accuracy else " loss"
-    best = f"{name}: {hardest(rows[name])['mean']:.1f}{unit} ({where})"
-    return str(len(rows)), f"{best}; {count}" if count else best
+    leaders = {test: f"{whose}: {number} ({test})" for _, test, number, whose in leaders_of(results)}
+    best = next((leaders[test] for test in reversed(leaders) if test != WORST), "")
+    return str(len(results.get("methods", {}))), "; ".join(filter(None, (best, count)))
 
 
 def transport_weights(clients: Federation, found: Sequence[TransportWeights], target: str | None, sample: int) -> Group:
@@ -181,3 +173,49 @@ def transport_weights(clients: Federation, found: Sequence[TransportWeights], ta
         for result in found
     ]
     return Group(table, *lines)
+
+
+def nodes(status: Mapping[str, Any]) -> Group:
+    """What is shown of a study: how far it is, a table with one row per node, and a line per client left out."""
+    now = datetime.now(UTC)
+    where = "" if status["round"] is None else f", {status['run']}, round {status['round']}"
+    title = Text(visible(f"{status['state']}{where}; written {_ago(status['updated'], now)}"))
+    table = plain_table("node", "clients", ">here", ">seen", ">replied", ">failed", ">sent", ">received")
+    table.columns[0].min_width, table.columns[1].min_width = 8, 10
+    for node in status["nodes"]:
+        table.add_row(
+            Text(visible(node["name"] or node["id"])),
+            Text(visible(some(node["clients"], 3))),
+            "yes" if node["present"] else Text("no", style="yellow"),
+            *(_ago(node[when], now).removesuffix(" ago") for when in ("last_seen", "last_reply")),
+            f"{node['failures']} of {node['replies'] + node['failures']}",
+            *(decimal(int(node[size])) for size in ("bytes_sent", "bytes_received")),
+        )
+    failures = [
+        f"{node['name'] or node['id']} has failed, at last: {node['last_failure']}"
+        for node in status["nodes"]
+        if node["last_failure"]
+    ]
+    left_out = [
+        f"{name} was left out of {about['rounds']} rounds, at last of round {about['last']}: {about['why']}"
+        for name, about in status["left_out"].items()
+    ]
+    return Group(title, table, *(Text(visible(line)) for line in (*failures, *left_out)))
+
+
+def _ago(when: str | None, now: datetime) -> str:
+    """How long ago a time was, in words.
+
+    >>> _ago("2026-01-01T00:00:00+00:00", datetime(2026, 1, 1, 2, 3, tzinfo=UTC))
+    '2 h ago'
+    """
+    if when is None:
+        return "never"
+    try:
+        seconds = max(0.0, (now - datetime.fromisoformat(when)).total_seconds())
+    except (TypeError, ValueError):
+        return "?"
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"

@@ -16,7 +16,7 @@ LIMITS: dict[str, type] = {kind.__name__: kind for kind in (Box, Choice, Count, 
 
 @dataclass(frozen=True)
 class KnownMethod:
-    """A named method in words, with its own options; the words are those of :class:`wafl.methods.catalog.Entry`."""
+    """A named method in words, with its own options; ``tools/methods_page.py`` says what the words are."""
 
     name: str
     summary: str

@@ -106,7 +106,7 @@ class Plan:
 
     def trainer(self) -> Trainer:
         privacy = self.experiment.privacy
-        clients = self.clients if privacy is None else PrivateClients(self.clients, privacy)
+        clients = self.clients if privacy is None else cast(Clients, PrivateClients(self.clients, privacy))
         return Trainer(self.model, clients, self.experiment.model.loss, None)
 
     @property

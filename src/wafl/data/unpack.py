@@ -7,7 +7,6 @@ import gzip
 import io
 import lzma
 import math
-import pickletools
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -88,13 +87,3 @@ def _check_header(key: str, member: IO[bytes], size: int) -> None:
     promised, held = math.prod(shape) * dtype.itemsize, size - member.tell()
     if not dtype.hasobject and promised != held:  # numpy refuses objects
         raise ValueError(f"{key} holds {in_bytes(held)}, but its header promises {in_bytes(promised)}")
-
-
-def check_pickle(content: bytes) -> None:
-    """An error if a pickle asks for more memory than it is long: text, bytes, or places to remember objects at.
-
-    Nothing is built here. Python takes the memory first and looks for the content afterwards.
-    """
-    for code, argument, _ in pickletools.genops(content):
-        if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(content):
-            raise ValueError(f"its pickle remembers an object as number {argument}, and is {len(content)} bytes long")

@@ -64,7 +64,18 @@ def evaluate(
     check_seed(seed)
     check_share(attacked)
     known = check_attack(_named_attack(attack, epsilon), clients)
-    test, *others = (_tested(model, part, known, attacked, seed, redraw, loss) for part in populations(clients, unseen))
+
+    def tested(part: Federation) -> Score:
+        tests = present_clients(part)
+        problem, _, _ = single_lane(model, *part.test.of(tests[0]), loss, part.num_classes)
+        victims = set(draw_attacked(tests, attacked, seed, redraw)) if known is not None else set[int]()
+        losses, correct = examine(problem, part, None, seed)
+        if known is not None and victims:
+            rows = rows_of(part, sorted(victims))
+            losses, correct = overlay((losses, correct), rows, examine(problem, part, known, seed, rows))
+        return make_score(losses[0], None if correct is None else correct[0], part, tests, victims, known, seed)
+
+    test, *others = map(tested, populations(clients, unseen))
     return replace(test, train=others[0], unseen=others[1]) if others else test
 
 
@@ -80,25 +91,6 @@ def populations(clients: Federation, unseen: Federation | None) -> list[Federati
         if here != there:
             raise ValueError(f"the unseen clients have {what} {there}, the others {here}: take both from hold_out(0.2)")
     return [clients, replace(clients, test=clients.train), replace(unseen, test=unseen.train.joined(unseen.test))]
-
-
-def _tested(
-    model: Run | nn.Module,
-    clients: Federation,
-    attack: Attack | None,
-    attacked: float,
-    seed: int,
-    redraw: int,
-    loss: Loss | None,
-) -> Score:
-    tests = present_clients(clients)
-    problem, _, _ = single_lane(model, *clients.test.of(tests[0]), loss, clients.num_classes)
-    victims = set(draw_attacked(tests, attacked, seed, redraw)) if attack is not None else set[int]()
-    losses, correct = examine(problem, clients, None, seed)
-    if attack is not None and victims:
-        rows = rows_of(clients, sorted(victims))
-        losses, correct = overlay((losses, correct), rows, examine(problem, clients, attack, seed, rows))
-    return make_score(losses[0], None if correct is None else correct[0], clients, tests, victims, attack, seed)
 
 
 def present_clients(clients: Federation) -> list[int]:

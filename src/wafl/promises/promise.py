@@ -183,7 +183,7 @@ class Promise:
         return page
 
     def __str__(self) -> str:
-        return "\n".join(statement(self.content["claim"], self.facts))
+        return statement(self.content["claim"], self.facts)
 
 
 def examples_of(clients: Federation, part: Part) -> Examples:

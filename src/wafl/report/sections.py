@@ -13,6 +13,17 @@ from wafl.report.charts import Curve
 MOST_LINES = 40
 MOST_CLIENTS = 60
 """Bars of clients in one figure; further clients are only in tables and points."""
+QUANTITIES = {
+    "accuracy": "accuracy (%)",
+    "attacked_accuracy": "accuracy under attack (%)",
+    "test_loss": "test loss",
+    "attacked_loss": "loss under attack",
+    "loss": "training loss",
+    "achieved_radius": "achieved radius",
+    "agreement": "agreement: length of the mean update over mean length",
+    "gamma": "gamma",
+}
+"""What is drawn by round, and what it is called."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Sequence
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -16,8 +17,6 @@ class Tested(Protocol):
 
     @property
     def attack(self) -> str: ...
-    @property
-    def accuracy(self) -> float | None: ...
     @property
     def value(self) -> float: ...
     @property
@@ -41,27 +40,35 @@ def write_card(
         raise FileExistsError(f"{home} exists already and is not empty: choose another folder, or remove it")
     home.mkdir(parents=True, exist_ok=True)
     rows = [row for score in scores for row in _rows(score)]
-    words = ["No certificate was issued: `wafl certify` writes one if one can be proven."]
+    words = "No certificate was issued: `wafl certify` writes one if one can be proven."
     if certificate is not None:
-        page = certificate.save(home / "certificate.json")
-        words = [f"![{_promise(certificate)}](badge.svg)", "", *page.read_text().splitlines()[2:], ""]
-        words += ["The file is [certificate.json](certificate.json); `wafl verify` checks it with model and data."]
-        write_whole(home / "badge.svg", _badge("certified loss", _promise(certificate)).encode())
+        page = certificate.save(home / "certificate.json").read_text().splitlines()[2:]
+        checked = "The file is [certificate.json](certificate.json); `wafl verify` checks it with model and data."
+        words = "\n".join([f"![{_promise(certificate)}](badge.svg)", "", *page, "", checked])
+        said = escape(_promise(certificate))
+        long = 7 * len(_promise(certificate))
+        _write(home / "badge.svg", "badge.svg", words=said, width=long + 118, right=long + 10, length=long)
     task, metric = _task(run)
-    table = [f"| {who} | {attack} | {value:.4g} |" for who, attack, value in rows]
-    lines = [
-        *("---", *(f"{key}: {json.dumps(value)}" for key, value in _metadata(run, rows).items()), "---"),
-        *(f"# {run.method}, Wasserstein-robust federated learning", ""),
-        f"A model for {task.replace('-', ' ')}, trained with `wafl-learn` by {run.method} on many clients whose data "
-        "stayed where they were.",
-        *("", "## Data", "", f"{_data(run)} Inputs are in {run.settings.get('unit', 'input units')}."),
-        *([] if run.classes is None else ["", f"Classes: {', '.join(run.classes)}."]),
-        *("", "## Method", "", "```json", json.dumps(run.settings.get("method", {}), indent=1, default=str), "```"),
-        *("", "## Results", "", f"| clients | attack | {metric} |", "| --- | --- | --- |", *table),
-        *("", "## Certificate", "", *words, ""),
-    ]
-    write_whole(home / "README.md", "\n".join(lines).encode())
-    return home / "README.md"
+    classes = "" if run.classes is None else f"\n\nClasses: {', '.join(run.classes)}."
+    return _write(
+        home / "README.md",
+        "card.md",
+        metadata="\n".join(f"{key}: {json.dumps(value)}" for key, value in _metadata(run, rows).items()),
+        method=run.method,
+        task=task.replace("-", " "),
+        data=f"{_data(run)} Inputs are in {run.settings.get('unit', 'input units')}.{classes}",
+        settings=json.dumps(run.settings.get("method", {}), indent=1, default=str),
+        metric=metric,
+        rows="".join(f"| {who} | {attack} | {value:.4g} |\n" for who, attack, value in rows),
+        certificate=words,
+    )
+
+
+def _write(path: Path, template: str, **values: Any) -> Path:
+    """Write a template of this folder with these values in their places."""
+    text = files("wafl.results").joinpath(template).read_text(encoding="utf-8")
+    write_whole(path, text.format(**values).encode())
+    return path
 
 
 def _task(run: Trained) -> tuple[str, str]:
@@ -108,18 +115,3 @@ def _promise(certificate: Promised) -> str:
     """The largest radius, in a few words."""
     radius = max(certificate.values)
     return f"at most {certificate.values[radius]:.3g} within {radius:g}"
-
-
-def _badge(label: str, value: str) -> str:
-    """Two words side by side, as a picture."""
-    left, right = 7 * len(label) + 10, 7 * len(value) + 10
-    text = "".join(
-        f'<text x="{x}" y="14" textLength="{7 * len(each)}">{escape(each)}</text>'
-        for x, each in ((5, label), (left + 5, value))
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" '
-        f'aria-label="{escape(label)}: {escape(value)}"><rect width="{left}" height="20" fill="#444"/>'
-        f'<rect x="{left}" width="{right}" height="20" fill="#2a7f62"/>'
-        f'<g fill="#fff" font-family="Verdana,sans-serif" font-size="11">{text}</g></svg>\n'
-    )

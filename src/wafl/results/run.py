@@ -32,11 +32,7 @@ FORMAT = 1
 LAST = "last round: "
 """What the names of the last round's tensors begin with, in a file whose own are the mean of several rounds."""
 
-SHOWN = {
-    "loss": "training loss",
-    "achieved_radius": "achieved radius",
-    "agreement": "agreement: length of the mean update over mean length",
-}
+SHOWN = ("loss", "achieved_radius", "agreement")
 """What a page shows of each round."""
 
 
@@ -251,11 +247,11 @@ class Runs(list[Run]):
         methods = {label: run.method for label, run in zip(labels, self, strict=True)}
         quantities: dict[str, list[Curve]] = {}
         for label, run in zip(labels, self, strict=True):
-            for key, name in SHOWN.items():
+            for key in SHOWN:
                 values = run.history.column(key)
                 if values and None not in values:
                     curve = Curve(label, [number + 1 for number in run.history.column("round")], values)
-                    quantities.setdefault(name, []).append(curve)
+                    quantities.setdefault(sections.QUANTITIES[key], []).append(curve)
         weights = dict(zip(labels, (run.client_weights.tolist() for run in self), strict=True))
         names = [f"client {place}" for place in range(len(self[0].client_weights))]
         shown = sections.weights(weights, names, methods)

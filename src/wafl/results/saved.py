@@ -12,12 +12,23 @@ from torch import nn
 from wafl import models
 from wafl.base.files import unsealed
 from wafl.base.json_types import check_types, parsed_table
+from wafl.base.options import options_of
 from wafl.data.bring.intake import Intake
+from wafl.parts.schedule import Schedule
 from wafl.results.history import History
 from wafl.results.run import FORMAT, LAST, Run, buffers, check_names, with_params
 from wafl.tasks.layout import Layout
 from wafl.tasks.task import Loss
 
+ALWAYS = (
+    "rounds", "cohort", "local_steps", "local_epochs", "batch_size", "learning_rate", "momentum", "weight_decay",
+    "server_learning_rate", "seed",
+)  # fmt: skip
+"""What the schedules of all versions have."""
+SCHEDULE: dict[str, Any] = {
+    name if name in ALWAYS else f"{name}?": option.kind | None if option.optional else option.kind
+    for name, option in options_of(Schedule).items()
+} | {"learning_rate": float | str}  # a function of the round is described by its name
 SAVED: dict[str, Any] = {
     "method": str,
     "model": dict[str, Any] | None,
@@ -34,25 +45,7 @@ SAVED: dict[str, Any] = {
     "loss": str | None,
     "settings": {
         "method?": {"objective?": dict[str, Any] | None},
-        "schedule?": {
-            "rounds": int,
-            "cohort": int | None,
-            "local_steps": int | None,
-            "local_epochs": int | None,
-            "batch_size": int | None,
-            "learning_rate": float | str,
-            "momentum": float,
-            "weight_decay": float,
-            "server_learning_rate": float | None,
-            "seed": int,
-            "clip_norm?": float | None,
-            "statistics?": str,
-            "precision?": str,
-            "shift?": int,
-            "flip?": float,
-            "average_last?": float | None,
-            "label_smoothing?": float,
-        },
+        "schedule?": SCHEDULE,
         "sweep?": dict[str, Any] | None,
         "data?": dict[str, Any] | None,
         "unit?": str,

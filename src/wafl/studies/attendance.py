@@ -1,10 +1,46 @@
 """Who took part: which clients were left out of how many rounds and why, and what was spent of their privacy."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from wafl.base.describe import some
+from wafl.base.errors import FolderError
+from wafl.base.json_types import check_types, parsed_table
 from wafl.results.run import Run
+
+NODES: dict[str, Any] = {
+    "updated": str,
+    "state": str,
+    "run": str | None,
+    "round": int | None,
+    "nodes": list[dict[str, Any]],
+    "left_out": dict[str, dict[str, Any]],
+}
+NODE: dict[str, Any] = {
+    **dict.fromkeys(("id", "name", "last_failure"), str),
+    "clients": list[str],
+    "present": bool,
+    **dict.fromkeys(("bytes_sent", "bytes_received", "replies", "failures"), int),
+    **dict.fromkeys(("last_seen", "last_reply"), str | None),
+}
+LEFT_OUT: dict[str, Any] = {"rounds": int, "last": int, "why": str}
+
+
+def read_nodes(file: Path) -> dict[str, Any]:
+    """What a server on Flower has last written about its nodes to ``nodes.json``; empty if there is none."""
+    if not file.is_file():
+        return {}
+    try:
+        status = parsed_table(file.read_bytes())
+        check_types(status, NODES)
+        for place, node in enumerate(status["nodes"]):
+            check_types(node, NODE, f"nodes.{place}")
+        for name, about in status["left_out"].items():
+            check_types(about, LEFT_OUT, f"left_out.{name}")
+    except ValueError as error:
+        raise FolderError(f"{file} is damaged: {error}. The server writes it again while it works") from error
+    return status
 
 
 def left_out(runs: Sequence[Run], names: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -27,7 +27,7 @@ import torch
 
 from wafl.base.errors import FolderError
 from wafl.base.files import is_locked, not_plain, read_limited, sealed, sync, unsealed, whole_folder, write_whole
-from wafl.base.json_types import check_types, parsed
+from wafl.base.json_types import check_types
 from wafl.config.experiment import Experiment
 from wafl.config.read import read_experiment
 from wafl.evaluation.entry import PARTS
@@ -186,10 +186,6 @@ class StudyFolder:
         """The methods that are not done yet, by name."""
         done = self.read_results().get("done", [])
         return [method.label for method in self.experiment().methods if method.label not in done]
-
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """All rounds of all runs, one dictionary each; those of a finished study are checked."""
-        return [parsed(line) for line in self.check_metrics().splitlines()]
 
     def check_metrics(self) -> bytes:
         """The metrics as they are; an error if those of a finished study are not what it ended with."""

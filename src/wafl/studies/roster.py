@@ -1,29 +1,20 @@
 """``roster.json``: the clients of a study on Flower, so that they are known again when no node is there."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import torch
-from torch import Tensor
 
-from wafl.attacks import Attack
 from wafl.base.errors import FolderError
 from wafl.base.files import sealed, unsealed, write_whole
 from wafl.config.plan import FindClients
 from wafl.data.bring.intake import Intake
-from wafl.engine.clients import Engine, Roster
-from wafl.engine.spec import Spec
-from wafl.evaluation.score import Score
-from wafl.objectives import Objective
-from wafl.objectives.ball.shape import Shape
-from wafl.results.progress import Progress
-from wafl.results.run import Run
-from wafl.rounds.admission import Tolerance
-from wafl.rounds.caps import Caps
+from wafl.engine.clients import Roster
 from wafl.studies.folder import StudyFolder
-from wafl.tasks.task import Task
+
+CPU = torch.device("cpu")
 
 
 def write_roster(folder: Path, roster: Roster) -> None:
@@ -76,30 +67,18 @@ class Remembered:
 
     roster: Roster
     absent: str = ""
-    tolerance: Tolerance | None = None
-    caps: Caps | None = None
-    testable: bool = False
-    sees_updates: bool = False
+    device: torch.device = CPU
+    tolerance = caps = None
+    testable = sees_updates = False
 
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cpu")
-
-    def shape_of_clients(self) -> Shape:
-        raise FolderError("the clients of this study are on nodes: only their server knows how they differ")
-
-    def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:
+    def check(self, *_: Any, **__: Any) -> None:
         """Do nothing: nodes check what fits their examples."""
 
     def fingerprint(self) -> Mapping[str, str]:
         """No digest, as for clients on nodes, whose examples a server does not know."""
         return {}
 
-    def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
-        raise FolderError("the clients of this study are on nodes: only a server that reaches them can train it")
+    def _unreachable(self, *_: Any, **__: Any) -> Never:
+        raise FolderError("the clients of this study are on nodes: only a server that reaches them trains or tests it")
 
-    def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
-        raise FolderError("the clients of this study are on nodes: only a server that reaches them can test it")
-
-    def evaluate_parts(self, run: Run) -> Score:
-        return self.evaluate(run)
+    shape_of_clients = engine = evaluate = evaluate_parts = _unreachable

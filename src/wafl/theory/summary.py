@@ -17,16 +17,8 @@ from wafl.servers import averaging
 from wafl.theory.certificates.certify import certify
 from wafl.theory.certificates.mixture import Mixture
 from wafl.theory.constants.assumptions import Constants, constants
+from wafl.theory.paper import generalization as paper
 from wafl.theory.paper.convergence import convergence
-from wafl.theory.paper.generalization import (
-    Concentration,
-    covering_radius,
-    distance_to_client,
-    distance_to_target,
-    excess_risk_sandwich,
-    generalization_to_truth,
-    robust_generalization,
-)
 from wafl.theory.paper.measured import excess_risk, gradient_spread
 from wafl.theory.paper.theorem import Bound, require
 from wafl.weights import bilevel
@@ -74,7 +66,7 @@ def summarize(
     data_bounds: tuple[float, float] | None = None,
     label_cost: float | None = None,
     delta: float = 0.05,
-    concentration: Concentration | None = None,
+    concentration: paper.Concentration | None = None,
     target_distance: float | None = None,
     target_examples: int | None = None,
 ) -> Summary:
@@ -109,19 +101,19 @@ def summarize(
     gap = surrogate - (0.0 if ball is None else _least(run, clients, price, ball))
     options: dict[str, float] = {"gamma": price, "delta": delta, "optimization_gap": gap}
     statements: dict[str, Callable[[], Bound]] = {
-        "excess risk, width g": lambda: excess_risk_sandwich(
+        "excess risk, width g": lambda: paper.excess_risk_sandwich(
             _given(ball, why), gamma=price, radius=within, surrogate_excess=gap, gamma_star=best
         ),
-        "excess risk in the ball": lambda: robust_generalization(
+        "excess risk in the ball": lambda: paper.robust_generalization(
             _given(ball, why), weights, sizes, radius=within, gamma_star=best, **options
         ),
-        "covering radius rho_n": lambda: covering_radius(
+        "covering radius rho_n": lambda: paper.covering_radius(
             _given(ball, why), weights, sizes, concentration=_given(concentration, UNKNOWN), delta=delta
         ),
-        "excess risk on the true mixture": lambda: generalization_to_truth(
+        "excess risk on the true mixture": lambda: paper.generalization_to_truth(
             _given(ball, why), weights, sizes, concentration=concentration, **options
         ),
-        "W_2 of mixture and target": lambda: distance_to_target(
+        "W_2 of mixture and target": lambda: paper.distance_to_target(
             weights,
             _at_most(sizes, _given(target_examples, "target_examples is not given: how many were measured with")),
             target_examples or 0,
@@ -130,7 +122,7 @@ def summarize(
             label_cost=here.label_cost,
             delta=delta,
         ),
-        "W_2 of mixture and its heaviest client": lambda: distance_to_client(
+        "W_2 of mixture and its heaviest client": lambda: paper.distance_to_client(
             weights,
             _at_most(sizes, POINTS),
             max(range(len(weights)), key=weights.__getitem__),

@@ -11,9 +11,9 @@ from wafl.cli.shared import PublicKey, Trust, only_run, reading
 
 
 def audit(
-    certificate: Annotated[Path, Argument(metavar="CERTIFICATE", help="The file that wafl certify --points wrote.")],
-    data: Annotated[Path, Option(metavar="FOLDER", help="Your own data: a folder with .npz files that hold x and y.")],
-    model: Annotated[Path, Option(metavar="RUN", help="The run that the certificate is about.")],
+    certificate: Annotated[Path, Argument(metavar="CERTIFICATE")],
+    data: Annotated[Path, Option(metavar="FOLDER")],
+    model: Annotated[Path, Option(metavar="RUN")],
     key: PublicKey = None,
     trust: Trust = False,
 ) -> None:

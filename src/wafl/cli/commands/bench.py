@@ -11,24 +11,20 @@ from typer import Option
 from wafl.base.files import write_whole
 from wafl.cli.shared import one_line_errors
 from wafl.cli.terminal import make_console, say
+from wafl.evaluation.tables import plain_table
 
 
 def bench(
-    work: Annotated[
-        list[str] | None,
-        Option(help="fedavg or wafl with a linear model, or cnn; may be repeated. Default: fedavg and wafl."),
-    ] = None,
-    clients: Annotated[int, Option(min=1, help="Clients.")] = 100,
-    examples: Annotated[int, Option(min=1, help="Examples per client.")] = 525,
-    cohort: Annotated[int, Option(min=1, help="Clients per round.")] = 10,
-    rounds: Annotated[int, Option(min=1, help="Rounds.")] = 10,
-    repeats: Annotated[int, Option(min=1, help="How often each does the work; they take turns.")] = 3,
-    peers: Annotated[Path | None, Option(help="A folder of other libraries, such as wafl's benchmarks/peers.")] = None,
-    threads: Annotated[int | None, Option(min=1, help="Processors that each may use. Default: all.")] = None,
-    clock: Annotated[
-        str, Option(help="What ratios are of: wall, or cpu, the time of processors, for a machine with other work.")
-    ] = "wall",
-    output: Annotated[Path, Option(help="Folder for bench.json and bench.png.")] = Path(),
+    work: list[str] | None = None,
+    clients: Annotated[int, Option(min=1)] = 100,
+    examples: Annotated[int, Option(min=1)] = 525,
+    cohort: Annotated[int, Option(min=1)] = 10,
+    rounds: Annotated[int, Option(min=1)] = 10,
+    repeats: Annotated[int, Option(min=1)] = 3,
+    peers: Path | None = None,
+    threads: Annotated[int | None, Option(min=1)] = None,
+    clock: str = "wall",
+    output: Path = Path(),
 ) -> None:
     """Measure the speed of wafl on this machine, against a plain PyTorch loop and other libraries.
 
@@ -69,15 +65,9 @@ def bench(
 def _table(contest: dict[str, Any]) -> Table:
     """A table with one row per contestant: seconds of the median turn, and how many times as long as wafl it takes."""
     clock = contest["clock"]
-    table = Table(
-        "",
-        "start, s",
-        f"{'time' if clock == 'wall' else 'processor'}, s",
-        "times wafl",
-        "peak, MiB",
-        "accuracy",
-        title=f"{contest['kind']}: {contest['clients']} clients x {contest['examples']}, {contest['rounds']} rounds",
-    )
+    title = f"{contest['kind']}: {contest['clients']} clients x {contest['examples']}, {contest['rounds']} rounds"
+    time = f"{'time' if clock == 'wall' else 'processor'}, s"
+    table = plain_table("", "start, s", time, "times wafl", "peak, MiB", "accuracy", title=title)
     for name, row in contest["rows"].items():
         if "ratio" not in row:
             table.add_row(name, "", f"failed: {row['failed']}")

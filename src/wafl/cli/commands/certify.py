@@ -4,49 +4,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
-from wafl.cli.shared import (
-    DataDir,
-    GroundNorm,
-    Metric,
-    Trust,
-    only_run,
-    parse_norm,
-    parse_numbers,
-    reading,
-    seen_and_unseen,
-)
-
-SingleRun = Annotated[
-    Path, Argument(metavar="STUDY|RUN", help="A run, such as runs/digits/wafl, or a study that has a single one.")
-]
-SigningKey = Annotated[
-    Path | None, Option(metavar="KEY", help="An Ed25519 private key without a password that signs the file.")
-]
+from wafl.cli.shared import StudyOrRun, Trust, only_run, parse_norm, parse_numbers, reading, seen_and_unseen
 
 
 def certify(
-    run: SingleRun,
-    output: Annotated[
-        Path, Option("--output", "-o", help="The file to write; the page in words is next to it, as .md.")
-    ] = Path("certificate.json"),
-    radii: Annotated[
-        str, Option(help="Radii of the ball, with commas, in the unit of the data.")
-    ] = "0,0.1,0.25,0.5,1,2",
-    norm: GroundNorm = "2",
-    power: Annotated[int, Option(min=1, max=2, help="The order of the ball, 1 or 2.")] = 2,
-    metric: Metric = "loss",
-    part: Annotated[str, Option(help="Whose examples: train or test.")] = "train",
-    confidence: Annotated[
-        float | None,
-        Option(help="With --part test: the probability that it holds for what the examples were drawn from."),
-    ] = None,
-    points: Annotated[
-        int | None, Option(min=1, help="Publish this many means of groups of examples per label, for wafl audit.")
-    ] = None,
-    sign: SigningKey = None,
-    data_dir: DataDir = None,
+    run: StudyOrRun,
+    output: Annotated[Path, Option("--output", "-o")] = Path("certificate.json"),
+    radii: str = "0,0.1,0.25,0.5,1,2",
+    norm: str = "2",
+    power: Annotated[int, Option(min=1, max=2)] = 2,
+    metric: str = "loss",
+    part: str = "train",
+    confidence: float | None = None,
+    points: Annotated[int | None, Option(min=1)] = None,
+    sign: Annotated[Path | None, Option(metavar="KEY")] = None,
+    data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
     """Write a certificate: how large the expected loss can be within each radius, as a file that anyone can check.

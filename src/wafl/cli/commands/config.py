@@ -17,7 +17,7 @@ config_app = typer.Typer(help="Experiment files: write a starter, check one, pri
 
 
 @config_app.command()
-def init(path: Annotated[Path, Argument(help="The file to write.")] = Path("experiment.toml")) -> None:
+def init(path: Annotated[Path, Argument()] = Path("experiment.toml")) -> None:
     """Write a commented starter that runs as it is."""
     with one_line_errors():
         if path.exists():
@@ -29,7 +29,7 @@ def init(path: Annotated[Path, Argument(help="The file to write.")] = Path("expe
 
 @config_app.command()
 def check(
-    path: Annotated[Path, Argument(metavar="FILE", help="An experiment file.")],
+    path: Annotated[Path, Argument(metavar="FILE")],
     changes: Changes = None,
     trust: Trust = False,
 ) -> None:

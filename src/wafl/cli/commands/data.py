@@ -9,9 +9,9 @@ import typer
 from rich.columns import Columns
 from rich.markup import escape
 from rich.table import Table
-from typer import Argument, Option
+from typer import Argument
 
-from wafl.cli.shared import DataDir, one_line_errors
+from wafl.cli.shared import one_line_errors
 from wafl.cli.terminal import make_console
 from wafl.evaluation.tables import plain_table
 
@@ -23,7 +23,7 @@ Name = Annotated[str, Argument(metavar="NAME", help="A data set: digits, mnist, 
 
 
 @data_app.command("list")
-def list_data(data_dir: DataDir = None) -> None:
+def list_data(data_dir: Path | None = None) -> None:
     """List the data sets: which are here, how large they are, and their licenses; natural data with their clients."""
     from wafl.data.named.cache import data_folder
     from wafl.data.named.natural import NATURAL
@@ -96,7 +96,7 @@ def _natural_table(folder: Path) -> Table:
 
 
 @data_app.command()
-def fetch(name: Name, data_dir: DataDir = None) -> None:
+def fetch(name: Name, data_dir: Path | None = None) -> None:
     """Download a data set, check it, and keep it as one file."""
     from wafl.data.named.cache import data_folder, load_raw, locate
     from wafl.data.named.natural import DEBIAN, NATURAL
@@ -124,8 +124,8 @@ def fetch(name: Name, data_dir: DataDir = None) -> None:
 @data_app.command()
 def show(
     name: Name,
-    data_dir: DataDir = None,
-    output: Annotated[Path | None, Option(help="The picture. Default: NAME-examples.png in this folder.")] = None,
+    data_dir: Path | None = None,
+    output: Path | None = None,
 ) -> None:
     """Print the statistics of a data set; for images, write a contact sheet with ten examples of each class."""
     import numpy as np

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
 from wafl.base.near import did_you_mean
-from wafl.cli.shared import DataDir, StudyOrRun, Trust, load_seeds, parse_norm, parse_numbers, reading, seen_and_unseen
+from wafl.cli.shared import StudyOrRun, Trust, load_seeds, parse_norm, parse_numbers, reading, seen_and_unseen
 
 if TYPE_CHECKING:
     from wafl.attacks import Attack
 
-ATTACKS = ("none", "pgd", "fgsm", "wasserstein", "autoattack")
+SPACES = ("pgd", "fgsm", "wasserstein")
+"""The attacks that can move a layer's output."""
+ATTACKS = ("none", *SPACES, "autoattack")
 SHIFTS = (
     "affine", "rotation", "translation", "gaussian_noise", "shot_noise", "blur", "occlusion", "inversion", "label_shift"
 )  # fmt: skip
@@ -22,40 +24,19 @@ SHIFTS = (
 
 def evaluate(
     run: StudyOrRun,
-    attack: Annotated[
-        str,
-        Option(
-            help=f"What happens to attacked clients: {', '.join((*ATTACKS, *SHIFTS))}; or your own module:function of "
-            "(model, x, y) in this folder."
-        ),
-    ] = "pgd",
-    epsilon: Annotated[
-        str, Option(help="pgd, fgsm, autoattack: the size, in the unit of the data; several with commas.")
-    ] = "0.1",
-    step_size: Annotated[float | None, Option(help="pgd: the length of a step. Default: 2.5 epsilon / steps.")] = None,
-    steps: Annotated[int, Option(min=1, help="pgd: ascent steps.")] = 40,
-    norm: Annotated[
-        str | None,
-        Option(help="The norm of the size: 2 or inf (wasserstein: 1, 2 or inf). Default: inf; wasserstein: 2."),
-    ] = None,
-    bounds: Annotated[
-        str,
-        Option(
-            metavar="data|none|LOW,HIGH",
-            help="Where moved examples must stay: data (what the data declare), none (anywhere), or a box.",
-        ),
-    ] = "data",
-    radius: Annotated[str, Option(help="wasserstein: the size of the shift; several with commas.")] = "1.0",
-    space: Annotated[
-        str | None, Option(help="pgd, fgsm, wasserstein: the layer whose output is attacked, not the inputs.")
-    ] = None,
-    severity: Annotated[str, Option(help="Shifts: how strong, where 0 changes nothing; several with commas.")] = "0.5",
-    attacked: Annotated[str, Option(help="Shares of the clients that are attacked, with commas.")] = "0.2,0.4,0.6,0.8",
-    seed: Annotated[int, Option(min=0, help="Decides which clients are attacked.")] = 0,
-    data_dir: DataDir = None,
-    output: Annotated[
-        Path | None, Option(help="Folder for comparison.csv and comparison.json. Default: that of the study or run.")
-    ] = None,
+    attack: str = "pgd",
+    epsilon: str = "0.1",
+    step_size: float | None = None,
+    steps: Annotated[int, Option(min=1)] = 40,
+    norm: str | None = None,
+    bounds: Annotated[str, Option(metavar="data|none|LOW,HIGH")] = "data",
+    radius: str = "1.0",
+    space: str | None = None,
+    severity: str = "0.5",
+    attacked: str = "0.2,0.4,0.6,0.8",
+    seed: Annotated[int, Option(min=0)] = 0,
+    data_dir: Path | None = None,
+    output: Path | None = None,
     trust: Trust = False,
 ) -> None:
     """Test saved runs on their clients' held-out data while a share of the clients is attacked.
@@ -99,7 +80,7 @@ def _check_attack(name: str, space: str | None) -> None:
     if ":" not in name and name not in known:
         hint = did_you_mean(name, known) or f": use one of {', '.join(known)}, or module:function"
         raise ValueError(f"unknown attack {name!r}{hint}")
-    if space is not None and name not in ("pgd", "fgsm", "wasserstein"):
+    if space is not None and name not in SPACES:
         raise ValueError(f"--space {space} needs --attack pgd, fgsm or wasserstein, not {name}")
 
 
@@ -109,27 +90,23 @@ def _attacks(
     """One attack per size; ``said`` are its norm, if it was given, and its bounds."""
     from wafl import FGSM, PGD, WassersteinShift, shifts
 
-    def each(size: str, make: Callable[[float], Attack]) -> list[Attack]:
-        return [make(number) for number in parse_numbers(size, sizes[size])]
-
     if name == "none":
         return []
-    if name == "pgd":
-        return each("epsilon", lambda size: PGD(size, **pace, **said, space=space))
-    if name == "fgsm":
-        return each("epsilon", lambda size: FGSM(size, **said, space=space))
-    if name == "wasserstein":
-        return each("radius", lambda size: WassersteinShift(size, **said, space=space))
-    if name == "autoattack":
-        from wafl.attacks.autoattack import AutoAttack
-
-        return each("epsilon", lambda size: AutoAttack(epsilon=size, **said))
-    if name == "label_shift":
-        return each("severity", lambda size: shifts.label_shift(severity=size))
     if ":" in name:
         from wafl.attacks import OwnAttack
         from wafl.config.own_code import imported, own_code
 
         with own_code(Path.cwd(), [name], trust=True):
             return [OwnAttack(imported("--attack", name), name)]
-    return each("severity", lambda size: getattr(shifts, name)(severity=size, bounds=said["bounds"]))
+    if name == "autoattack":
+        from wafl.attacks.autoattack import AutoAttack
+
+        size, make = "epsilon", partial(AutoAttack, **said)
+    elif name in SPACES:
+        size = "radius" if name == "wasserstein" else "epsilon"
+        kinds = {"pgd": partial(PGD, **pace), "fgsm": FGSM, "wasserstein": WassersteinShift}
+        make = partial(kinds[name], **said, space=space)
+    else:
+        bounds = {} if name == "label_shift" else {"bounds": said["bounds"]}
+        size, make = "severity", partial(getattr(shifts, name), **bounds)
+    return [make(**{size: number}) for number in parse_numbers(size, sizes[size])]

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
-from wafl.cli.shared import DataDir, Trust, only_run, reading, seen_and_unseen
+from wafl.cli.shared import Trust, only_run, reading, seen_and_unseen
 
 if TYPE_CHECKING:
     from wafl.results.export import Format
@@ -16,19 +16,11 @@ FORMATS = ("safetensors", "pt2", "onnx")
 
 
 def export(
-    run: Annotated[
-        Path,
-        Argument(metavar="RUN|STUDY", help="A run, such as runs/digits/wafl; with --metrics a study, runs/digits."),
-    ],
-    format: Annotated[str | None, Option(help="The format of the model: safetensors, pt2 or onnx; or card.")] = None,
-    output: Annotated[
-        Path | None,
-        Option(help="The file of the model, or folder of the card. Default: model.FORMAT in the folder of the run."),
-    ] = None,
-    metrics: Annotated[
-        Path | None, Option(help="Write the metrics of a study, round by round, to this .csv or .parquet file.")
-    ] = None,
-    data_dir: DataDir = None,
+    run: Annotated[Path, Argument(metavar="RUN|STUDY")],
+    format: str | None = None,
+    output: Path | None = None,
+    metrics: Path | None = None,
+    data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
     """Write a model that takes raw examples, or the metrics of a study, to a new file.

@@ -15,16 +15,14 @@ flower_app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-AllowApp = Annotated[
-    list[str] | None, Option(metavar="DIGEST", help="An app that may run, by `wafl flower digest`; repeat for several.")
-]
-AnyApp = Annotated[bool, Option("--any-app", help="Nodes run whatever the server sends; instead of --allow-app.")]
+AllowApp = Annotated[list[str] | None, Option(metavar="DIGEST")]
+AnyApp = Annotated[bool, Option("--any-app")]
 
 
 @flower_app.command()
 def app(
-    folder: Annotated[Path, Argument(metavar="DIR", help="The folder of the app, new or empty.")],
-    experiment: Annotated[Path | None, Argument(help="An experiment file. Default: FedAvg and WAFL on digits.")] = None,
+    folder: Annotated[Path, Argument(metavar="DIR")],
+    experiment: Annotated[Path | None, Argument()] = None,
     changes: Changes = None,
 ) -> None:
     """Write a Flower app that trains what an experiment file describes; `flwr run DIR` starts it.
@@ -49,14 +47,9 @@ def app(
 
 @flower_app.command()
 def run(
-    app: Annotated[Path, Argument(metavar="DIR", help="The folder of an app, as `wafl flower app` writes it.")],
-    superlink: Annotated[
-        str | None, Argument(help="A connection in Flower's configuration. Default: the default one there.")
-    ] = None,
-    config: Annotated[
-        list[str] | None,
-        Option("--run-config", "-c", metavar="KEY=VALUE", help="Change a value of the run config; repeat."),
-    ] = None,
+    app: Annotated[Path, Argument(metavar="DIR")],
+    superlink: Annotated[str | None, Argument()] = None,
+    config: Annotated[list[str] | None, Option("--run-config", "-c", metavar="KEY=VALUE")] = None,
 ) -> None:
     """Start a Flower run, show its log, and end with status 1 if it failed or was stopped.
 
@@ -73,16 +66,11 @@ def run(
 
 @flower_app.command()
 def certificates(
-    folder: Annotated[Path, Argument(metavar="DIR", help="Where certificates and keys go.")],
-    host: Annotated[
-        list[str] | None,
-        Option(help="A name or address of the server; repeat for several. Default: localhost and 127.0.0.1."),
-    ] = None,
-    node: Annotated[list[str] | None, Option(help="A SuperNode to make a key pair for; repeat for several.")] = None,
-    days: Annotated[int, Option(min=1, help="How many days the server's certificate is valid.")] = 365,
-    renew: Annotated[
-        bool, Option("--renew", help="Replace the server's certificate; with --node, the keys of these nodes.")
-    ] = False,
+    folder: Annotated[Path, Argument(metavar="DIR")],
+    host: list[str] | None = None,
+    node: list[str] | None = None,
+    days: Annotated[int, Option(min=1)] = 365,
+    renew: Annotated[bool, Option("--renew")] = False,
 ) -> None:
     """Make what a closed deployment needs: a certificate for the server, and a key pair per SuperNode.
 
@@ -127,15 +115,13 @@ def _renewed(folder: Path, hosts: list[str] | None, nodes: list[str], days: int)
 
 @flower_app.command()
 def deploy(
-    folder: Annotated[Path, Argument(metavar="DIR", help="Where the files go, new or empty.")],
-    certificates: Annotated[Path, Argument(metavar="CERTIFICATES", help="What `wafl flower certificates` made.")],
-    node: Annotated[list[str] | None, Option(help="A SuperNode; repeat for several. Default: all with a key.")] = None,
-    host: Annotated[str | None, Option(help="By which nodes reach it. Default: the certificate's first name.")] = None,
-    port: Annotated[int, Option(help="Where nodes reach the server.")] = 8000,
-    listen: Annotated[
-        str, Option(metavar="ADDRESS", help="The server's own address that nodes come to, such as 192.0.2.7.")
-    ] = "127.0.0.1",
-    place: Annotated[str, Option(help="The folder on each machine that its files will be in.")] = "/srv/wafl",
+    folder: Annotated[Path, Argument(metavar="DIR")],
+    certificates: Annotated[Path, Argument(metavar="CERTIFICATES")],
+    node: list[str] | None = None,
+    host: str | None = None,
+    port: int = 8000,
+    listen: Annotated[str, Option(metavar="ADDRESS")] = "127.0.0.1",
+    place: str = "/srv/wafl",
     allow_app: AllowApp = None,
     any_app: AnyApp = False,
 ) -> None:
@@ -160,7 +146,7 @@ def deploy(
 
 
 @flower_app.command()
-def digest(folder: Annotated[Path, Argument(metavar="APP", help="The folder of an app, as for flwr run.")]) -> None:
+def digest(folder: Annotated[Path, Argument(metavar="APP")]) -> None:
     """Print the digest of an app, by which the operator of a node allows it."""
     with one_line_errors():
         from wafl.flower.ops.guard import app_digest
@@ -182,13 +168,13 @@ def node(context: typer.Context, allow_app: AllowApp = None, any_app: AnyApp = F
 
 
 @flower_app.command()
-def status(study: Annotated[Path, Argument(metavar="STUDY", help="The folder of a study on Flower.")]) -> None:
+def status(study: Annotated[Path, Argument(metavar="STUDY")]) -> None:
     """Show the nodes of a study: when each was last seen, the round, what was sent and received, who was left out.
 
     The server writes all of it to nodes.json in the study's folder while it works.
     """
     with one_line_errors():
-        from wafl.cli.commands.status import status_table
+        from wafl.cli.tables import nodes
         from wafl.flower.server.bulletin import read_status
 
-        make_console(highlight=False).print(status_table(read_status(study)))
+        make_console(highlight=False).print(nodes(read_status(study)))

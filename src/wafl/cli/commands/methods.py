@@ -12,7 +12,7 @@ from wafl.cli.terminal import make_console
 from wafl.config.known_methods import default_of, known_method, known_methods, range_of
 
 
-def methods(name: Annotated[str | None, Argument(metavar="[METHOD]", help="All about this one.")] = None) -> None:
+def methods(name: Annotated[str | None, Argument(metavar="[METHOD]")] = None) -> None:
     """List the methods: what each moves, what its clients send, its options and its paper."""
     with one_line_errors():
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")

@@ -6,25 +6,19 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from wafl.cli.commands.certify import SigningKey, SingleRun
-from wafl.cli.shared import DataDir, GroundNorm, Metric, Trust, only_run, parse_norm, reading, seen_and_unseen
+from wafl.cli.shared import StudyOrRun, Trust, only_run, parse_norm, reading, seen_and_unseen
 
 
 def next_client(
-    run: SingleRun,
-    radius: Annotated[float, Option(min=0.0, help="How far each client's data may move, in their unit.")] = 0.0,
-    population_radius: Annotated[
-        float, Option(min=0.0, help="How far the population of clients may move; then only the mean is about it.")
-    ] = 0.0,
-    norm: GroundNorm = "2",
-    metric: Metric = "loss",
-    confidence: Annotated[float, Option(help="The probability with which each statement holds.")] = 0.95,
-    output: Annotated[
-        Path | None,
-        Option("--output", "-o", help="Write it as a file that wafl verify checks; the page in words is next to it."),
-    ] = None,
-    sign: SigningKey = None,
-    data_dir: DataDir = None,
+    run: StudyOrRun,
+    radius: Annotated[float, Option(min=0.0)] = 0.0,
+    population_radius: Annotated[float, Option(min=0.0)] = 0.0,
+    norm: str = "2",
+    metric: str = "loss",
+    confidence: float = 0.95,
+    output: Annotated[Path | None, Option("--output", "-o")] = None,
+    sign: Annotated[Path | None, Option(metavar="KEY")] = None,
+    data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
     """Say what a client that nobody has seen may expect, from those that were held out of training.

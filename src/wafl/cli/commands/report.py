@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from wafl.cli.shared import DataDir, Trust, load_runs, reading, seen_and_unseen
+from wafl.cli.shared import Trust, load_runs, reading, seen_and_unseen
 from wafl.cli.terminal import say, tell
 
 if TYPE_CHECKING:
@@ -14,13 +14,10 @@ if TYPE_CHECKING:
 
 
 def report(
-    studies: Annotated[list[Path], Argument(metavar="STUDY...", help="Such as runs/digits; several are compared.")],
-    output: Annotated[
-        Path | None,
-        Option("--output", "-o", help="The page. Default: report.html in the study, or here if there are several."),
-    ] = None,
-    quick: Annotated[bool, Option("--quick", help="Only what the folders tell, without models and data.")] = False,
-    data_dir: DataDir = None,
+    studies: Annotated[list[Path], Argument(metavar="STUDY...")],
+    output: Annotated[Path | None, Option("--output", "-o")] = None,
+    quick: Annotated[bool, Option("--quick")] = False,
+    data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
     """Write one page that shows what studies found; it opens in any browser, from disk, without a network.

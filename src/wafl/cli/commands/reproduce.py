@@ -10,16 +10,16 @@ from wafl.cli.shared import one_line_errors
 
 
 def reproduce(
-    name: Annotated[list[str] | None, Argument(help="Experiments, such as fig-attacked-share. Default: list.")] = None,
-    protocol: Annotated[str, Option(help="paper, as the paper and its code ran it, or fair, tuned alike.")] = "fair",
-    scale: Annotated[str, Option(help="full; small, two minutes without data; or smoke, a few seconds.")] = "full",
-    part: Annotated[list[str] | None, Option(help="Only this data set of the experiment, such as mnist.")] = None,
-    method: Annotated[list[str] | None, Option("--method", "-m", help="Only this method; repeat for several.")] = None,
-    device: Annotated[str, Option(help="Where to compute: cpu or cuda.")] = "cpu",
-    jobs: Annotated[int, Option(min=1, help="Methods made at once, each in a process of its own.")] = 1,
-    opened: Annotated[bool, Option("--open", help="Open the sealed clients of promises that were issued.")] = False,
-    output: Annotated[Path | None, Option(help="Where numbers and pictures go. Default: below docs.")] = None,
-    work: Annotated[Path | None, Option(help="Where trials and trained runs are kept. Default: below runs.")] = None,
+    name: Annotated[list[str] | None, Argument()] = None,
+    protocol: str = "fair",
+    scale: str = "full",
+    part: list[str] | None = None,
+    method: Annotated[list[str] | None, Option("--method", "-m")] = None,
+    device: str = "cpu",
+    jobs: Annotated[int, Option(min=1)] = 1,
+    opened: Annotated[bool, Option("--open")] = False,
+    output: Path | None = None,
+    work: Path | None = None,
 ) -> None:
     """Make a figure or a table of the paper again: its numbers as JSON, and a picture of them.
 

@@ -10,9 +10,7 @@ from wafl.cli.shared import OneStudy, Trust, check_study, reading
 
 def resume(
     folder: OneStudy,
-    changes: Annotated[
-        list[str] | None, Option("--set", metavar="KEY=VALUE", help="More rounds, such as schedule.rounds=400.")
-    ] = None,
+    changes: Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
     serve: Serve = False,

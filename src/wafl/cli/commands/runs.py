@@ -11,7 +11,7 @@ from wafl.cli.shared import one_line_errors
 from wafl.cli.terminal import make_console
 
 
-def runs(output: Annotated[Path, Argument(metavar="FOLDER", help="The folder of the studies.")] = Path("runs")) -> None:
+def runs(output: Annotated[Path, Argument(metavar="FOLDER")] = Path("runs")) -> None:
     """List studies: how far each has come, and what it found."""
     from wafl.cli.tables import studies
     from wafl.studies.folder import StudyFolder

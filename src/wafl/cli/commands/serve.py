@@ -10,11 +10,9 @@ from wafl.cli.shared import one_line_errors
 
 
 def serve(
-    folder: Annotated[Path, Argument(metavar="FOLDER", help="A folder of studies, or one study.")] = Path("runs"),
-    host: Annotated[
-        str, Option(help="The address to listen at. Others than this machine's own need the printed token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8340,
+    folder: Annotated[Path, Argument(metavar="FOLDER")] = Path("runs"),
+    host: str = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535)] = 8340,
 ) -> None:
     """Show studies in a browser while they run, on this machine only unless --host says otherwise.
 

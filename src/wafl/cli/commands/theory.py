@@ -2,12 +2,10 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
-
-from typer import Option
+from typing import TYPE_CHECKING, Any, cast
 
 from wafl.base.bounds import check_box
-from wafl.cli.shared import DataDir, StudyOrRun, Trust, load_runs, parse_norm, parse_numbers, reading, seen_and_unseen
+from wafl.cli.shared import StudyOrRun, Trust, load_runs, parse_norm, parse_numbers, reading, seen_and_unseen
 from wafl.cli.terminal import make_console
 
 if TYPE_CHECKING:
@@ -16,29 +14,22 @@ if TYPE_CHECKING:
 
 def theory(
     run: StudyOrRun,
-    radii: Annotated[str, Option(help="Certificates: radii of the ball, with commas, in the unit of the data.")] = (
-        "0,0.1,0.25,0.5,1,2"
-    ),
-    norm: Annotated[str, Option(help="Certificates: the ground norm, 1, 2 or inf.")] = "2",
-    metric: Annotated[str, Option(help="Certificates: loss, or error, the error rate of a linear model.")] = "loss",
-    gamma: Annotated[float | None, Option(help="Bounds: the price of transport. Default: that of the run.")] = None,
-    radius: Annotated[float | None, Option(help="Bounds: the radius of the ball. Default: L_z / gamma.")] = None,
-    params_radius: Annotated[float | None, Option(help="Bounds: C in ||theta|| <= C. Default: ||theta||.")] = None,
-    data_bounds: Annotated[str | None, Option(help="Bounds: the box of inputs, LOW,HIGH. Default: the data's.")] = None,
-    label_cost: Annotated[
-        float | None,
-        Option(help="The price kappa of changing a label. Default: for bounds that of the run, for certificates inf."),
-    ] = None,
-    delta: Annotated[float, Option(help="Bounds: the probability that they fail.")] = 0.05,
-    c1: Annotated[float | None, Option(help="Bounds: Fournier and Guillin's first constant.")] = None,
-    c2: Annotated[float | None, Option(help="Bounds: Fournier and Guillin's second constant.")] = None,
-    alpha: Annotated[float, Option(help="Bounds: Fournier and Guillin's moment, above 2.")] = 3.0,
-    target_distance: Annotated[
-        float | None, Option(help="Bounds: W_2 from the mixture to a target, as wafl weights measures it.")
-    ] = None,
-    target_examples: Annotated[int | None, Option(help="Bounds: how many of the target's examples that is by.")] = None,
-    data_dir: DataDir = None,
-    output: Annotated[Path | None, Option(help="Folder for the figure. Default: that of the study or run.")] = None,
+    radii: str = "0,0.1,0.25,0.5,1,2",
+    norm: str = "2",
+    metric: str = "loss",
+    gamma: float | None = None,
+    radius: float | None = None,
+    params_radius: float | None = None,
+    data_bounds: str | None = None,
+    label_cost: float | None = None,
+    delta: float = 0.05,
+    c1: float | None = None,
+    c2: float | None = None,
+    alpha: float = 3.0,
+    target_distance: float | None = None,
+    target_examples: int | None = None,
+    data_dir: Path | None = None,
+    output: Path | None = None,
     trust: Trust = False,
 ) -> None:
     """Print what is promised about saved runs, to whom, how surely and how loosely, and draw certificates.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from typer import Argument, Option
+from typer import Argument
 
 from wafl.base.shown import shown
 from wafl.cli.progress import SOME_DIVERGED
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def tune(
-    experiment: Annotated[Path, Argument(help="An experiment file (`wafl config init` writes a starter).")],
+    experiment: Annotated[Path, Argument()],
     changes: Changes = None,
-    output: Annotated[Path | None, Option(help="The file to write. Default: NAME.tuned.toml beside the other.")] = None,
+    output: Path | None = None,
 ) -> None:
     """Try the same number of settings of every method, and write the experiment with the best.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from wafl.cli.shared import DataDir, PublicKey, Trust, only_run, reading, seen_and_unseen
+from wafl.cli.shared import PublicKey, Trust, only_run, reading, seen_and_unseen
 
 if TYPE_CHECKING:
     from wafl.data.federation import Federation
@@ -19,13 +19,11 @@ UNSIGNED = (
 
 
 def verify(
-    certificate: Annotated[Path, Argument(metavar="CERTIFICATE", help="What wafl certify or next-client wrote.")],
-    model: Annotated[Path | None, Option(metavar="RUN", help="The run it is about, such as runs/digits/wafl.")] = None,
-    data: Annotated[
-        Path | None, Option(metavar="FOLDER|STUDY", help="Its clients, all or some: NAME.npz each, or a study or run.")
-    ] = None,
+    certificate: Annotated[Path, Argument(metavar="CERTIFICATE")],
+    model: Annotated[Path | None, Option(metavar="RUN")] = None,
+    data: Annotated[Path | None, Option(metavar="FOLDER|STUDY")] = None,
     key: PublicKey = None,
-    data_dir: DataDir = None,
+    data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
     """Check a certificate: prove again what the model and the data allow, and say what is only attested.

@@ -5,27 +5,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from wafl.cli.shared import DataDir, one_line_errors
+from wafl.cli.shared import one_line_errors
 
 if TYPE_CHECKING:
     from wafl.data.federation import Federation
 
 
 def weights(
-    source: Annotated[list[str], Option("--source", "-s", help="A data set; repeat for each source.")],
-    target: Annotated[
-        str | None, Option("--target", "-t", help="The data set to be near. Without one, the ball covers all sources.")
-    ] = None,
-    sample: Annotated[
-        int | None, Option(min=1, help="Points drawn from each data set. Default: 600, or 100 without a target.")
-    ] = None,
-    seed: Annotated[int, Option(min=0, help="The seed of the draw.")] = 0,
-    label_aware: Annotated[bool, Option("--label-aware", help="Add the distance between labels (OTDD).")] = False,
-    label_cost: Annotated[float | None, Option(help="The price kappa of another label. Default: inputs alone.")] = None,
-    size: Annotated[int, Option(min=1, help="The width and height that all images are resized to.")] = 28,
-    preprocess: Annotated[str, Option(help="The scale of distances: unit, symmetric or zscore.")] = "unit",
-    data_dir: DataDir = None,
-    output: Annotated[Path, Option(help="The picture to write.")] = Path("weights.png"),
+    source: Annotated[list[str], Option("--source", "-s")],
+    target: Annotated[str | None, Option("--target", "-t")] = None,
+    sample: Annotated[int | None, Option(min=1)] = None,
+    seed: Annotated[int, Option(min=0)] = 0,
+    label_aware: Annotated[bool, Option("--label-aware")] = False,
+    label_cost: float | None = None,
+    size: Annotated[int, Option(min=1)] = 28,
+    preprocess: str = "unit",
+    data_dir: Path | None = None,
+    output: Path = Path("weights.png"),
 ) -> None:
     """Compute client weights from optimal transport, and show the distances they come from and the W_2 they reach.
 

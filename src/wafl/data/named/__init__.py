@@ -1,4 +1,4 @@
 """Data sets by name: where they come from, how their files are read, how they become clients.
 
-``datasets.py`` and ``domains.py`` are public; a new natural data set is a table in ``natural_tables.py``.
+``datasets.py`` and ``domains.py`` are public; a new natural data set is an entry of ``natural.toml``.
 """

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafl.data.named.natural import NATURAL
-from wafl.data.named.readers import LAYOUTS, READERS, Layout, reading
+from wafl.data.named.readers import LAYOUTS, Layout, reading
 from wafl.data.named.sources import SOURCES, DownloadError, Source, download
 from wafl.data.unpack import read_npz
 
@@ -143,7 +143,7 @@ def _download(source: Source, folder: Path) -> RawDataset:
         except DownloadError as error:
             message = f"{source.name} is not in {folder}, and could not be downloaded:\n{error}"
             raise FileNotFoundError(f"{message}\n{_remedy(source)}") from error
-        raw = RawDataset.from_arrays(source.name, READERS[source.name](paths))
+        raw = RawDataset.from_arrays(source.name, LAYOUTS[source.name][-1].read(paths))
         part = temporary / f"{source.name}.npz"
         np.savez_compressed(part, **raw.to_arrays())  # pyright: ignore[reportArgumentType]
         part.replace(folder / part.name)

@@ -30,7 +30,6 @@ def domains(
     size: int = 28,
     preprocess: str = "unit",
     limit: int | None = None,
-    seed: int = 0,
 ) -> Domains:
     """Load data sets as domains: one client per source, and a target for testing.
 
@@ -43,7 +42,6 @@ def domains(
         size: every image becomes ``3 x size x size``.
         preprocess: as in :meth:`wafl.Dataset.partition`; statistics of a ``zscore`` come from the sources alone.
         limit: take only this many training and test examples of each data set, in the order of the files.
-        seed: has no effect, as nothing is drawn at random.
     """
     if isinstance(sources, str):
         raise ValueError(f"sources={sources!r} is one text: give a list of data sets, [{sources!r}]")
@@ -51,9 +49,7 @@ def domains(
         raise ValueError(
             f"sources={list(sources)} must be distinct data sets, and target={target!r} must not be one of them"
         )
-    clients = federation_of(
-        sources, data_dir=data_dir, size=size, preprocess=preprocess, limit=limit, seed=seed, like=(target,)
-    )
+    clients = federation_of(sources, data_dir=data_dir, size=size, preprocess=preprocess, limit=limit, like=(target,))
     goal = _same_shape(load_dataset(target, data_dir), size, limit)
     prepare = clients.train.prepare
     train, test = (
@@ -70,7 +66,6 @@ def federation_of(
     size: int = 28,
     preprocess: str = "unit",
     limit: int | None = None,
-    seed: int = 0,
     like: Sequence[str] = (),
 ) -> Federation:
     """A federation with one client per data set, as in :func:`domains`; ``like`` must have the same classes."""
@@ -94,7 +89,6 @@ def federation_of(
         preprocess=preprocess,
         num_train=sum(len(each.y_train) for each in loaded),
         names=list(sources),
-        seed=seed,
     )
 
 

@@ -1,8 +1,7 @@
 """Read data sets as their authors and torchvision leave them on disk.
 
-Every reader takes the paths of a layout's files and returns plain arrays. No file is trusted: a pickle can only yield
-bytes, numbers, strings, lists and dictionaries, a MATLAB file is read only if it is the published one, what a file
-unpacks to is bounded, and an error inside a file names it.
+Every reader takes the paths of a layout's files and returns plain arrays. No file is trusted: a pickle or a MATLAB file
+is read only if it is the published one, what a file unpacks to is bounded, and an error inside a file names it.
 """
 
 import hashlib
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from wafl.base.extras import require
 from wafl.data.named.sources import SOURCES
-from wafl.data.unpack import check_pickle, check_size, unpacked
+from wafl.data.unpack import check_size, unpacked
 
 Arrays = dict[str, NDArray[Any]]
 Reader = Callable[[Sequence[Path]], Arrays]
@@ -33,7 +32,15 @@ IDX_FILES = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
-CIFAR10_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+CIFAR10_BATCHES = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
+"""The files of CIFAR-10 with their published MD5, by name: pickles, which could run anything."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,7 @@ def read_cifar10_folder(paths: Sequence[Path]) -> Arrays:
     batches: list[tuple[NDArray[Any], NDArray[Any]]] = []
     for path in paths:
         with reading(path), unpacked(path) as file:
-            batches.append(_read_cifar10_batch(file))
+            batches.append(_read_cifar10_batch(path.name, file.read()))
     return _join_cifar10(batches)
 
 
@@ -96,19 +103,13 @@ def read_cifar10_archive(paths: Sequence[Path]) -> Arrays:
     with reading(path):
         for name, file in _members(path):
             if name.name in CIFAR10_BATCHES:
-                batches[name.name] = _read_cifar10_batch(file)
+                batches[name.name] = _read_cifar10_batch(name.name, file.read())
         return _join_cifar10([batches[name] for name in CIFAR10_BATCHES])
 
 
-def _read_cifar10_batch(file: IO[bytes]) -> tuple[NDArray[Any], NDArray[Any]]:
-    content = file.read()
-    check_pickle(content)
-    batch = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
-    if not isinstance(batch, dict):
-        raise ValueError("it is not a CIFAR-10 batch")
-    parts = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
-    images = parts["data"].array().reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return images, np.array(parts["labels"])
+def _read_cifar10_batch(name: str, content: bytes) -> tuple[NDArray[Any], NDArray[Any]]:
+    batch = pickle.loads(_published(content, CIFAR10_BATCHES[name]), encoding="bytes")
+    return batch[b"data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), np.array(batch[b"labels"])
 
 
 def _join_cifar10(batches: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> Arrays:
@@ -121,58 +122,6 @@ def _join_cifar10(batches: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> Array
     }
 
 
-class _PickledArray:
-    """Stands in for a numpy array inside a pickle, so that numpy's code never sees the file's state."""
-
-    def __init__(self, *_: Any) -> None:
-        self._state: Any = None
-
-    def __setstate__(self, state: Any) -> None:
-        self._state = state
-
-    def array(self) -> NDArray[np.uint8]:
-        _, shape, dtype, fortran, data = self._state
-        if not isinstance(dtype, _PickledType) or dtype.name != "u1" or not isinstance(data, bytes):
-            raise ValueError("its images are not uint8")
-        return np.frombuffer(data, np.uint8).reshape(shape, order="F" if fortran else "C")
-
-
-class _PickledType:
-    """Stands in for a numpy dtype; only its name matters."""
-
-    def __init__(self, name: Any = None, *_: Any) -> None:
-        self.name = name.decode() if isinstance(name, bytes) else name
-
-    def __setstate__(self, state: Any) -> None:
-        """The byte order, which a byte does not have."""
-
-
-def _latin1(text: Any, encoding: Any) -> bytes:
-    """How Python 3 writes bytes for Python 2."""
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"it has text in {encoding!r}")
-    return text.encode("latin1")
-
-
-_ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _PickledArray,
-    ("numpy._core.multiarray", "_reconstruct"): _PickledArray,
-    ("numpy", "ndarray"): _PickledArray,
-    ("numpy", "dtype"): _PickledType,
-    ("_codecs", "encode"): _latin1,
-}
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """A pickle may ask for any function to be called; this class lets it build arrays of bytes and nothing else."""
-
-    def find_class(self, module_name: str, global_name: str, /) -> Any:
-        try:
-            return _ALLOWED[module_name, global_name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}, which data never needs") from None
-
-
 def read_svhn(paths: Sequence[Path]) -> Arrays:
     """The arrays of SVHN's cropped digits: MATLAB files with the image index last, and the digit 0 written as 10.
 
@@ -183,15 +132,14 @@ def read_svhn(paths: Sequence[Path]) -> Arrays:
     arrays: Arrays = {}
     for path, part, file in zip(paths, ("train", "test"), SOURCES["svhn"].files, strict=True):
         with reading(path):
-            content = loadmat(io.BytesIO(_published(path, file.md5)), variable_names=("X", "y"))
+            content = loadmat(io.BytesIO(_published(path.read_bytes(), file.md5)), variable_names=("X", "y"))
             arrays[f"x_{part}"] = np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2))
             arrays[f"y_{part}"] = content["y"].reshape(-1) % 10
     return arrays
 
 
-def _published(path: Path, md5: str) -> bytes:
-    """The bytes of a file; an error if its checksum is not the published one."""
-    content = path.read_bytes()
+def _published(content: bytes, md5: str) -> bytes:
+    """The bytes of a file; an error if their checksum is not the published one."""
     found = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if found != md5:
         raise ValueError(f"its MD5 is {found}, not the published {md5}, so it was not read")
@@ -270,15 +218,6 @@ def _idx(folder: str) -> Layout:
     return Layout(folder, IDX_FILES, read_idx_files, ("", ".gz"))
 
 
-READERS: dict[str, Reader] = {
-    "mnist": read_idx_files,
-    "fashion-mnist": read_idx_files,
-    "usps": read_usps,
-    "svhn": read_svhn,
-    "mnist-m": read_mnist_m,
-    "cifar10": read_cifar10_archive,
-}
-"""What reads downloaded files."""
 LAYOUTS: dict[str, tuple[Layout, ...]] = {
     "mnist": (_idx("MNIST/raw"), _idx("mnist")),
     "fashion-mnist": (_idx("FashionMNIST/raw"), _idx("fashion-mnist")),
@@ -286,8 +225,8 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
     "svhn": (Layout(".", ("train_32x32.mat", "test_32x32.mat"), read_svhn),),
     "mnist-m": (Layout(".", ("mnist_m.tar.gz",), read_mnist_m),),
     "cifar10": (
-        Layout("cifar-10-batches-py", CIFAR10_BATCHES, read_cifar10_folder),
+        Layout("cifar-10-batches-py", tuple(CIFAR10_BATCHES), read_cifar10_folder),
         Layout(".", ("cifar-10-python.tar.gz",), read_cifar10_archive),
     ),
 }
-"""What is read in place; a data set that is not listed has only its ``.npz``."""
+"""What is read in place, the last one as it is downloaded; a data set that is not listed has only its ``.npz``."""

@@ -7,13 +7,12 @@ also on their own pages. None of these addresses was reachable where this file w
 
 import time
 import tomllib
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from wafl.base.extras import require
+from wafl.base.shown import reached, shown
 
 
 @dataclass(frozen=True)
@@ -80,14 +79,15 @@ def download(file: RemoteFile, folder: Path) -> Path:
     pooch = require("pooch", extra="data", what="a download")
     requests = require("requests", extra="data", what="a download")
     failures: dict[str, str] = {}
-    with _progress(file) as bar, _quiet(pooch.get_logger()):
+    pooch.get_logger().setLevel("WARNING")  # a line says how far it is
+    with shown(f"download {file.name}"):
         # Some servers label a .gz file as compressed text, and it would then arrive unpacked.
         options: dict[str, Any] = {"headers": {"Accept-Encoding": "identity"}, "timeout": (10, 60)}
-        fetch: Any = pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 16, **options)
         for attempt in range(ROUNDS):
             if attempt:
                 time.sleep(PAUSE)
             for url in file.urls:
+                fetch: Any = pooch.HTTPDownloader(progressbar=_Bar(), chunk_size=1 << 16, **options)
                 try:
                     return Path(pooch.retrieve(url, f"md5:{file.md5}", file.name, folder, downloader=fetch))
                 except (requests.RequestException, ValueError) as error:
@@ -112,50 +112,17 @@ def _reason(error: Exception, file: RemoteFile) -> str:
     return f"what arrived is not the file: its MD5 is not the published {file.md5}"
 
 
-@contextmanager
-def _quiet(logger: Any) -> Generator[None, None, None]:
-    level = logger.level
-    logger.setLevel("WARNING")
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-@contextmanager
-def _progress(file: RemoteFile) -> Generator[Any, None, None]:
-    """A progress bar with the interface that pooch expects, or False if nobody is watching."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield False
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        yield _Bar(progress, progress.add_task(file.name, total=file.size))
-
-
 class _Bar:
-    """Pooch sets ``total`` at the start of each attempt, so that is where the bar is reset."""
+    """A progress bar with the interface that pooch expects, which says how much of a file has arrived."""
 
-    def __init__(self, progress: Any, task: Any) -> None:
-        self._progress, self._task = progress, task
-
-    @property
-    def total(self) -> int | None:
-        return self._progress.tasks[0].total
-
-    @total.setter
-    def total(self, value: int) -> None:
-        self._progress.update(self._task, total=value or None, completed=0)
+    total = arrived = 0
 
     def update(self, amount: int) -> None:
-        self._progress.advance(self._task, amount)
+        self.arrived += amount
+        reached(round(self.arrived / 1e6, 1), round(self.total / 1e6, 1) or None, "MB")
 
     def reset(self) -> None:
-        self._progress.update(self._task, completed=0)
+        self.arrived = 0
 
     def close(self) -> None:
-        """The bar stays until the context that made it ends."""
+        """Do nothing: the line stays until the download ends."""

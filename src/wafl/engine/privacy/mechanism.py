@@ -9,26 +9,22 @@ from the seed, which is no secret, so nothing is gained by their being random.
 
 import secrets
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from wafl.attacks import Attack
 from wafl.base.options import Positive, Range, frozen
-from wafl.engine.clients import Clients, Engine, Roster
+from wafl.engine.clients import Clients, Engine
 from wafl.engine.privacy.accountant import epsilon_of, noise_for
 from wafl.engine.spec import Spec
-from wafl.evaluation.score import Score
-from wafl.objectives import Objective
 from wafl.objectives.ball.shape import CLIENTS, Shape
 from wafl.parts.messages import PARAMS, Query
 from wafl.results.progress import Progress
 from wafl.results.run import Run
-from wafl.rounds.admission import Admitted, Tolerance
+from wafl.rounds.admission import Admitted
 from wafl.rounds.caps import Caps
 from wafl.tasks.modes.statistics import FROZEN
 from wafl.tasks.task import Task
@@ -105,43 +101,16 @@ class PrivateClients:
         return _Noisy(self.inner.engine(task, specs, group, progress), self.privacy.clip_norm, noise, self.draws)
 
     @property
-    def roster(self) -> Roster:
-        return self.inner.roster
-
-    @property
-    def absent(self) -> str:
-        return self.inner.absent
-
-    @property
-    def tolerance(self) -> Tolerance | None:
-        return self.inner.tolerance
-
-    @property
     def caps(self) -> Caps | None:
         return None  # they compare clients, and no client may decide how much another counts
-
-    @property
-    def device(self) -> torch.device:
-        return self.inner.device
 
     def shape_of_clients(self) -> Shape:
         raise ValueError(f"shape={CLIENTS!r} needs the class means of clients, which are not private: give a shape")
 
-    def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:
-        self.inner.check(task, start, objectives)
-
-    def fingerprint(self) -> Mapping[str, str]:
-        return self.inner.fingerprint()
-
-    @property
-    def testable(self) -> bool:
-        return self.inner.testable
-
-    def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
-        return self.inner.evaluate(run, attack, attacked, seed)
-
-    def evaluate_parts(self, run: Run) -> Score:
-        return self.inner.evaluate_parts(run)
+    def __getattr__(self, name: str) -> Any:
+        if name in ("spread", "apart"):  # nobody is left out of a private training to judge it
+            raise AttributeError(name)
+        return getattr(self.inner, name)
 
 
 class _Noisy:

@@ -3,7 +3,6 @@
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -93,7 +92,7 @@ def mixture(post: Post, values: Mapping[str, Any]) -> None:
     clients = Finder(post, experiment, Path(str(values["target"])).parent)([])
     seed, roster = experiment.seeds[0], clients.roster
     drawn = read_target(aim, Sampling(MOST_POINTS, seed)).x
-    found = weights_from_cuts(_Cuttable(clients, drawn, seed), drawn, None)
+    found = weights_from_cuts(lambda g: clients.cuts(drawn, g, POINTS, seed), drawn, None)
     output = Path(str(values["output"])) / f"{experiment.name}-mixture.json"
     output.parent.mkdir(parents=True, exist_ok=True)
     about = {"squared": True, "kind": found.kind, "points": len(drawn), "value": found.value, "gap": found.gap}
@@ -109,18 +108,6 @@ def _target(values: Mapping[str, Any]) -> torch.Tensor:
         return torch.from_numpy(content["x"]).double().flatten(1)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"run config: target={str(path)!r} must be an .npz file with x: {error}") from error
-
-
-@dataclass(frozen=True)
-class _Cuttable:
-    """Clients on nodes that send their cuts of a target."""
-
-    clients: GridClients
-    target: torch.Tensor
-    seed: int
-
-    def cuts(self, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.clients.cuts(self.target, g, POINTS, self.seed)
 
 
 class _Narrator(Callback):

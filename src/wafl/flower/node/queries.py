@@ -36,8 +36,8 @@ from wafl.flower.wire.values import (
 from wafl.theory.certificates.sampling import Moments
 from wafl.theory.certificates.upper import REPORTS, Report
 from wafl.theory.constants.assumptions import task_of
+from wafl.weights.transport import exchange
 from wafl.weights.transport.clouds import Sampling, read_client
-from wafl.weights.transport.exchange import MOST_POINTS, Here
 
 MOST_SETTINGS = 10_000
 """The most settings of the objective in one survey."""
@@ -240,7 +240,7 @@ class CutsQuery:
 def cuts(node: Node, content: RecordDict) -> RecordDict:
     """The cut of each client: the mean of its potential, and how its examples spread over the target."""
     read = Reader(content, "query")
-    count, names = read.one("count", int, 1, MOST_POINTS), read.different("names")
+    count, names = read.one("count", int, 1, exchange.MOST_POINTS), read.different("names")
     numbers = read.many("numbers", int, len(names), 0, LARGEST)
     sampling = Sampling(read.one("points", int, 1, 10**6), read.one("seed", int, 0, LARGEST))
     rows, train = node.rows(dict(enumerate(names))), node.site.federation.train
@@ -248,7 +248,7 @@ def cuts(node: Node, content: RecordDict) -> RecordDict:
     shape = (count, math.prod(node.site.federation.input_shape))
     target = finite("target", read_array(content, "params", "target", shape, torch.float64))
     g = finite("g", read_array(content, "params", "g", (count,), torch.float64))
-    means, shares = Here(drawn, target).cuts(g)
+    means, shares = exchange.cuts(drawn, target, g)
     return with_arrays(config_only("reply"), "numbers", means=means, shares=shares)
 
 

@@ -1,5 +1,6 @@
 """An experiment as a Flower app: a folder that ``flwr run`` starts."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -10,20 +11,9 @@ from wafl.config.demo import CHOSEN
 from wafl.config.experiment import Experiment
 from wafl.config.own_code import imports, top_module
 from wafl.config.read import parse_experiment
+from wafl.flower.ops.deployment import filled
 from wafl.flower.wire.overrides import OPEN
 from wafl.flower.wire.run_config import to_run_config
-
-NOTICE = """Licensed under the Apache License, Version 2.0 (the "License"); you may not use this app except in
-compliance with the License. You may obtain a copy of the License at
-
-    http://www.apache.org/licenses/LICENSE-2.0
-
-Unless required by applicable law or agreed to in writing, software distributed under the License is distributed on an
-"AS IS" BASIS, WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the License for the specific
-language governing permissions and limitations under the License.
-"""
-
-SERVER, CLIENT = "wafl.flower.app.server:server_app", "wafl.flower.app.client:client_app"
 
 
 def write_app(
@@ -36,44 +26,21 @@ def write_app(
         raise FolderError(f"{folder} exists already and is not empty: choose another folder, or remove it")
     config = to_run_config(experiment)
     folder.mkdir(parents=True, exist_ok=True)
-    document = tomlkit.document()
-    document.add(tomlkit.comment("Written by `wafl flower app`. Start it with `flwr run`; see docs/flower.md."))
-    document["project"] = {
-        "name": _project_name(experiment.name),
-        "version": "1.0.0",
-        "description": "An experiment of Wasserstein-robust federated learning",
-        "license": {"file": "LICENSE"},
-        "readme": "README.md",
-        "dependencies": [],
+    values = {
+        "project": _project_name(experiment.name),
+        "open": json.dumps(OPEN),
+        "config": tomlkit.dumps({"tool": {"flwr": {"app": {"config": config}}}}),
+        "name": experiment.name,
+        "methods": ", ".join(each.label for each in experiment.methods),
     }
-    document["tool"] = {
-        "wafl": {"open": list(OPEN)},
-        "flwr": {
-            "app": {"publisher": "wafl", "components": {"serverapp": SERVER, "clientapp": CLIENT}, "config": config}
-        },
-    }
-    texts = {"pyproject.toml": tomlkit.dumps(document), "LICENSE": NOTICE, "README.md": _readme(experiment)}
+    templates = {"pyproject.toml": "app.toml", "LICENSE": "LICENSE", "README.md": "README.md"}
+    texts = {name: filled(template, values) for name, template in templates.items()}
     for name, text in texts.items():
         write_whole(folder / name, text.encode())
     modules = dict.fromkeys(map(top_module, imports(experiment, data=with_data)))
     own = [] if source is None else [source / f"{module}.py" for module in modules]
     copied = [Path(shutil.copy(file, folder / file.name)) for file in own if file.is_file()]
     return [*(folder / name for name in texts), *copied]
-
-
-def _readme(experiment: Experiment) -> str:
-    """What whoever finds the app reads first; Flower's hub shows it."""
-    return f"""# {experiment.name}
-
-An experiment of Wasserstein-robust federated learning, as a Flower app. Methods: \
-{", ".join(each.label for each in experiment.methods)}.
-
-    pip install 'wafl-learn[flower]'     # on the server and on every node
-    flwr run . my-superlink --stream
-
-Nodes bring their own data: each SuperNode names its data in `--node-config`. What a run may change (`-c`) is listed in
-`pyproject.toml`, and the digest by which a node allows this app is what `wafl flower digest .` prints.
-"""
 
 
 def trial_experiment() -> Experiment:

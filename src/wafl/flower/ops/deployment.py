@@ -105,7 +105,7 @@ class Deployment:
             "restart": str(RESTART),
             "version": __version__,
         }
-        return _filled(template, own | values)
+        return filled(template, own | values)
 
 
 def write_deployment(folder: Path, deployment: Deployment, nodes: Sequence[str]) -> list[Path]:
@@ -131,7 +131,7 @@ def write_deployment(folder: Path, deployment: Deployment, nodes: Sequence[str])
 
 def proxy_config(listen: str, control: str) -> str:
     """The proxy's configuration; nodes reach it at ``listen``, and it reaches the SuperLink at ``control``."""
-    return _filled("nginx.conf", {"listen": listen, "control": control, "calls": "|".join(CALLS)})
+    return filled("nginx.conf", {"listen": listen, "control": control, "calls": "|".join(CALLS)})
 
 
 def check_digest(digest: str) -> str:
@@ -149,8 +149,9 @@ def _write_folder(folder: Path, texts: Mapping[str, str], copied: Mapping[str, P
         shutil.copy(file, folder / name)  # with its mode
 
 
-def _filled(template: str, values: Mapping[str, str]) -> str:
-    text = files("wafl.flower.ops").joinpath("templates", template).read_text()
+def filled(template: str, values: Mapping[str, str]) -> str:
+    """The text of a template, with these values in their places."""
+    text = files("wafl.flower.ops").joinpath("templates", template).read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], text)
 
 

@@ -16,6 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from wafl.base.files import write_whole
+
 HOSTS = ("localhost", "127.0.0.1")
 """Where the operator, the proxy and the ServerApp reach the SuperLink; every server certificate is also for these."""
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -115,10 +117,10 @@ def renew_certificates(folder: Path, *, hosts: Sequence[str] | None = None, days
         raise ValueError(f"{files.ca_key} is not the key of {files.ca}: put the right one there, and renew again")
     lasts = ca.not_valid_after_utc >= datetime.now(UTC) + timedelta(days=days)
     if not lasts:
-        _replace(files.ca, _ca(ca_key, days), 0o644)
+        write_whole(files.ca, _ca(ca_key, days), 0o644)
     server_key, server = _server(ca_key, wanted, days)
-    _replace(files.server_key, server_key)
-    _replace(files.server_cert, server, 0o644)
+    write_whole(files.server_key, server_key, 0o600)
+    write_whole(files.server_cert, server, 0o644)
     return Renewed(_read(files.server_cert).not_valid_after_utc, None if lasts else ca.not_valid_after_utc)
 
 
@@ -128,7 +130,7 @@ def renew_keys(folder: Path, nodes: Sequence[str]) -> Certificates:
     _check(HOSTS, nodes, 1)
     if missing := [name for name in nodes if name not in files.nodes()]:
         raise FileNotFoundError(f"node {missing[0]!r} has no key in {files.folder}: add it without --renew")
-    _write_keys(files, nodes, _replace)
+    _write_keys(files, nodes, write_whole)
     return files
 
 
@@ -207,7 +209,7 @@ def _write_keys(files: Certificates, nodes: Sequence[str], write: Callable[..., 
     for name in nodes:
         key = generate_private_key(SECP384R1())
         public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
-        write(files.node_key(name), _private(key, ssh=True))
+        write(files.node_key(name), _private(key, ssh=True), 0o600)
         write(files.node_pub(name), public + f" {name}\n".encode(), 0o644)
 
 
@@ -251,11 +253,3 @@ def _write(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Write a new file; fail if it exists."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
-
-
-def _replace(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file in place of the one that is there, all of it or nothing."""
-    new = path.with_name(f".{path.name}.new")
-    new.unlink(missing_ok=True)
-    _write(new, content, mode)
-    new.replace(path)

@@ -8,13 +8,13 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from wafl.base.errors import FolderError
 from wafl.base.files import write_whole
-from wafl.base.json_types import check_types, parsed_table
 from wafl.callbacks import Callback, Moment
 from wafl.flower.server.ledger import Account, Ledger, timestamp
+from wafl.studies.attendance import read_nodes
 
 if TYPE_CHECKING:
     from wafl.flower.server.grid import GridClients
@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 FILE = "nodes.json"
 OFTEN = 1.0
 """Seconds between two writings."""
-STATUS: dict[str, Any] = {
-    "updated": str,
-    "state": str,
-    "run": str | None,
-    "round": int | None,
-    "nodes": list[dict[str, Any]],
-    "left_out": dict[str, dict[str, Any]],
-}
-NODE: dict[str, Any] = {"id": str, "name": str, "clients": list[str], "present": bool, **get_type_hints(Account)}
-LEFT_OUT: dict[str, Any] = {"rounds": int, "last": int, "why": str}
 
 
 class Bulletin(Callback):
@@ -97,16 +87,7 @@ class Bulletin(Callback):
 
 def read_status(folder: Path) -> dict[str, Any]:
     """What the server has last written about the nodes of the study in this folder."""
-    file = folder / FILE
-    if not file.is_file():
+    status = read_nodes(folder / FILE)
+    if not status:
         raise FolderError(f"{folder} has no {FILE}: only a study whose clients are on Flower's nodes has one")
-    try:
-        status = parsed_table(file.read_bytes())
-        check_types(status, STATUS)
-        for place, node in enumerate(status["nodes"]):
-            check_types(node, NODE, f"nodes.{place}")
-        for name, about in status["left_out"].items():
-            check_types(about, LEFT_OUT, f"left_out.{name}")
-    except ValueError as error:
-        raise FolderError(f"{file} is damaged: {error}. The server writes it again while it works") from error
     return status

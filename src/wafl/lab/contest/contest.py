@@ -1,10 +1,7 @@
 """Contestants do the same work in turns, each time in a new process: what each takes, and whether it did the work."""
 
-import datetime
 import json
 import os
-import platform
-import shlex
 import statistics
 import subprocess
 import sys
@@ -22,6 +19,7 @@ from numpy.typing import NDArray
 from wafl.lab.contest.shared.handed import Work
 from wafl.lab.contest.work import Size, make_work, opened
 from wafl.report.plotting import COLORS
+from wafl.studies.folder import provenance
 
 SAME = 1e-4
 """How far a contestant's parameters may be from the plain loop's after the same batches."""
@@ -92,7 +90,8 @@ def hold(
                 show(f"{kind}, turn {repeat + 1} of {repeats}: {each.name}")
     reference = turns["plain PyTorch"][0].get("params") if "plain PyTorch" in turns else None
     rows = {each.name: _row(each, turns[each.name], turns[OURS], work, reference, clock) for each in contestants}
-    return {"kind": kind, **asdict(size), "repeats": repeats, "clock": clock, "machine": machine(threads), "rows": rows}
+    about = {**provenance(), "threads": threads or os.cpu_count()}
+    return {"kind": kind, **asdict(size), "repeats": repeats, "clock": clock, "machine": about, "rows": rows}
 
 
 def _turn(each: Contestant, work: Path, threads: int | None) -> dict[str, Any]:
@@ -161,20 +160,6 @@ def _accuracy(work: Work, params: Mapping[str, NDArray[Any]]) -> float:
     with torch.no_grad():
         found = torch.cat([model(x[rows]).argmax(1) for rows in chosen.split(256)])
     return float((found == y[chosen]).double().mean())
-
-
-def machine(threads: int | None) -> dict[str, Any]:
-    """Where a contest was held, and when."""
-    return {
-        "processor": platform.processor() or platform.machine(),
-        "processors": os.cpu_count(),
-        "threads": threads or os.cpu_count(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": shlex.join(["wafl", *sys.argv[1:]]),
-    }
 
 
 def chart(contests: Sequence[Mapping[str, Any]], path: Path) -> None:

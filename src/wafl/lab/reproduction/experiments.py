@@ -11,7 +11,6 @@ set), a protocol or a scale holds what is different there, and may hold such sec
     preprocess = "unit"
 """
 
-import difflib
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, cast, get_args
 
 from wafl.base.errors import ConfigError
+from wafl.base.near import did_you_mean
 from wafl.config.experiment import Experiment
 from wafl.config.read import parse_experiment
 from wafl.engine.embedded import find_device
@@ -93,8 +93,7 @@ def names() -> list[str]:
 def read(name: str, protocol: Protocol, scale: Scale) -> list[Part]:
     """The parts of an experiment such as ``fig-attacked-share``, under a protocol at a scale, one per data set."""
     if name not in names():
-        near = difflib.get_close_matches(name, names(), 1, 0.4)
-        hint = f": did you mean {near[0]}?" if near else f": there are {', '.join(names())}"
+        hint = did_you_mean(name, names()) or f": there are {', '.join(names())}"
         raise ConfigError(f"unknown experiment {name!r}{hint}")
     for what, value, known in (("protocol", protocol, PROTOCOLS), ("scale", scale, SCALES)):
         if value not in known:

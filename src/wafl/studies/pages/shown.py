@@ -8,14 +8,12 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from wafl.base.describe import some
-from wafl.base.errors import FolderError
-from wafl.base.json_types import check_types, parsed_table
 from wafl.config.experiment import Experiment
 from wafl.report import charts, sections
 from wafl.report.blocks import Block, Cell, Figure, Note, Section, Study, Table
 from wafl.report.charts import Curve
-from wafl.report.sections import Tested
-from wafl.studies.attendance import privacies
+from wafl.report.sections import QUANTITIES, Tested
+from wafl.studies.attendance import privacies, read_nodes
 from wafl.studies.folder import StudyFolder, refuse_links
 from wafl.studies.pace import Lines, point_of
 from wafl.studies.pages import progress
@@ -28,18 +26,7 @@ ORDER = (
     "Setup",
 )  # fmt: skip
 """The order of the sections on a page, by title."""
-
-QUANTITIES = {
-    "accuracy": "accuracy (%)",
-    "attacked_accuracy": "accuracy under attack (%)",
-    "test_loss": "test loss",
-    "attacked_loss": "loss under attack",
-    "loss": "training loss",
-    "achieved_radius": "achieved radius",
-    "agreement": "agreement: length of the mean update over mean length",
-    "gamma": "gamma",
-}
-"""What is drawn by round, and what it is called."""
+WORST = "for the worst client"
 
 T = TypeVar("T")
 
@@ -62,7 +49,7 @@ def show_study(
     lines = take(lambda: read_lines(folder.metrics), [])
     experiment = take(folder.experiment, None)
     about = take(folder.read_about, {})
-    bulletin = take(lambda: _read_nodes(path / "nodes.json"), {})
+    bulletin = take(lambda: read_nodes(path / "nodes.json"), {})
     titles = titles_of(results, experiment)
     if names is None and (path / "roster.json").exists():
         roster = take(lambda: known_roster(folder), None)
@@ -211,21 +198,6 @@ def _participation(lines: Lines, name: Callable[[int], str], results: Mapping[st
     return Section(section.title, section.lead, [*section.blocks, *more])
 
 
-def _read_nodes(path: Path) -> dict[str, Any]:
-    """What a server on Flower has last written about its nodes; empty if there is none."""
-    if not path.is_file():
-        return {}
-    types = {"id": str, "name": str, "clients": list[str], "present": bool, "replies": int, "failures": int}
-    try:
-        status = parsed_table(path.read_bytes())
-        check_types(status, {"state": str, "nodes": list[dict[str, Any]]})
-        for place, node in enumerate(status["nodes"]):
-            check_types(node, {**types, "last_failure": str}, f"nodes.{place}")
-    except ValueError as error:
-        raise FolderError(f"{path} is damaged: {error}") from error
-    return status
-
-
 def _nodes(bulletin: Mapping[str, Any]) -> Section | None:
     if not bulletin.get("nodes"):
         return None
@@ -280,7 +252,7 @@ def leaders_of(results: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     tests: dict[str, Callable[[Tested], Sequence[float]]] = {"on clean data": lambda row: row.clean}
     if most is not None:
         tests[f"with {most:.0%} attacked"] = lambda row: row.attacked.get(most, ())
-    tests["for the worst client"] = lambda row: row.worst
+    tests[WORST] = lambda row: row.worst
     word, percent = "best" if results.get("finished") else "best so far", "%" if measure == "accuracy" else ""
     found: list[tuple[str, str, str, str]] = []
     for test, pick in tests.items():

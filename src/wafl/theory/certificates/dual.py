@@ -59,25 +59,6 @@ class Dual:
         return found.value + ((self.limit + excess) * found.cost if found.cost > 0 else 0.0)
 
 
-def minimize_dual(
-    ask: Callable[[Sequence[float]], Sequence[Surrogate]],
-    radii: Sequence[float],
-    limit: float,
-    clean: float,
-    close: float = CLOSE,
-) -> list[tuple[float, float]]:
-    """For each radius the minimum over ``gamma > limit``, and the gamma that attains it.
-
-    ``clean``, the loss without any move, is the value at radius 0.
-
-    >>> worst = minimize_dual(lambda gammas: [Surrogate(1 / g, 1 / g**2) for g in gammas], [2.0], 0.0, 0.0, 1e-8)
-    >>> [round(number, 6) for number in worst[0]]
-    [4.0, 0.5]
-    """
-    dual = search_dual(ask, radii, limit, close)
-    return [dual.least(radius) if radius > 0 else (clean, math.inf) for radius in radii]
-
-
 def search_dual(
     ask: Callable[[Sequence[float]], Sequence[Surrogate]],
     radii: Sequence[float],
@@ -90,6 +71,10 @@ def search_dual(
     Every answer is used for every radius. The derivative in gamma is ``radius^2 - cost``, so the search is for the
     gamma at which the cost is the squared radius; ``close`` is how close it must come. It starts with the gammas
     ``first``, if there are any, else with a wide grid.
+
+    >>> dual = search_dual(lambda gammas: [Surrogate(1 / g, 1 / g**2) for g in gammas], [2.0], 0.0, 1e-8)
+    >>> [round(number, 6) for number in dual.least(2.0)]
+    [4.0, 0.5]
     """
     known: dict[float, Surrogate] = {}
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from wafl.base.describe import rounded
 from wafl.tasks.task import Task
 from wafl.theory.certificates.certificate import Question
-from wafl.theory.certificates.dual import Surrogate, minimize_dual, search_dual
+from wafl.theory.certificates.dual import Surrogate, search_dual
 from wafl.theory.certificates.mixture import Means, Settings
 from wafl.theory.certificates.upper import Report, SearchedSurrogate, UpperBound, setting_of
 from wafl.theory.networks.margins import leads_of, margins_of
@@ -47,7 +47,8 @@ def _by_curvature(means: AskMeans, radii: Sequence[float], question: Question, c
         settings = [{"gamma": gamma, "curvature": float(question.bent)} for gamma in gammas]
         return surrogates_of(means(UpperBound(question.norm), settings))
 
-    return [(value, gamma, None) for value, gamma in minimize_dual(ask, radii, question.bent / 2.0, clean)]
+    dual = search_dual(ask, radii, question.bent / 2.0)
+    return [(*dual.least(radius), None) if radius > 0 else (clean, math.inf, None) for radius in radii]
 
 
 def _by_margins(means: AskMeans, radii: Sequence[float], question: Question, clean: float) -> list[Proven]:

@@ -7,9 +7,9 @@ points and the potentials can make cells as small as it likes, and so find singl
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ _ROUNDING = 1e-9
 
 Array = NDArray[np.float64]
 Exchange = Literal["examples", "cuts"]
+Cuts = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""What sources send for a potential ``g [n]``: :func:`cut` of each, ``[sources]`` and ``[sources, n]``."""
 
 
 def check_exchange(exchange: str, *, labels: str | None, method: str = "exact") -> None:
@@ -37,14 +39,6 @@ def check_exchange(exchange: str, *, labels: str | None, method: str = "exact") 
     if exchange == "cuts" and (labels or method != "exact"):
         option = labels or f"method={method!r}"
         raise ValueError(f"{option} cannot be used with exchange='cuts', which is exact and sends no labels: drop one")
-
-
-class Cuttable(Protocol):
-    """Sources that answer with cuts, one each."""
-
-    def cuts(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        """For the potential ``g [n]``: :func:`cut` of each source, ``[sources]`` and ``[sources, n]``."""
-        ...
 
 
 def cut(x: Tensor, target: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,15 +55,10 @@ def cut(x: Tensor, target: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     return least.mean(), torch.bincount(place, minlength=len(g)).to(g.dtype) / len(x)
 
 
-class Here:
-    """Sources in this process."""
-
-    def __init__(self, sources: Sequence[Tensor], target: Tensor) -> None:
-        self._sources, self._target = sources, target
-
-    def cuts(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        means, shares = zip(*(cut(x, self._target, g) for x in self._sources), strict=True)
-        return torch.stack(means), torch.stack(shares)
+def cuts(sources: Sequence[Tensor], target: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """:func:`cut` of each of several sources that are in this process."""
+    means, shares = zip(*(cut(x, target, g) for x in sources), strict=True)
+    return torch.stack(means), torch.stack(shares)
 
 
 @dataclass(frozen=True)
@@ -83,7 +72,7 @@ class CutSolution:
     rounds: int
 
 
-def mixture_from_cuts(sources: Cuttable, target: Tensor, tolerance: float) -> CutSolution:
+def mixture_from_cuts(sources: Cuts, target: Tensor, tolerance: float) -> CutSolution:
     """``min over the simplex of W_2^2(P_lambda, Q)``, to a gap of ``tolerance`` times the value.
 
     With ``F_i(g)`` the mean that source i sends and b the weights of the target's points, duality and the minimax
@@ -103,7 +92,7 @@ def mixture_from_cuts(sources: Cuttable, target: Tensor, tolerance: float) -> Cu
     g = best = np.zeros(points)
     lower, least = -math.inf, np.array(-math.inf)
     for rounds in range(1, _MAX_ROUNDS + 1):
-        means, shares = (part.numpy() for part in sources.cuts(torch.from_numpy(g)))
+        means, shares = (part.numpy() for part in sources(torch.from_numpy(g)))
         model.add(means, shares, g)
         reached = means + b @ g
         least = np.maximum(least, reached)

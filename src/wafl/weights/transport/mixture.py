@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -12,7 +13,7 @@ from wafl.weights.transport.clouds import Features, Sampling, read_apart, read_s
 from wafl.weights.transport.costs import check_size, ground_cost, solve_pair
 from wafl.weights.transport.cutting_planes import MixtureDistance, nearest_mixture, pick_tolerance
 from wafl.weights.transport.distances import Distance, standard_error
-from wafl.weights.transport.exchange import MOST_POINTS, Cuttable, Exchange, Here, check_exchange, mixture_from_cuts
+from wafl.weights.transport.exchange import MOST_POINTS, Cuts, Exchange, check_exchange, cuts, mixture_from_cuts
 from wafl.weights.transport.result import TransportWeights
 
 
@@ -65,7 +66,7 @@ def mixture(
     check_exchange(exchange, labels=sampling.labels)
     if exchange == "cuts":
         clouds, aim = read_apart(sources, target, sampling, MOST_POINTS)
-        return weights_from_cuts(Here([cloud.x for cloud in clouds], aim.x), aim.x, tolerance)
+        return weights_from_cuts(partial(cuts, [cloud.x for cloud in clouds], aim.x), aim.x, tolerance)
     clouds, aim = read_sources_and_target(sources, target, sampling)
     size = sum(len(cloud) for cloud in clouds) * len(aim)
     check_size(size)
@@ -80,7 +81,7 @@ def mixture(
     return TransportWeights.of("mixture", solved.weights.tolist(), solved.values[0], found, solved.gap)
 
 
-def weights_from_cuts(sources: Cuttable, target: Tensor, tolerance: float | None) -> TransportWeights:
+def weights_from_cuts(sources: Cuts, target: Tensor, tolerance: float | None) -> TransportWeights:
     """The exact weights from what the sources send of themselves; see :func:`mixture_from_cuts`."""
     if tolerance is None:
         tolerance = 1e-6 if len(target) <= 100 else 1e-3

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Features, Sampling, read_apart, read_sources_and_target
 from wafl.weights.transport.costs import check_size
 from wafl.weights.transport.distances import Distance, Method, check_method, cloud_distance
-from wafl.weights.transport.exchange import MOST_POINTS, Exchange, Here, check_exchange
+from wafl.weights.transport.exchange import MOST_POINTS, Exchange, check_exchange, cuts
 from wafl.weights.transport.mixture import weights_from_cuts
 from wafl.weights.transport.result import TransportWeights
 
@@ -64,7 +65,7 @@ def nearest(
     check_exchange(exchange, labels=sampling.labels, method=method)
     if exchange == "cuts":
         clouds, aim = read_apart(sources, target, sampling, MOST_POINTS)
-        alone = [weights_from_cuts(Here([cloud.x], aim.x), aim.x, None) for cloud in clouds]
+        alone = [weights_from_cuts(partial(cuts, [cloud.x], aim.x), aim.x, None) for cloud in clouds]
         found = [Distance(each.value, math.nan) for each in alone]
         least = min(each.value - each.gap for each in alone)
     else:
