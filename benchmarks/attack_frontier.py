@@ -28,11 +28,12 @@ import torch
 
 import options
 import wafl
-from hulls import ahead, p_value, upper_hull
+from hulls import ahead, upper_hull
+from wafl.attacks.autoattack import AutoAttack
 from wafl.base.errors import DivergedError
 from wafl.base.files import write_whole
 from wafl.lab.registered import registered
-from wafl.lab.statistics import holm, mean_of
+from wafl.lab.statistics import holm, mean_of, resampled
 from wafl.tuning.goal import hold_out
 
 NAME = "attack-frontier"
@@ -88,7 +89,8 @@ def trained(job: Job, about: dict[str, Any], smallest: bool, device: str) -> tup
     else:
         judges = clients
     family = about["families"][job.family]
-    given, schedule = dict(family.get("options", {})), {**about["schedule"], "learning_rate": job.rate}
+    given: dict[str, Any] = dict(family.get("options", {}))
+    schedule: dict[str, Any] = {**about["schedule"], "learning_rate": job.rate}
     target = schedule if family["method"] == "FedAvg" else given
     target[family["size"]] = job.size
     if given.get("norm") == "inf":
@@ -140,7 +142,7 @@ Do = Callable[[list[Job]], None]
 def chosen_rates(about: dict[str, Any], data: str, folder: Path, do: Do) -> dict[str, float]:
     """The rate of every family, after as many extensions of the grid, for everybody, as it takes or may take."""
     trials, families = about["trials"], about["families"]
-    rates = list(trials["rates"])
+    rates, best = list(trials["rates"]), dict[str, float]()
     for extension in range(trials["extensions"] + 1):
         jobs = {
             name: [Job(data, name, middle(family, data), rate, trials["partition"], True) for rate in rates]
@@ -204,7 +206,7 @@ def autoattacked(about: dict[str, Any], data: str, found: dict[str, Any], device
         model.load_state_dict(torch.load(folder / f"{job.file}.pt", map_location="cpu"))
         scores = {"clean": 100.0 * (wafl.evaluate(model.to(device), few).accuracy or 0.0)}
         for norm in about["families"][name]["against"]:
-            attack = wafl.AutoAttack(epsilon=about["data"][data]["attack"][norm], norm=NORMS[norm])
+            attack = AutoAttack(epsilon=about["data"][data]["attack"][norm], norm=NORMS[norm])
             scores[norm] = 100.0 * (wafl.evaluate(model.to(device), few, attack=attack).accuracy or 0.0)
         write_whole(place, json.dumps(scores).encode())
         print(place.name, scores, flush=True)
@@ -236,8 +238,9 @@ def compared(about: dict[str, Any], data: str, found: dict[str, Any]) -> list[di
             pairs = [[points(rows, mine, norm, place) for mine in both] for place in whole(found)]
             gaps = [gap for ours, theirs in pairs if ours and theirs and (gap := ahead(ours, theirs))]
             means = [gap[0] for gap in gaps]
+            p = resampled(means, 0.0)[1] if len(means) > 1 else 1.0
             levels = [[gap[place] for gap in gaps] for place in (1, 2, 3)]
-            against.append({"attack": norm, "rival": rival, "means": means, "levels": levels, "p": p_value(means)})
+            against.append({"attack": norm, "rival": rival, "means": means, "levels": levels, "p": p})
         for row, p in zip(against, holm([row["p"] for row in against]), strict=True):
             table.append({**row, "holm": p})
     return table

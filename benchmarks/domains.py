@@ -80,19 +80,17 @@ def name_of(target: str) -> str:
 
 
 def method_of(job: Job, about: dict[str, Any]) -> Method:
-    if job.family == "AFL":
-        return wafl.AFL(weights_step=job.size)
-    if job.family == "DRFA":
-        return wafl.DRFA(weights_step=job.size)
-    center = wafl.weights.fixed(about["centers"][job.target][job.center])
+    if job.family in ("AFL", "DRFA"):
+        return wafl.METHODS[job.family](weights_step=job.size)
+    given: dict[str, Any] = {"client_weights": wafl.weights.fixed(about["centers"][job.target][job.center])}
     if job.family == "FedAvg":
-        return wafl.FedAvg(client_weights=center)
+        return wafl.FedAvg(**given)
     if job.family == "random moves":
-        return wafl.Moved(shifts=Placement(job.size), client_weights=center)
-    if job.family == "round ball":
-        return wafl.WAFL(radius=job.size, bounds=None, client_weights=center)
-    shape = shape_around(job.target, max(range(2), key=about["centers"][job.target]["nearest"].__getitem__))
-    return wafl.WAFL(radius=job.size, bounds=None, client_weights=center, shape=shape)
+        return wafl.Moved(shifts=Placement(job.size), **given)
+    if job.family == "shaped ball":
+        nearest = max(range(2), key=about["centers"][job.target]["nearest"].__getitem__)
+        given["shape"] = shape_around(job.target, nearest)
+    return wafl.WAFL(radius=job.size, bounds=None, **given)
 
 
 @cache
@@ -109,7 +107,7 @@ def work(job: Job, smallest: bool, device: str, folder: Path) -> None:
     about, domain = plan(smallest), task(name_of(job.target))
     split = hold_out(domain.clients, "examples", about["trials"]["share"], about["trials"]["seed"])
     clients = split.train if job.trial else domain.clients
-    schedule = {**about["afl" if job.family == "AFL" else "schedule"], "learning_rate": job.rate}
+    schedule: dict[str, Any] = {**about["afl" if job.family == "AFL" else "schedule"], "learning_rate": job.rate}
     if job.family == "FedAvg":
         schedule["weight_decay"] = job.size
     found: dict[str, Any] = {}
@@ -122,7 +120,10 @@ def work(job: Job, smallest: bool, device: str, folder: Path) -> None:
             with torch.no_grad():
                 guessed = run.to("cpu").model(domain.target.test.x).argmax(1)
             right = (guessed == domain.target.test.y).numpy()
-            found |= {"target": 100.0 * float(right.mean()), "right": base64.b85encode(np.packbits(right)).decode()}
+            found |= {
+                "target": 100.0 * float(right.mean()),
+                "right": base64.b85encode(np.packbits(right).tobytes()).decode(),
+            }
     except DivergedError:
         pass
     write_whole(folder / job.file, json.dumps({"job": asdict(job), "found": found}).encode())
@@ -156,7 +157,7 @@ def one_target(
 ) -> list[dict[str, Any]]:
     """Trials and tests of the rows of a target: what was chosen, what judges said, and the accuracies by seed."""
     trials, rows = about["trials"], rows_of(about, target, families)
-    rates = list(trials["rates"])
+    rates, best = list(trials["rates"]), dict[tuple[str, str], float]()
 
     def trial(row: tuple[str, str], rate: float, size: float) -> Job:
         return Job(target, *row, rate, size, trials["seed"], True)

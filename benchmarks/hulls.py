@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import ttest_1samp
 
 Point = tuple[float, float]
 
@@ -51,10 +50,3 @@ def ahead(ours: Sequence[Point], theirs: Sequence[Point], levels: Sequence[float
     mean = float(np.trapezoid(gap, where) / (high - low))
     at = np.array([low + level * (high - low) for level in levels])
     return [mean, *(height(ours, at) - height(theirs, at)).tolist()]
-
-
-def p_value(differences: Sequence[float]) -> float:
-    """Student's two-sided test of a mean of zero."""
-    if len(differences) < 2 or len(set(differences)) == 1:
-        return 1.0
-    return float(ttest_1samp(differences, 0.0).pvalue)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp
 
 BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
 
@@ -45,10 +44,3 @@ def test_nothing_is_said_beyond_what_both_have() -> None:
     from hulls import ahead
 
     assert ahead([(1.0, 1.0), (2.0, 0.0)], [(3.0, 1.0), (4.0, 0.0)]) == []
-
-
-def test_p_values_are_students() -> None:
-    from hulls import p_value
-
-    assert p_value([1.0, 2.0, 4.0]) == pytest.approx(ttest_1samp([1.0, 2.0, 4.0], 0.0).pvalue)
-    assert p_value([2.0, 2.0]) == 1.0
