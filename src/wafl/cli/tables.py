@@ -147,7 +147,8 @@ def _headline(results: Mapping[str, Any]) -> tuple[str, str]:
     """How many methods are done, and the best of them; how many runs diverged."""
     lost = len(diverged(results))
     count = f"{lost} run{'s' if lost > 1 else ''} diverged" if lost else ""
-    leaders = {test: f"{whose}: {number} ({test})" for _, test, number, whose in leaders_of(results)}
+    unit = "" if results.get("measure") == "accuracy" else " loss"
+    leaders = {test: f"{whose}: {number}{unit} ({test})" for _, test, number, whose in leaders_of(results)}
     best = next((leaders[test] for test in reversed(leaders) if test != WORST), "")
     return str(len(results.get("methods", {}))), "; ".join(filter(None, (best, count)))
 
