@@ -55,6 +55,23 @@ TABLES = [
     Table("docs/performance.md", "| | command | |", "python benchmarks/million.py"),
     Table("docs/faq.md", "| method | last | averaged |", "python benchmarks/average_last.py --data demo"),
     Table("docs/choosing.md", "| data, on what | best of six |", "python benchmarks/auto_radius.py"),
+    Table(
+        "docs/attack-frontier.md",
+        "| data, attack |",
+        "python benchmarks/attack_frontier.py --device cuda --processes 8 --output docs/evidence/attack-frontier.json",
+    ),
+    Table("docs/domains.md", "| target | ball |", "python benchmarks/domains.py --output docs/evidence/domains.json"),
+    Table(
+        "docs/few-examples.md",
+        "| regret in log-loss |",
+        "python benchmarks/few_examples.py --output docs/evidence/few-examples.json",
+    ),
+    Table(
+        "docs/certified-frontier.md",
+        "| rival less WAFL |",
+        "python benchmarks/certified_frontier.py --output docs/evidence/certified-frontier.json",
+    ),
+    Table("docs/leaderboard.md", "| method |", "wafl leaderboard --output docs/leaderboard.json"),
     Table("docs/natural.md", "| data | clients | examples |", "python benchmarks/natural.py"),
     Table("docs/rivals.md", "| method, on what it has not seen | digits", "python benchmarks/rivals.py --processes 16"),
     Table(

@@ -88,7 +88,8 @@ def test_every_table_of_numbers_has_a_command_that_makes_it_again(monkeypatch: p
     known = runpy.run_path(str(BENCHMARKS / "tables.py"))["TABLES"]
     root = BENCHMARKS.parent
     # tools/methods_page.py and tools/evidence_pages.py make these.
-    made = {root / "docs" / f"{name}.md" for name in ("methods", "reproduction", "leaderboard", "promises")}
+    pages = ("methods", "reproduction", "leaderboard", "promises", "attack-frontier", "certified-frontier", "domains")
+    made = {root / "docs" / f"{name}.md" for name in (*pages, "few-examples")}
     for page in {root / "README.md", *root.glob("docs/*.md"), *root.glob("examples/*/README.md")} - made:
         name, lines = str(page.relative_to(root)), page.read_text().splitlines()
         for place, line in enumerate(lines[:-2]):

@@ -173,5 +173,8 @@ def _of_data(found: Found, task: str) -> str:
 
 def _left(numbers: Mapping[str, Any]) -> str:
     absent = [f"{name} ({what} was not there)" for name, what in numbers["absent"].items()]
-    left = [f"{', '.join(rows)} on {name}" for name, rows in numbers["unfinished"].items()]
+    left = [
+        f"{', '.join(rows)} on {name}" if name in numbers["results"] else f"{name} (not finished)"
+        for name, rows in numbers["unfinished"].items()
+    ]
     return f"\n\nNot made: {'; '.join(absent + left)}." if absent or left else ""
