@@ -649,7 +649,7 @@ def test_a_regression_is_trained_tested_and_shown_by_its_loss(
     assert "Loss, one seed: on clean test data, with 50% to 100% of the clients attacked" in text
     assert f"{score.loss:.1f}" in result.stdout
     assert (folder / "runs" / "study" / "figures" / "loss.png").stat().st_size > 1000
-    assert re.search(r"\d\.\d+ \(with 100% attacked\)", row_of(folder / "runs" / "study"))
+    assert re.search(r"\d\.\d+ loss \(with 100% attacked\)", row_of(folder / "runs" / "study"))
     assert all("accuracy" not in row for row in read_lines(StudyFolder(folder / "runs" / "study").metrics))
 
 
