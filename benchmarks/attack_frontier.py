@@ -11,15 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,8 +23,10 @@ from typing import Any
 import torch
 
 import options
+import staged
 import wafl
 from hulls import ahead, upper_hull
+from staged import Do
 from wafl.attacks.autoattack import AutoAttack
 from wafl.base.errors import DivergedError
 from wafl.base.files import write_whole
@@ -102,9 +100,6 @@ def trained(job: Job, about: dict[str, Any], smallest: bool, device: str) -> tup
 
 def work(job: Job, smallest: bool, device: str, folder: Path) -> None:
     """Train one model and keep its accuracies; one that diverged has none."""
-    place = folder / f"{job.file}.json"
-    if place.exists():
-        return
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     about, began = plan(smallest), time.perf_counter()
@@ -120,7 +115,7 @@ def work(job: Job, smallest: bool, device: str, folder: Path) -> None:
     except DivergedError:
         pass
     kept = {"job": asdict(job), "accuracy": found, "seconds": time.perf_counter() - began}
-    write_whole(place, json.dumps(kept | {"registered": registered(NAME)[1]}).encode())
+    write_whole(folder / f"{job.file}.json", json.dumps(kept | {"registered": registered(NAME)[1]}).encode())
     print(f"{job.file}: {found} in {kept['seconds']:.1f} s", flush=True)
 
 
@@ -136,27 +131,6 @@ def judged(job: Job, folder: Path) -> float:
     return fmean(found.values()) if found else 0.0
 
 
-Do = Callable[[list[Job]], None]
-
-
-def chosen_rates(about: dict[str, Any], data: str, folder: Path, do: Do) -> dict[str, float]:
-    """The rate of every family, after as many extensions of the grid, for everybody, as it takes or may take."""
-    trials, families = about["trials"], about["families"]
-    rates, best = list(trials["rates"]), dict[str, float]()
-    for extension in range(trials["extensions"] + 1):
-        jobs = {
-            name: [Job(data, name, middle(family, data), rate, trials["partition"], True) for rate in rates]
-            for name, family in families.items()
-        }
-        do([job for each in jobs.values() for job in each])
-        best = {name: max(each, key=lambda job: judged(job, folder)).rate for name, each in jobs.items()}
-        edges = [2.0 * rates[-1]] * (rates[-1] in best.values()), [rates[0] / 2.0] * (rates[0] in best.values())
-        if extension == trials["extensions"] or not any(edges):
-            break
-        rates = [*edges[1], *rates, *edges[0]]
-    return best
-
-
 def middle(family: dict[str, Any], data: str) -> float:
     return family["sizes"][data][len(family["sizes"][data]) // 2]
 
@@ -169,15 +143,17 @@ def sizes_at(about: dict[str, Any], data: str, rates: dict[str, float], partitio
 
 def everything(about: dict[str, Any], data: str, folder: Path, do: Do) -> dict[str, Any]:
     """Trials, then the test; what it returns is read from the folder."""
-    rates = chosen_rates(about, data, folder, do)
+
+    def trial(name: str, rate: float) -> Job:
+        return Job(data, name, middle(about["families"][name], data), rate, about["trials"]["partition"], True)
+
+    score = partial(judged, folder=folder)
+    _, rates = staged.chosen_rates(list(about["families"]), trial, score, about["trials"], do)
     trials = list(sizes_at(about, data, rates, about["trials"]["partition"], True))
     do(trials)
     tests = [job for place in about["test"]["partitions"] for job in sizes_at(about, data, rates, place, False)]
     do(tests)
-    best = {
-        name: max((job for job in trials if job.family == name), key=lambda job: judged(job, folder)).size
-        for name in about["families"]
-    }
+    best = {name: max((job for job in trials if job.family == name), key=score).size for name in about["families"]}
     rows = [{**asdict(job), "accuracy": read(job, folder)} for job in tests]
     points: list[dict[str, Any]] = []
     for job in tests:
@@ -307,21 +283,12 @@ def means(
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
-    parser.add_argument("--results", type=Path, default=Path("attack-frontier"), help="keep what is trained here")
+    staged.add_options(parser, NAME)
     parser.add_argument("--data", nargs="+", help="of the registered data sets; by default all")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--done", action="store_true", help="train nothing, and say what is missing")
-    parser.add_argument("--output", type=Path, help="write the numbers, and a figure beside them")
     given = options.read(parser, argv)
     about = plan(given.smallest)
-    with tempfile.TemporaryDirectory() as scratch:
-        given.results = Path(scratch) if given.smallest else given.results
-        given.results.mkdir(parents=True, exist_ok=True)
-        with (
-            ProcessPoolExecutor(given.processes, get_context("spawn")) if given.processes > 1 else nullcontext() as pool
-        ):
-            results = {data: one_data(about, data, given, pool) for data in given.data or about["data"]}
+    with staged.training(work, given) as do:
+        results = {data: one_data(about, data, given, do) for data in given.data or about["data"]}
     print(shown(results))
     if given.output is not None:
         given.output.parent.mkdir(parents=True, exist_ok=True)
@@ -330,23 +297,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         draw(about, results, given.output.with_suffix(".png"))
 
 
-def one_data(
-    about: dict[str, Any], data: str, given: argparse.Namespace, pool: ProcessPoolExecutor | None
-) -> dict[str, Any]:
-    do = partial(work, smallest=given.smallest, device=given.device, folder=given.results)
-
-    def all_of(jobs: list[Job]) -> None:
-        left = [job for job in jobs if not (given.results / f"{job.file}.json").exists()]
-        if given.done:
-            for job in left:
-                print(f"not trained: {job.file}")
-        else:
-            list(map(do, left) if pool is None else pool.map(do, left))
-
-    found = everything(about, data, given.results, all_of)
+def one_data(about: dict[str, Any], data: str, given: argparse.Namespace, do: Do) -> dict[str, Any]:
+    found = everything(about, data, given.results, do)
     if not given.done:
         autoattacked(about, data, found, given.device, given.results)
-        found = everything(about, data, given.results, all_of)
+        found = everything(about, data, given.results, do)
     return found | {"compared": compared(about, data, found)}
 
 

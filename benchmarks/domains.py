@@ -13,14 +13,10 @@ from __future__ import annotations
 import argparse
 import base64
 import json
-import tempfile
 import warnings
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,7 +25,9 @@ import numpy as np
 import torch
 
 import options
+import staged
 import wafl
+from staged import Do
 from wafl.base.errors import DivergedError
 from wafl.base.files import write_whole
 from wafl.lab.domains import task
@@ -60,7 +58,7 @@ class Job:
     @property
     def file(self) -> str:
         what = "trial" if self.trial else f"test{self.seed}"
-        return f"{self.target}-{self.family}-{self.center}-{self.rate:g}-{self.size:g}-{what}.json".replace(" ", "_")
+        return f"{self.target}-{self.family}-{self.center}-{self.rate:g}-{self.size:g}-{what}".replace(" ", "_")
 
 
 def plan(smallest: bool) -> dict[str, Any]:
@@ -100,13 +98,12 @@ def shape_around(target: str, source: int) -> Shape:
 
 def work(job: Job, smallest: bool, device: str, folder: Path) -> None:
     """Train one model; keep what judges say of a trial, and which of the target's images a tested model gets right."""
-    if (folder / job.file).exists():
-        return
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     about, domain = plan(smallest), task(name_of(job.target))
-    split = hold_out(domain.clients, "examples", about["trials"]["share"], about["trials"]["seed"])
-    clients = split.train if job.trial else domain.clients
+    trials = about["trials"]
+    split = hold_out(domain.clients, "examples", trials["share"], trials["seed"]) if job.trial else None
+    clients = domain.clients if split is None else split.train
     schedule: dict[str, Any] = {**about["afl" if job.family == "AFL" else "schedule"], "learning_rate": job.rate}
     if job.family == "FedAvg":
         schedule["weight_decay"] = job.size
@@ -114,7 +111,7 @@ def work(job: Job, smallest: bool, device: str, folder: Path) -> None:
     try:
         method = method_of(job, about)
         run = wafl.fit(wafl.models.mlr(clients), clients, method, seed=job.seed, device=device, **schedule)
-        if not run.diverged and job.trial:
+        if not run.diverged and split is not None:
             found["judged"] = 100.0 * Goal(split, attack=Placement(1.0), attacked=(1.0,)).value(run.to("cpu"))
         if not run.diverged:
             with torch.no_grad():
@@ -126,13 +123,13 @@ def work(job: Job, smallest: bool, device: str, folder: Path) -> None:
             }
     except DivergedError:
         pass
-    write_whole(folder / job.file, json.dumps({"job": asdict(job), "found": found}).encode())
+    write_whole(folder / f"{job.file}.json", json.dumps({"job": asdict(job), "found": found}).encode())
     print(job.file, {name: value for name, value in found.items() if name != "right"}, flush=True)
 
 
 def read(job: Job, folder: Path) -> dict[str, Any]:
     """What was kept of a job; nothing if it diverged or is not done."""
-    place = folder / job.file
+    place = folder / f"{job.file}.json"
     return json.loads(place.read_bytes())["found"] if place.exists() else {}
 
 
@@ -152,38 +149,33 @@ def one_target(
     target: str,
     families: Sequence[str],
     folder: Path,
-    do: Callable[[list[Job]], None],
+    do: Do,
     at_once: bool = False,
 ) -> list[dict[str, Any]]:
     """Trials and tests of the rows of a target: what was chosen, what judges said, and the accuracies by seed."""
     trials, rows = about["trials"], rows_of(about, target, families)
-    rates, best = list(trials["rates"]), dict[tuple[str, str], float]()
+    first = {row: about["families"][row[0]]["first"] for row in rows}
 
     def trial(row: tuple[str, str], rate: float, size: float) -> Job:
         return Job(target, *row, rate, size, trials["seed"], True)
 
-    first = {row: about["families"][row[0]]["first"] for row in rows}
+    def first_trial(row: tuple[str, str], rate: float) -> Job:
+        return trial(row, rate, first[row])
+
+    score = partial(judged, folder=folder)
     if at_once:
-        do([trial(row, rate, first[row]) for row in rows for rate in (rates[0] / 2.0, 2.0 * rates[-1])])
-    for extension in range(trials["extensions"] + 1):
-        do([trial(row, rate, first[row]) for row in rows for rate in rates])
-        best = {row: max(rates, key=lambda rate, row=row: judged(trial(row, rate, first[row]), folder)) for row in rows}
-        edges = [rates[0] / 2.0] * (rates[0] in best.values()), [2.0 * rates[-1]] * (rates[-1] in best.values())
-        if extension == trials["extensions"]:
-            break
-        rates = [*edges[0], *rates, *edges[1]]
+        edges = trials["rates"][0] / 2.0, 2.0 * trials["rates"][-1]
+        do([first_trial(row, rate) for row in rows for rate in edges])
+    rates, best = staged.chosen_rates(rows, first_trial, score, trials, do)
     sizes = {row: [first[row], *about["families"][row[0]]["others"]] for row in rows}
     do([trial(row, best[row], size) for row in rows for size in sizes[row]])
-    chosen = {
-        row: max((trial(row, best[row], size) for size in sizes[row]), key=lambda job: judged(job, folder))
-        for row in rows
-    }
+    chosen = {row: max((trial(row, best[row], size) for size in sizes[row]), key=score) for row in rows}
     tests = {row: [Job(target, *row, job.rate, job.size, seed, False) for seed in about["test"]["seeds"]]
              for row, job in chosen.items()}  # fmt: skip
     do([job for jobs in tests.values() for job in jobs])
     found: list[dict[str, Any]] = []
     for row, job in chosen.items():
-        tried = [trial(row, rate, first[row]) for rate in rates] + [trial(row, best[row], size) for size in sizes[row]]
+        tried = [first_trial(row, rate) for rate in rates] + [trial(row, best[row], size) for size in sizes[row]]
         known = max((read(each, folder).get("target", 0.0) for each in tried), default=0.0)
         values = [tested for each in tests[row] if "target" in (tested := read(each, folder))]
         found.append({
@@ -249,22 +241,14 @@ def shown(results: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
-    parser.add_argument("--results", type=Path, default=Path("domains"), help="keep what is trained here")
+    staged.add_options(parser, NAME)
     parser.add_argument("--targets", nargs="+", help="of the registered targets; by default all")
     parser.add_argument("--families", nargs="+", help="of the registered families; by default all")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--ahead", action="store_true", help="try the rates of an extension at once")
-    parser.add_argument("--done", action="store_true", help="train nothing, and say what is missing")
-    parser.add_argument("--output", type=Path, help="write the numbers here")
     given = options.read(parser, argv)
     about = plan(given.smallest)
-    with tempfile.TemporaryDirectory() as scratch:
-        given.results = Path(scratch) if given.smallest else given.results
-        given.results.mkdir(parents=True, exist_ok=True)
-        several = given.processes > 1
-        with ProcessPoolExecutor(given.processes, get_context("spawn")) if several else nullcontext() as pool:
-            results = {target: whole(about, target, given, pool) for target in given.targets or about["targets"]}
+    with staged.training(work, given) as do:
+        results = {target: whole(about, target, given, do) for target in given.targets or about["targets"]}
     print(shown(results))
     if given.output is not None:
         for each in results.values():
@@ -274,21 +258,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         given.output.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def whole(
-    about: dict[str, Any], target: str, given: argparse.Namespace, pool: ProcessPoolExecutor | None
-) -> dict[str, Any]:
-    do = partial(work, smallest=given.smallest, device=given.device, folder=given.results)
-
-    def all_of(jobs: list[Job]) -> None:
-        left = [job for job in dict.fromkeys(jobs) if not (given.results / job.file).exists()]
-        if given.done:
-            for job in left:
-                print(f"not trained: {job.file}")
-        else:
-            list(map(do, left) if pool is None else pool.map(do, left))
-
+def whole(about: dict[str, Any], target: str, given: argparse.Namespace, do: Do) -> dict[str, Any]:
     families = given.families or list(about["families"])
-    rows = one_target(about, target, families, given.results, all_of, given.ahead)
+    rows = one_target(about, target, families, given.results, do, given.ahead)
     counts = torch.bincount(task(name_of(target)).target.test.y)
     majority = 100.0 * float(counts.max() / counts.sum())
     return {"majority": majority, "rows": rows, "compared": compared(about, target, rows)}

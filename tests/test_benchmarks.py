@@ -49,7 +49,7 @@ QUICK = {
 # The rest of flower starts processes.
 SLOW = {name: ["--smallest"] for name in ("audit", "flower", "networks", "published")}
 # What other benchmarks import, and nobody runs.
-PARTS = {"brought_models", "hulls", "options", "registered_runs", "rival_settings"}
+PARTS = {"brought_models", "hulls", "options", "registered_runs", "rival_settings", "staged"}
 
 
 def run(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
