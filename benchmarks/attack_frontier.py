@@ -55,6 +55,15 @@ class Job:
         return f"{self.data}-{self.family}-{self.size:g}-{self.rate:g}-{what}"
 
 
+@dataclass(frozen=True)
+class Attacked(Job):
+    """The same model, trained again to be shown under AutoAttack."""
+
+    @property
+    def file(self) -> str:
+        return f"{super().file}.autoattack"
+
+
 def plan(smallest: bool) -> dict[str, Any]:
     """What the registration says; at its smallest, with what it has for that."""
     content, _ = registered(NAME)
@@ -76,6 +85,19 @@ def clients_of(data: str, partition: int, smallest: bool) -> wafl.Federation:
 def attacks(about: dict[str, Any], data: str) -> dict[str, wafl.PGD]:
     sizes, steps = about["data"][data]["attack"], about["test"]["steps"]
     return {name: wafl.PGD(sizes[name], norm=norm, steps=steps) for name, norm in NORMS.items()}
+
+
+def autoattacks(about: dict[str, Any], job: Job) -> dict[str, AutoAttack]:
+    """AutoAttack in full, in the norms that the model's family is compared under."""
+    sizes = about["data"][job.data]["attack"]
+    return {norm: AutoAttack(epsilon=sizes[norm], norm=NORMS[norm]) for norm in about["families"][job.family]["against"]}
+
+
+def few(clients: wafl.Federation, count: int) -> wafl.Federation:
+    """This many of the clients' test examples, evenly spaced in their order, at one client."""
+    rows = torch.arange(count) * len(clients.test.y) // count
+    x, y = clients.test.x[rows].numpy(), clients.test.y[rows].numpy()
+    return wafl.Federation.from_arrays([(x, y, x, y)], bounds=clients.bounds, num_classes=clients.num_classes)
 
 
 def trained(job: Job, about: dict[str, Any], smallest: bool, device: str) -> tuple[wafl.Run, wafl.Federation]:
@@ -108,10 +130,11 @@ def work(job: Job, smallest: bool, device: str, folder: Path) -> None:
         run, judges = trained(job, about, smallest, device)
         if not run.diverged:
             run = run.to(device)
-            for name, attack in {"clean": None, **attacks(about, job.data)}.items():
+            tests = attacks(about, job.data)
+            if isinstance(job, Attacked):
+                judges, tests = few(judges, about["test"]["autoattack_examples"]), autoattacks(about, job)
+            for name, attack in {"clean": None, **tests}.items():
                 found[name] = 100.0 * (wafl.evaluate(run, judges, attack=attack).accuracy or 0.0)
-            if job.partition == about["test"]["partitions"][0] and about["test"]["autoattack_examples"]:
-                torch.save(run.model.state_dict(), folder / f"{job.file}.pt")
     except DivergedError:
         pass
     kept = {"job": asdict(job), "accuracy": found, "seconds": time.perf_counter() - began}
@@ -154,38 +177,11 @@ def everything(about: dict[str, Any], data: str, folder: Path, do: Do) -> dict[s
     tests = [job for place in about["test"]["partitions"] for job in sizes_at(about, data, rates, place, False)]
     do(tests)
     best = {name: max((job for job in trials if job.family == name), key=score).size for name in about["families"]}
-    rows = [{**asdict(job), "accuracy": read(job, folder)} for job in tests]
-    points: list[dict[str, Any]] = []
-    for job in tests:
-        if job.partition == about["test"]["partitions"][0] and job.size == best[job.family]:
-            place = folder / f"{job.file}.autoattack.json"
-            if place.exists():
-                points.append({**asdict(job), "accuracy": json.loads(place.read_bytes())})
-    return {"rates": rates, "chosen": best, "rows": rows, "autoattack": points}
-
-
-def autoattacked(about: dict[str, Any], data: str, found: dict[str, Any], device: str, folder: Path) -> None:
-    """AutoAttack in full at the chosen points of the first partition, in the norms that a family is compared under."""
-    count, partition = about["test"]["autoattack_examples"], about["test"]["partitions"][0]
-    if not count:
-        return
-    clients = clients_of(data, partition, False)
-    rows = torch.arange(count) * len(clients.test.y) // count
-    x, y = clients.test.x[rows].numpy(), clients.test.y[rows].numpy()
-    few = wafl.Federation.from_arrays([(x, y, x, y)], bounds=clients.bounds, num_classes=clients.num_classes)
-    for name, size in found["chosen"].items():
-        job = Job(data, name, size, found["rates"][name], partition, False)
-        place = folder / f"{job.file}.autoattack.json"
-        if place.exists() or not (folder / f"{job.file}.pt").exists():
-            continue
-        model = wafl.models.cnn(clients)
-        model.load_state_dict(torch.load(folder / f"{job.file}.pt", map_location="cpu"))
-        scores = {"clean": 100.0 * (wafl.evaluate(model.to(device), few).accuracy or 0.0)}
-        for norm in about["families"][name]["against"]:
-            attack = AutoAttack(epsilon=about["data"][data]["attack"][norm], norm=NORMS[norm])
-            scores[norm] = 100.0 * (wafl.evaluate(model.to(device), few, attack=attack).accuracy or 0.0)
-        write_whole(place, json.dumps(scores).encode())
-        print(place.name, scores, flush=True)
+    first = about["test"]["partitions"][0] if about["test"]["autoattack_examples"] else None
+    chosen = [Attacked(**asdict(job)) for job in tests if job.partition == first and job.size == best[job.family]]
+    do(chosen)
+    rows, points = ([{**asdict(job), "accuracy": read(job, folder)} for job in jobs] for jobs in (tests, chosen))
+    return {"rates": rates, "chosen": best, "rows": rows, "autoattack": [each for each in points if each["accuracy"]]}
 
 
 def points(rows: list[dict[str, Any]], families: list[str], norm: str, partition: int) -> list[tuple[float, float]]:
@@ -299,9 +295,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def one_data(about: dict[str, Any], data: str, given: argparse.Namespace, do: Do) -> dict[str, Any]:
     found = everything(about, data, given.results, do)
-    if not given.done:
-        autoattacked(about, data, found, given.device, given.results)
-        found = everything(about, data, given.results, do)
     return found | {"compared": compared(about, data, found)}
 
 

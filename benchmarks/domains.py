@@ -5,7 +5,8 @@
 
 ``experiments/registered/domains.toml`` says what is done and what decides. What is trained is kept in the folder, one
 file per model, and not trained again; several machines may share the work by families. A row that chooses a rate at an
-edge extends the rates of all: --ahead tries the extended ones at once, where other rows are not seen.
+edge extends the rates of all: --ahead tries the extended ones at once, where other rows are not seen. With --model cnn
+it is ``experiments/registered/domains-cnn.toml``, a GPU's work, in a folder of its own.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from wafl.methods import Method
 from wafl.objectives.ball.shape import Shape
 from wafl.tuning.goal import Goal, hold_out
 
-NAME = "domains"
+REGISTERED = {"mlr": "domains", "cnn": "domains-cnn"}
+"""The registration of each model."""
 RIVALS = ("FedAvg", "random moves", "AFL", "DRFA")
 BALLS = ("round ball", "shaped ball")
 
@@ -61,9 +63,9 @@ class Job:
         return f"{self.target}-{self.family}-{self.center}-{self.rate:g}-{self.size:g}-{what}".replace(" ", "_")
 
 
-def plan(smallest: bool) -> dict[str, Any]:
+def plan(model: str, smallest: bool) -> dict[str, Any]:
     """What the registration says; at its smallest, with what it has for that."""
-    content, _ = registered(NAME)
+    content, _ = registered(REGISTERED[model])
     small = content.pop("smoke")
     if smallest:
         content |= small
@@ -88,7 +90,7 @@ def method_of(job: Job, about: dict[str, Any]) -> Method:
     if job.family == "shaped ball":
         nearest = max(range(2), key=about["centers"][job.target]["nearest"].__getitem__)
         given["shape"] = shape_around(job.target, nearest)
-    return wafl.WAFL(radius=job.size, bounds=None, **given)
+    return wafl.WAFL(radius=job.size, bounds=None, **about["families"][job.family].get("options", {}), **given)
 
 
 @cache
@@ -96,11 +98,11 @@ def shape_around(target: str, source: int) -> Shape:
     return shape_of(task(name_of(target)).clients.train.of(source)[0])
 
 
-def work(job: Job, smallest: bool, device: str, folder: Path) -> None:
+def work(job: Job, name: str, smallest: bool, device: str, folder: Path) -> None:
     """Train one model; keep what judges say of a trial, and which of the target's images a tested model gets right."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    about, domain = plan(smallest), task(name_of(job.target))
+    about, domain = plan(name, smallest), task(name_of(job.target))
     trials = about["trials"]
     split = hold_out(domain.clients, "examples", trials["share"], trials["seed"]) if job.trial else None
     clients = domain.clients if split is None else split.train
@@ -110,7 +112,8 @@ def work(job: Job, smallest: bool, device: str, folder: Path) -> None:
     found: dict[str, Any] = {}
     try:
         method = method_of(job, about)
-        run = wafl.fit(wafl.models.mlr(clients), clients, method, seed=job.seed, device=device, **schedule)
+        model = wafl.models.mlr(clients) if name == "mlr" else wafl.models.cnn(clients)
+        run = wafl.fit(model, clients, method, seed=job.seed, device=device, **schedule)
         if not run.diverged and split is not None:
             found["judged"] = 100.0 * Goal(split, attack=Placement(1.0), attacked=(1.0,)).value(run.to("cpu"))
         if not run.diverged:
@@ -241,20 +244,21 @@ def shown(results: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
-    staged.add_options(parser, NAME)
+    staged.add_options(parser, "domains")
+    parser.add_argument("--model", choices=list(REGISTERED), default="mlr")
     parser.add_argument("--targets", nargs="+", help="of the registered targets; by default all")
     parser.add_argument("--families", nargs="+", help="of the registered families; by default all")
     parser.add_argument("--ahead", action="store_true", help="try the rates of an extension at once")
     given = options.read(parser, argv)
-    about = plan(given.smallest)
-    with staged.training(work, given) as do:
+    about = plan(given.model, given.smallest)
+    with staged.training(partial(work, name=given.model), given) as do:
         results = {target: whole(about, target, given, do) for target in given.targets or about["targets"]}
     print(shown(results))
     if given.output is not None:
         for each in results.values():
             for row in each["rows"]:
                 del row["right"]
-        content = {"registered": registered(NAME)[1], "targets": results}
+        content = {"registered": registered(REGISTERED[given.model])[1], "targets": results}
         given.output.write_text(json.dumps(content, indent=1) + "\n")
 
 
