@@ -26,16 +26,21 @@ import options
 import staged
 import wafl
 from hulls import ahead, upper_hull
+from registered_runs import table
 from staged import Do
 from wafl.attacks.autoattack import AutoAttack
 from wafl.base.errors import DivergedError
 from wafl.base.files import write_whole
+from wafl.base.norms import norm_name
 from wafl.lab.registered import registered
-from wafl.lab.statistics import holm, mean_of, resampled
+from wafl.lab.statistics import Mean, holm, mean_of, resampled
 from wafl.tuning.goal import hold_out
 
 NAME = "attack-frontier"
 NORMS = {"inf": float("inf"), "2": 2.0}
+LEVEL = 0.05
+SHOWN = 3.0
+"""The figure begins this many points below the hulls."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,9 @@ def attacks(about: dict[str, Any], data: str) -> dict[str, wafl.PGD]:
 def autoattacks(about: dict[str, Any], job: Job) -> dict[str, AutoAttack]:
     """AutoAttack in full, in the norms that the model's family is compared under."""
     sizes = about["data"][job.data]["attack"]
-    return {norm: AutoAttack(epsilon=sizes[norm], norm=NORMS[norm]) for norm in about["families"][job.family]["against"]}
+    return {
+        norm: AutoAttack(epsilon=sizes[norm], norm=NORMS[norm]) for norm in about["families"][job.family]["against"]
+    }
 
 
 def few(clients: wafl.Federation, count: int) -> wafl.Federation:
@@ -219,30 +226,39 @@ def compared(about: dict[str, Any], data: str, found: dict[str, Any]) -> list[di
 
 
 def shown(results: dict[str, Any]) -> str:
-    """The verdicts as Markdown."""
-    lines = ["| data, attack | rival | WAFL ahead, points | p, Holm | above at 1/4, 1/2, 3/4 of the interval |"]
-    lines.append("| --- | --- | --- | --- | --- |")
-    missing: list[str] = []
+    """The verdicts as Markdown, then what is missing, the levels, and the chosen points under AutoAttack."""
+    rivals = list(dict.fromkeys(row["rival"] for each in results.values() for row in each["compared"]))
+    verdicts, levels, points, missing = list[list[str]](), list[list[str]](), list[list[str]](), list[str]()
     for data, each in results.items():
-        done, total = len(whole(each)), len({row["partition"] for row in each["rows"]})
         left = sum(row["accuracy"] is None for row in each["rows"])
         if left:
-            missing.append(
-                f"{data}: {done} of {total} partitions, {left} of {len(each['rows'])} models are not trained"
-            )
-        for row in each["compared"]:
-            norm = "l_inf" if row["attack"] == "inf" else "l2"
-            if row["means"]:
-                above = ", ".join(f"{sum(gap > 0 for gap in level)} of {len(level)}" for level in row["levels"])
-                mean = mean_of(row["means"])
-                half = "" if mean.half is None else f" ± {mean.half:.1f}"
-                said = f"{mean.value:+.1f}{half} | {row['holm']:.3f} | {above}"
-                lines.append(f"| {data}, {norm} | {row['rival']} | {said} |")
-    return "\n".join([*lines, "", *(f"Not finished: {each}." for each in missing)])
+            places = f"{len(whole(each))} of {len({row['partition'] for row in each['rows']})} partitions"
+            missing.append(f"Not finished: {data}: {places}, {left} of {len(each['rows'])} models are not trained.")
+        for norm in NORMS:
+            mine = [row for row in each["compared"] if row["attack"] == norm and row["means"]]
+            ahead_of = {row["rival"]: signed(mean_of(row["means"]), row["holm"]) for row in mine}
+            verdicts += [[f"{data}, {norm_name(NORMS[norm])}", *(ahead_of[name] for name in rivals)]] if mine else []
+            for row in mine:
+                above = [f"{sum(gap > 0 for gap in level)} of {len(level)}" for level in row["levels"]]
+                levels.append([f"{data}, {norm_name(NORMS[norm])}", row["rival"], f"{row['holm']:.3f}", *above])
+        for row in each["autoattack"]:
+            found = [f"{row['accuracy'][name]:.1f}" if name in row["accuracy"] else "" for name in ("clean", *NORMS)]
+            points.append([data, row["family"], f"{row['size']:g}", *found])
+    return "\n\n".join([
+        table(["data, attack", *(f"over {name}" for name in rivals)], verdicts), *missing,
+        table(["data, attack", "rival", "p, Holm", "above at 1/4", "at 1/2", "at 3/4 of the interval"], levels),
+        table(["data", "family", "size", "clean", "AutoAttack, l_inf", "AutoAttack, l2"], points),
+    ])  # fmt: skip
+
+
+def signed(mean: Mean, p: float) -> str:
+    """A difference with its interval, in bold where it is decided."""
+    text = f"{mean.value:+.1f}" + ("" if mean.half is None else f" ± {mean.half:.1f}")
+    return f"**{text}**" if p < LEVEL else text
 
 
 def draw(about: dict[str, Any], results: dict[str, Any], path: Path) -> None:
-    """All points and hulls of the partitions' means: one panel per data set and attack."""
+    """Points and hulls of the partitions' means: one panel per data set and attack, which counts points far below."""
     from matplotlib.figure import Figure
 
     some = {data: each for data, each in results.items() if whole(each)}
@@ -251,12 +267,20 @@ def draw(about: dict[str, Any], results: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(10, 4.2 * len(some)), layout="constrained")
     for line, (data, each) in zip(figure.subplots(len(some), 2, squeeze=False), some.items(), strict=True):
         for axis, norm in zip(line, NORMS, strict=True):
+            all_of, hulls = list[tuple[float, float]](), list[tuple[float, float]]()
             for place, (name, families) in enumerate(about["names"].items()):
                 shown = means(about, data, each, [f for f in families if norm in about["families"][f]["against"]], norm)
                 axis.scatter(*zip(*shown, strict=True), color=f"C{place}", s=18)
-                axis.plot(*zip(*upper_hull(shown), strict=True), color=f"C{place}", label=name)
+                hull = upper_hull(shown)
+                axis.plot(*zip(*hull, strict=True), color=f"C{place}", label=name)
+                all_of, hulls = [*all_of, *shown], [*hulls, *hull]
+            left, low = (min(values) - SHOWN for values in zip(*hulls, strict=True))
+            right, high = (max(values) + SHOWN / 6.0 for values in zip(*all_of, strict=True))
+            axis.set(xlim=(left, right), ylim=(low, high))
+            if outside := sum(clean < left or attacked < low for clean, attacked in all_of):
+                axis.text(0.98, 0.02, f"{outside} further below", transform=axis.transAxes, ha="right")
             size = about["data"][data]["attack"][norm]
-            axis.set_title(f"{data}, {'l_inf' if norm == 'inf' else 'l2'} attack of {size:g}")
+            axis.set_title(f"{data}, {norm_name(NORMS[norm])} attack of {size:g}")
             axis.set_xlabel("clean accuracy, %")
             axis.set_ylabel("attacked accuracy, %")
             axis.legend()

@@ -28,6 +28,7 @@ import torch
 import options
 import staged
 import wafl
+from registered_runs import table
 from staged import Do
 from wafl.base.errors import DivergedError
 from wafl.base.files import write_whole
@@ -43,6 +44,7 @@ REGISTERED = {"mlr": "domains", "cnn": "domains-cnn"}
 """The registration of each model."""
 RIVALS = ("FedAvg", "random moves", "AFL", "DRFA")
 BALLS = ("round ball", "shaped ball")
+LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -221,25 +223,25 @@ def compared(about: dict[str, Any], target: str, rows: list[dict[str, Any]]) -> 
 
 
 def shown(results: dict[str, Any]) -> str:
-    """The accuracies and verdicts as Markdown."""
-    rows = ["| target | row | center | rate | size | judged | target, mean of seeds | best by the target |"]
-    rows.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    lines = ["| target | ball | rival | ball ahead, points | p, Holm |", "| --- | --- | --- | --- | --- |"]
+    """The verdicts and the accuracies as Markdown."""
+    made = {row["rival"][0] for each in results.values() for row in each["compared"]}
+    rivals = [name for name in RIVALS if name in made]
+    verdicts, rows = list[list[str]](), list[list[str]]()
     for target, each in results.items():
-        rows.append(f"| {target} | always the same label | | | | | {each['majority']:.1f} | |")
+        ahead_of = {
+            row["rival"][0]: f"{row['ahead']:+.1f} [{row['low']:+.1f}, {row['high']:+.1f}]" for row in each["compared"]
+        }
+        ball = ", ".join(each["compared"][0]["ball"]) if each["compared"] else "not made"
+        decided = {row["rival"][0] for row in each["compared"] if row["holm"] < LEVEL}
+        told = [f"**{ahead_of[name]}**" if name in decided else ahead_of.get(name, "") for name in rivals]
+        verdicts.append([target, ball, *told])
+        rows.append([target, "always the same label", "", "", "", "", f"{each['majority']:.1f}", ""])
         for row in sorted(each["rows"], key=lambda row: -row["judged"]):
             mean = f"{fmean(row['target']):.1f}" if row["target"] else "not made"
-            rows.append(
-                f"| {target} | {row['family']} | {row['center']} | {row['rate']:g} | {row['size']:g} | "
-                f"{row['judged']:.1f} | {mean} | {row['best by the target']:.1f} |"
-            )
-        for row in each["compared"]:
-            ball, rival = (f"{name}, {center}" for name, center in (row["ball"], row["rival"]))
-            lines.append(
-                f"| {target} | {ball} | {rival} | {row['ahead']:+.1f} [{row['low']:+.1f}, {row['high']:+.1f}] | "
-                f"{row['holm']:.4f} |"
-            )
-    return "\n".join([*lines, "", *rows])
+            found = [f"{row['rate']:g}", f"{row['size']:g}", f"{row['judged']:.1f}", mean]
+            rows.append([target, row["family"], row["center"], *found, f"{row['best by the target']:.1f}"])
+    about = ["target", "row", "center", "rate", "size", "judged", "target, mean of seeds", "best by the target"]
+    return "\n\n".join([table(["target", "ball", *(f"over {name}" for name in rivals)], verdicts), table(about, rows)])
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -68,7 +68,7 @@ TABLES = [
     ),
     Table(
         "docs/certified-frontier.md",
-        "| rival less WAFL |",
+        "| rival less WAFL, points |",
         "python benchmarks/certified_frontier.py --output docs/evidence/certified-frontier.json",
     ),
     Table("docs/leaderboard.md", "| method |", "wafl leaderboard --output docs/leaderboard.json"),

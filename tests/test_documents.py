@@ -317,7 +317,8 @@ def check_python(command: Command) -> None:
     else:
         place = ROOT / first
     assert place.exists(), f"{command}: there is no file {first}"
-    text = "".join(path.read_text() for path in (place, place.with_name("options.py")) if path.exists())
+    shared = (place.with_name(f"{name}.py") for name in ("options", "registered_runs", "staged"))
+    text = "".join(path.read_text() for path in (place, *shared) if path.exists())
     for word in words:
         if word.startswith("--"):
             assert f'"{word}"' in text, f"{command}: {first} has no option {word}"
