@@ -48,6 +48,7 @@ QUICK = {
 }
 # The rest of flower starts processes.
 SLOW = {name: ["--smallest"] for name in ("audit", "flower", "networks", "published")}
+SLOW["domains"] = ["--smallest", "--model", "cnn"]
 # What other benchmarks import, and nobody runs.
 PARTS = {"brought_models", "hulls", "options", "registered_runs", "rival_settings", "staged"}
 

@@ -45,3 +45,22 @@ def test_overlapping_splits_have_the_variance_of_nadeau_and_bengio(shared: Any) 
 def test_p_values_are_adjusted_for_their_number(shared: Any) -> None:
     found = shared["holm"]([shared["Gap"](0.0, 1.0, p) for p in (0.01, 0.04, 0.03)])
     assert [gap.p for gap in found] == pytest.approx([0.03, 0.06, 0.06])
+
+
+@pytest.mark.slow
+def test_the_chosen_point_is_trained_again_for_autoattack(tmp_path: Path) -> None:
+    names = _names("attack_frontier")
+    about = names["plan"](True)
+    about["families"] = {"decay": {**about["families"]["decay"], "against": ["inf"]}}
+    about["test"]["autoattack_examples"] = 20
+    names["work"].__globals__["plan"] = lambda _: about
+
+    def do(jobs: Any) -> None:
+        for job in jobs:
+            if not (tmp_path / f"{job.file}.json").exists():
+                names["work"](job, True, "cpu", tmp_path)
+
+    found = names["everything"](about, "digits", tmp_path, do)
+    (point,) = found["autoattack"]
+    assert point["size"] == found["chosen"]["decay"]
+    assert 0.0 <= point["accuracy"]["inf"] <= point["accuracy"]["clean"] <= 100.0

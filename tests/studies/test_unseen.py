@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import torch
 from typer.testing import CliRunner
 
 import wafl
+from wafl.base.errors import ConfigError
 from wafl.cli.main import app
 from wafl.config.read import parse_experiment
+from wafl.studies import study as studies
 from wafl.studies.folder import to_toml
 
 Study = tuple[Path, str]
@@ -105,3 +108,45 @@ def test_evaluate_tests_the_unseen_clients_too(study: Study, halves: Halves, tmp
         assert float(record["unseen_accuracy"]) == pytest.approx(score.unseen.accuracy)
         assert float(record["train_accuracy"]) == pytest.approx(score.train.accuracy)
         assert float(record["participation_gap"]) == pytest.approx(score.participation_gap)
+
+
+def test_unseen_clients_may_be_shifted_and_accuracy_certified(tmp_path: Path) -> None:
+    data = {"num_clients": 6, "labels_per_client": 4, "unseen": 0.3, "unseen_shift": "blur"}
+    described = {
+        "data": data,
+        "schedule": {"rounds": 3, "local_steps": 2, "learning_rate": 0.1},
+        "methods": [{"method": "FedAvg"}],
+        "attack": {"kind": "none"},
+        "evaluation": {"certified": 0.05},
+    }
+    study = studies.Study.create(parse_experiment(described, "here"), tmp_path / "study")
+    results = study.run()
+    row = results["methods"]["FedAvg"]
+    run = wafl.load_run(tmp_path / "study" / "fedavg")
+    seen, unseen = wafl.load_dataset("digits").partition(num_clients=6, labels_per_client=4).hold_out(0.3)
+    everything = replace(unseen, test=unseen.train.joined(unseen.test))
+    blurred = wafl.evaluate(run, everything, attack=wafl.shifts.blur(severity=1.0), attacked=1.0).accuracy
+    assert row["generalization"]["unseen"]["mean"] == pytest.approx(100.0 * blurred)
+    by_size = wafl.weights.by_examples()
+    bound = wafl.certify(run, seen, radii=[0.05], metric="error", part="test", client_weights=by_size)
+    assert row["certified"]["mean"] == pytest.approx(100.0 * (1.0 - bound[0].value))
+    assert row["certified"]["mean"] < row["clean"]["mean"] == pytest.approx(100.0 * (1.0 - bound.loss))
+    shown = CliRunner(env={"COLUMNS": "120"}).invoke(app, ["report", str(tmp_path / "study")])
+    assert shown.exit_code == 0, shown.output
+    assert "certified" in (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"data": {"num_clients": 4, "iid": True, "unseen_shift": "blur"}},
+            "give data.unseen",
+        ),
+        ({"evaluation": {"certified": 0.1}, "engine": "flower"}, "leave it out of engine = 'flower'"),
+    ],
+)
+def test_what_cannot_be_shifted_or_certified_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    described = {"data": {"num_clients": 4, "iid": True}, "methods": [{"method": "FedAvg"}], **changes}
+    with pytest.raises(ConfigError, match=message):
+        studies.Study.create(parse_experiment(described, "here"), tmp_path / "study")

@@ -37,6 +37,10 @@ def comparison(results: Mapping[str, Any]) -> Group:
     picks: list[tuple[str, Callable[[Any], Any]]] = [("clean", lambda row: row["clean"])]
     for share in shares:
         picks.append((f"{float(share):.0%}", lambda row, share=share: row["attacked"][share]))
+    if "shift" in results:
+        picks.append(("shifted", lambda row: row["generalization"]["unseen"]))
+    if "radius" in results:
+        picks.append(("certified", lambda row: row["certified"]))
     picks.append(("worst", lambda row: row["worst_client"]))
     numbers = [*(name for name, _ in picks), "seconds", *(["diverged"] if reasons else [])]
     table = dense_table("method", numbers, caption=_caption(results, shares, bool(reasons)))
@@ -51,7 +55,7 @@ def comparison(results: Mapping[str, Any]) -> Group:
         count = [f"[red]{lost} of {len(results['seeds'])}[/]" if lost else ""] if reasons else []
         table.add_row(Name(label), *cells, *count)
     three = {(label, ""): row["generalization"] for label, row in tested.items() if "generalization" in row}
-    below = [generalization_table(three, accuracy)] if three else []
+    below = [generalization_table(three, accuracy)] if three and "shift" not in results else []
     lost = [f"[red]Diverged:[/] {escape(reason)}" for reason in reasons]
     lost += [f"[green]Privacy:[/] {escape(line)}" for line in privacies(results)]
     return Group(table, *below, *lost, *(f"[yellow]Left out:[/] {escape(line)}" for line in absences(results)))
@@ -67,7 +71,12 @@ def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: b
     if shares:
         span = f"{float(shares[0]):.0%}" + (f" to {float(shares[-1]):.0%}" if len(shares) > 1 else "")
         caption += f"with {span} of the clients attacked, "
-    return caption + "and of the worst client on clean data." + (f"\nAttack: {results['attack']}." if shares else "")
+    caption += "of clients that never train and whose data are shifted, " if "shift" in results else ""
+    caption += "at least, whatever happens within the radius, " if "radius" in results else ""
+    caption += "and of the worst client on clean data."
+    caption += f"\nAttack: {results['attack']}." if shares else ""
+    caption += f"\nShift: {results['shift']}." if "shift" in results else ""
+    return caption + (f"\nRadius: {results['radius']:g} in l2, W_2 ({results['unit']})." if "radius" in results else "")
 
 
 def tuned_settings(tuning: Tuning) -> Table:

@@ -54,6 +54,9 @@ def _known_loss(value: str) -> str:
     return value
 
 
+Shifts = Literal["affine", "blur", "gaussian_noise", "inversion", "occlusion", "rotation", "shot_noise", "translation"]
+
+
 class Data(Section):
     """The clients: a data set and how it is spread over them, or your own function that makes a federation."""
 
@@ -87,6 +90,10 @@ class Data(Section):
     """The share of the clients that never train; tables show how models do on their data."""
     unseen_seed: Seed = 0
     """The seed of who never trains."""
+    unseen_shift: Shifts | None = None
+    """What happens to the examples of the clients that never train: one of :mod:`wafl.shifts`."""
+    unseen_severity: NotNegative = 1.0
+    """How far that goes; 0 leaves the examples as they are."""
 
 
 class Model(Section):
@@ -144,6 +151,9 @@ class Evaluation(Section):
     """Shares of the clients that are attacked."""
     every: Annotated[int, Field(ge=0)] = 0
     """While training, test on clean data once per this many rounds; 0 tests only at the end."""
+    certified: Positive | None = None
+    """The radius of the l2 ball of W_2 around the clients' test examples in which accuracy (for a regression, the loss)
+    is certified; the model must be linear or have layers that are known."""
     check_optimum: bool = False
     """Warn at the end of a training if ten steps of all clients together would lower what they minimize; clients on
     nodes then send their gradients."""

@@ -29,7 +29,8 @@ QUANTITIES = {
 @dataclass(frozen=True)
 class Tested:
     """The row of a method: one value per seed on clean test data, by the share of attacked clients, and for the worst
-    client; the seconds of training; how many runs diverged; and the study that it is from, if there are several.
+    client; the seconds of training; how many runs diverged; the study that it is from, if there are several; and what
+    is certified in a ball, per seed.
 
     A row has the color of its ``method``.
     """
@@ -42,6 +43,7 @@ class Tested:
     seconds: float | None = None
     diverged: int = 0
     study: str = ""
+    certified: Sequence[float] = ()
 
     @property
     def name(self) -> str:
@@ -55,7 +57,7 @@ def methods(tested: Sequence[Tested], measure: str) -> Section:
     palette = palette_of(tested)
     picks: dict[str, Any] = {"clean": lambda row: row.clean}
     picks |= {f"{share:.0%} attacked": lambda row, share=share: row.attacked.get(share, ()) for share in shares}
-    picks["worst client"] = lambda row: row.worst
+    picks |= {"certified": lambda row: row.certified, "worst client": lambda row: row.worst}
     picks = {name: pick for name, pick in picks.items() if any(pick(row) for row in tested)}
     best = {
         name: best_number([fmean(pick(row)) for row in tested if pick(row)], measure) for name, pick in picks.items()

@@ -4,6 +4,7 @@ import itertools
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
@@ -13,7 +14,7 @@ from wafl.base.errors import CheckpointError, DivergedError, FolderError, Unboun
 from wafl.base.files import remove_temporary, write_whole
 from wafl.callbacks import Callback, Callbacks, EvaluateEvery, TestedElsewhere, as_callbacks
 from wafl.config.experiment import Experiment
-from wafl.config.plan import Entry, FindClients, Plan, make_plan
+from wafl.config.plan import Entry, FindClients, Plan, make_plan, make_shift
 from wafl.data.federation import Federation
 from wafl.engine.fit import train
 from wafl.engine.keeping.checkpoint import Checkpoint
@@ -27,6 +28,8 @@ from wafl.studies.folder import StudyFolder
 from wafl.studies.metrics import MetricsFile, joined
 from wafl.studies.same_study import fingerprint_of, refuse_changes, warn_of_versions
 from wafl.studies.trackers import make_trackers
+from wafl.theory.certificates.certify import certify
+from wafl.weights import by_examples
 
 
 @dataclass(frozen=True)
@@ -233,10 +236,22 @@ class Study:
             "method": describe(next(iter(runs.values())).settings["method"]),
             "clean": shown(clean),
             "attacked": {share: shown(scores) for share, scores in attacked.items()},
+            **self._certified(runs),
             "worst_client": shown([score.worst_client for score in clean]),
             **({} if three is None else {"generalization": three}),
             **self._untested(clean),
         }
+
+    def _certified(self, runs: Mapping[int, Run]) -> dict[str, Any]:
+        """What is proven of the runs in the ball that the experiment asks about, around the same center for all."""
+        radius, clients = self.plan.experiment.evaluation.certified, self.plan.federation
+        if radius is None or clients is None:
+            return {}
+        bound = partial(certify, part="test", client_weights=by_examples(), achieved=False, progress=False)
+        if clients.num_classes is None:
+            return {"certified": spread([bound(run, clients, radii=[radius])[0].value for run in runs.values()])}
+        errors = [bound(run, clients, radii=[radius], metric="error")[0].value for run in runs.values()]
+        return {"certified": spread([100.0 * (1.0 - error) for error in errors])}
 
     def _untested(self, scores: Sequence[Score]) -> dict[str, list[str]]:
         """Clients elsewhere that some test did without, because their node was away or they have no test examples."""
@@ -246,6 +261,13 @@ class Study:
         missing = [name for name in self.plan.clients.roster.names if name not in tested]
         return {"untested": missing} if missing else {}
 
+    def _asked(self) -> dict[str, Any]:
+        """How unseen clients are shifted, and the radius of what is certified, where the experiment asks for them."""
+        experiment, roster = self.plan.experiment, self.plan.clients.roster
+        shift, radius = make_shift(experiment.data, roster.bounds), experiment.evaluation.certified
+        found = {"shift": None if shift is None else shift.describe(roster.unit), "radius": radius}
+        return {name: value for name, value in found.items() if value is not None}
+
     def blank(self) -> dict[str, Any]:
         clients, attack = self.plan.clients.roster, self.plan.attack
         of = "percent of all test examples" if clients.num_classes is not None else "loss over all test examples"
@@ -253,6 +275,7 @@ class Study:
             "clients": self.plan.who,
             "unit": clients.unit,
             "attack": None if attack is None else attack.describe(clients.unit),
+            **self._asked(),
             "seeds": list(self.plan.experiment.seeds),
             "measure": "accuracy" if clients.num_classes is not None else "loss",
             "numbers": f"{of}, mean and standard deviation over the seeds",

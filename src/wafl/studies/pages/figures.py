@@ -41,11 +41,14 @@ def _figures(study: Study, results: Mapping[str, Any]) -> dict[str, Draw]:
         for label, row in rows.items()
     }
     methods = [row["method"]["name"] for row in rows.values()]
-    attack = results["attack"] or "clean data"
-    found: dict[str, Draw] = {f"{measure}.png": partial(measure_against_attacked, lines, unit, attack, methods=methods)}
+    attack, unseen = results["attack"], study.plan.unseen is not None or study.plan.clients.roster.unseen
+    found: dict[str, Draw] = {}
+    if attack or not unseen:
+        drawn = partial(measure_against_attacked, lines, unit, attack or "clean data", methods=methods)
+        found[f"{measure}.png"] = drawn
     for parameter, panels in _swept(study, rows).items():
         found[f"{measure}-{parameter}.png"] = partial(measure_against_parameter, panels, parameter, unit)
-    if study.plan.unseen is not None or study.plan.clients.roster.unseen:
+    if unseen:
         found["unseen.png"] = partial(generalization, {**results, "methods": rows})
     return found
 

@@ -118,6 +118,7 @@ def scores_of(results: Mapping[str, Any], study: str = "") -> list[Tested]:
             row.get("seconds"),
             len(row.get("diverged", ())),
             study,
+            row["certified"]["seeds"] if "certified" in row else (),
         )
         for label, row in results.get("methods", {}).items()
     ]
