@@ -233,7 +233,8 @@ def shown(results: dict[str, Any]) -> str:
         left = sum(row["accuracy"] is None for row in each["rows"])
         if left:
             places = f"{len(whole(each))} of {len({row['partition'] for row in each['rows']})} partitions"
-            missing.append(f"Not finished: {data}: {places}, {left} of {len(each['rows'])} models are not trained.")
+            models = f"{left} of {len(each['rows'])} models are not trained"
+            missing.append(f"{data} is not finished: {places} are complete, and {models}.")
         for norm in NORMS:
             mine = [row for row in each["compared"] if row["attack"] == norm and row["means"]]
             ahead_of = {row["rival"]: signed(mean_of(row["means"]), row["holm"]) for row in mine}

@@ -186,9 +186,9 @@ def report(rows: Rows, about: Mapping[str, Any]) -> str:
     jobs = {(row["kind"], row["task"], row["method"], row["norm"], row["split"]): row.get("far", 0) for row in rows}
     diverged = sum("diverged" in row for row in rows)
     parts = [
-        f"WAFL is ahead in {counts['ahead']}, behind in {counts['behind']} and undecided in {counts['undecided']} of "
-        f"{sum(counts.values())} comparisons; the goal is {'' if reached else 'not '}reached. Of {len(rows)} models, "
-        f"{sum(jobs.values())} are not at their optimum and {diverged} diverged.",
+        f"The goal is {'' if reached else 'not '}reached. Of {sum(counts.values())} comparisons, WAFL is ahead in "
+        f"{counts['ahead']} and behind in {counts['behind']}, and {counts['undecided']} are undecided. Of {len(rows)} "
+        f"models, {sum(jobs.values())} are not at their optimum and {diverged} diverged.",
         table(["rival less WAFL, points", *heads], primary),
         table(["task", "norm", "ball", "rival", "on average", "at 1/4", "at 1/2", "at 3/4", "left out"], others),
     ]

@@ -187,7 +187,8 @@ def report(rows: Rows, about: Mapping[str, Any]) -> str:
     for rule, listed in ahead.items():
         won, lost = (sum(gap.p < level and side * gap.mean > 0 for gap in listed) for side in (1, -1))
         reached = f"; the goal is {'' if 2 * won > len(listed) and not lost else 'not '}reached" if not parts else ""
-        parts.append(f"{rule}: ahead of the tuned decay on {won} tasks, behind on {lost}, of {len(listed)}{reached}.")
+        where = f"ahead of the tuned decay on {won} and behind it on {lost}"
+        parts.append(f"Of {len(listed)} tasks, *{rule}* is {where}{reached}.")
     for number, (words, _) in NUMBERS.items():
         parts.append(table([f"regret in {words}", *heads], judged(rows, number, about)[0]))
         lines: list[list[str]] = []

@@ -100,11 +100,11 @@ def _verdict(found: Found, ranks: Mapping[str, Mapping[str, float]]) -> str:
         )
         above, below = _counts(found, OURS, track)
         lines.append(
-            f"- Data {TITLES[track]}{' (primary)' if track == 'shift' else ''}: WAFL has the average rank "
-            f"{ranks[track][OURS]:.1f} and FedAvg {ranks[track][CONTROL]:.1f} of {len(found.ranked)} methods on "
-            f"{len(found.counted)} data sets (p = {p[OURS]:.2g} after Holm). Ahead of FedAvg for sure: "
-            f"{', '.join(better) or 'nobody'}; behind: {', '.join(worse) or 'nobody'}. On single data sets, WAFL is "
-            f"above FedAvg on {above} and below it on {below}."
+            f"- {'On shifted data (primary)' if track == 'shift' else 'On data as they are'}, WAFL has the average "
+            f"rank {ranks[track][OURS]:.1f} and FedAvg has {ranks[track][CONTROL]:.1f}, of {len(found.ranked)} methods "
+            f"on {len(found.counted)} data sets (p = {p[OURS]:.2g} after Holm's procedure). Methods significantly "
+            f"ahead of FedAvg: {', '.join(better) or 'none'}; behind: {', '.join(worse) or 'none'}. On single data "
+            f"sets, WAFL is significantly above FedAvg on {above} and below it on {below}."
         )
     ours, p = ranks["shift"][OURS] < ranks["shift"][CONTROL], against(CONTROL, found.board("shift"))[OURS]
     sure = p < found.registration["verdict"]["level"]

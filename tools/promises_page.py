@@ -42,7 +42,8 @@ def _verdict(judged: Verdicts, registration: Mapping[str, Any]) -> str:
     primary = [each for each in judged if each["statement"] == registration["primary"]]
     failed = [f"{each['task']} ({each['method']})" for each in primary if each.get("failed")]
     tasks = len({each["task"] for each in primary if each["sealed"]})
-    parts = [f"**{'No promise failed' if not failed else 'Failures: ' + ', '.join(failed)}, on {tasks} tasks.**\n"]
+    what = f"Promises failed: {', '.join(failed)}, of" if failed else "No promise failed on any of"
+    parts = [f"**{what} {tasks} tasks.**\n"]
     goal, enough = (registration["verdict"][key] for key in ("tightness_goal", "tightness_clients"))
     for method in registration["methods"]:
         own = [each for each in primary if each["method"] == method and each["sealed"]]
@@ -51,10 +52,10 @@ def _verdict(judged: Verdicts, registration: Mapping[str, Any]) -> str:
         loose = [f"{each['task']} {each['tightness']:.2f}" for each in own if each["tightness"] > goal]
         kept = sum(each["tightness"] <= goal for each in large)
         parts.append(
-            f"- {method}: {_covered(own)} lost at most what they were promised; {_expected(own)} were expected. The "
-            f"smallest p-value of a task is {_p(least['p'])} ({least['task']}), {_p(least['p_holm'])} after Holm. Of "
-            f"{len(large)} tasks with {enough} clients or more, {kept} are as tight as was the goal, at most {goal:g}; "
-            f"of all tasks, these are not: {', '.join(loose) or 'none'}."
+            f"- {method}: {_covered(own)} lost at most what they were promised; {_expected(own)} were expected to. The "
+            f"smallest p-value of a task is {_p(least['p'])} ({least['task']}); after Holm's procedure it is "
+            f"{_p(least['p_holm'])}. The goal was a tightness of at most {goal:g}: {kept} of {len(large)} tasks with "
+            f"{enough} clients or more meet it. Tasks of any size that miss it: {', '.join(loose) or 'none'}."
         )
     counts = [f"{smaller} of {total}" for smaller, total in (_smaller(judged, each) for each in ("loss", "moved"))]
     parts.append(f"- WAFL promises a smaller loss than FedAvg on {counts[0]} tasks, and under attack on {counts[1]}.")
