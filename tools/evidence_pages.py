@@ -25,7 +25,7 @@ from typing import Any
 from wafl.lab.registered import registered
 from wafl.lab.reproduction.experiments import PROTOCOLS, Part, names, read
 from wafl.lab.reproduction.reproduce import digest
-from wafl.lab.statistics import diverged, mean_of, paired
+from wafl.lab.statistics import diverged, mean_of
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))
@@ -201,7 +201,7 @@ def with_numbers(text: str, numbers: Mapping[str, Any]) -> str:
             raise SystemExit(f"[[{match[1]}]]: there is no such number")
         if where[2:3] == ["over"]:
             other = _by_seed([row for row in numbers[experiment]["rows"] if row.get("label") == where[3]], where[:2])
-            return signed(paired([values[seed] for seed in values], [other[seed] for seed in values]))
+            return signed(mean_of([values[seed] - other[seed] for seed in values]))
         return str(mean_of(list(values.values())))
 
     return re.sub(r"\[\[(.+?)\]\]", number, text)

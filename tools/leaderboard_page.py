@@ -10,7 +10,7 @@ from typing import Any
 
 from tools.markdown import folded, table
 
-from wafl.lab.statistics import Mean, against, average_ranks, holm, resampled
+from wafl.lab.statistics import Mean, holm, resampled
 
 CONTROL, OURS = "FedAvg", "WAFL"
 FIRST = (CONTROL, OURS, "WAFL, shape of clients", "WAFL, radius auto", "random moves")
@@ -178,3 +178,29 @@ def _left(numbers: Mapping[str, Any]) -> str:
         for name, rows in numbers["unfinished"].items()
     ]
     return f"\n\nNot made: {'; '.join(absent + left)}." if absent or left else ""
+
+
+def average_ranks(board: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Each method's rank, 1 being the highest value, averaged over the data sets; equal values share their ranks.
+
+    The board has, by data set, the value of each method; every data set must have the same methods.
+    """
+    from scipy.stats import rankdata
+
+    methods = list(next(iter(board.values())))
+    ranks = [rankdata([-row[method] for method in methods]) for row in board.values()]
+    return {method: fmean(float(row[place]) for row in ranks) for place, method in enumerate(methods)}
+
+
+def against(control: str, board: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """P-values of each method's average rank against the control's, adjusted by Holm.
+
+    Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 2006, section 3.2.2.
+    """
+    from scipy.stats import norm
+
+    ranks = average_ranks(board)
+    error = math.sqrt(len(ranks) * (len(ranks) + 1) / (6.0 * len(board)))
+    others = [method for method in ranks if method != control]
+    p = [2.0 * float(norm.sf(abs(ranks[method] - ranks[control]) / error)) for method in others]
+    return dict(zip(others, holm(p), strict=True))

@@ -81,6 +81,22 @@ def not_plain(folder: Path) -> Iterator[Path]:
                     yield path
 
 
+@contextmanager
+def lock(path: Path, patience: float, busy: Exception) -> Generator[None, None, None]:
+    """A block in which no other process has the lock file; if one has it for so many seconds, ``busy`` is raised.
+
+    The lock ends with the process, however it ends.
+    """
+    from filelock import FileLock, Timeout
+
+    try:
+        held = FileLock(path).acquire(timeout=patience)
+    except Timeout:
+        raise busy from None
+    with held:
+        yield
+
+
 def is_locked(path: Path) -> bool:
     """Whether a process holds the lock file; found out without taking the lock itself, where the system can."""
     from filelock import FileLock, Timeout

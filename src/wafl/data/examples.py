@@ -81,6 +81,11 @@ class Examples:
         offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
         return replace(self, raw=pick(self.raw, rows), y=self.y[rows], offsets=offsets)
 
+    def picked(self, rows: Sequence[Tensor]) -> Self:
+        """These rows alone, those of one client after another."""
+        every, offsets = torch.cat(list(rows)), torch.tensor([0, *map(len, rows)]).cumsum(0)
+        return replace(self, raw=pick(self.raw, every), y=self.y[every], offsets=offsets)
+
     def digest(self) -> str:
         """The digest of all examples as stored, labels and owners; statistics follow from them, and do not count."""
         prepare = self.prepare

@@ -1,7 +1,4 @@
-"""What runs and tables say together: means with intervals, differences and their tests, ranks, and what diverged.
-
-Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 2006.
-"""
+"""What runs and tables say together: means with intervals, differences and their tests, and what diverged."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,34 +28,6 @@ def mean_of(values: Sequence[float]) -> Mean:
     '2.0 ± 2.5'
     """
     return Mean(fmean(values), half_width(values) if len(values) > 1 else None, len(values))
-
-
-def paired(ours: Sequence[float], theirs: Sequence[float]) -> Mean:
-    """The mean difference of values that belong together, such as those of one seed or split."""
-    return mean_of([one - other for one, other in zip(ours, theirs, strict=True)])
-
-
-def average_ranks(table: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Each method's rank, 1 being the highest value, averaged over the data sets; equal values share their ranks.
-
-    The table has, by data set, the value of each method; every data set must have the same methods.
-    """
-    from scipy.stats import rankdata
-
-    methods = list(next(iter(table.values())))
-    ranks = [rankdata([-row[method] for method in methods]) for row in table.values()]
-    return {method: fmean(float(row[place]) for row in ranks) for place, method in enumerate(methods)}
-
-
-def against(control: str, table: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """P-values of each method's average rank against the control's, adjusted by Holm (Demsar, section 3.2.2)."""
-    from scipy.stats import norm
-
-    ranks = average_ranks(table)
-    error = math.sqrt(len(ranks) * (len(ranks) + 1) / (6.0 * len(table)))
-    others = [method for method in ranks if method != control]
-    p = [2.0 * float(norm.sf(abs(ranks[method] - ranks[control]) / error)) for method in others]
-    return dict(zip(others, holm(p), strict=True))
 
 
 def holm(values: Sequence[float]) -> list[float]:

@@ -76,12 +76,8 @@ def lines(
         }
         if curve.low is not None and curve.high is not None:
             trace["error_y"] = {
-                "type": "data",
-                "symmetric": False,
                 "array": [curve.high[place] - curve.y[place] for place in thin],
                 "arrayminus": [curve.y[place] - curve.low[place] for place in thin],
-                "thickness": 1,
-                "width": 3,
                 "color": color,
             }
         data.append(trace)
@@ -99,13 +95,8 @@ def strip(
             "name": shown(name),
             "y": [value for _, value in points],
             "text": [shown(client) for client, _ in points],
-            "boxpoints": "all",
-            "jitter": 0.5,
-            "pointpos": 0,
             "marker": {"color": palette.get(name, BLUE), "size": 6, "opacity": 0.75},
             "line": {"color": palette.get(name, BLUE), "width": 1},
-            "fillcolor": "rgba(128,128,128,0.08)",
-            "hoveron": "points",
             "hovertemplate": f"%{{text}}: <b>%{{y:.4~g}}{unit}</b><extra>{shown(name)}</extra>",
         }
         for name, points in groups.items()
@@ -148,21 +139,12 @@ def heatmap(
         "z": [list(row) for row in rows],
         "x": [shown(name) for name in across],
         "y": [shown(name) for name in down],
-        "colorscale": "Cividis",
         "colorbar": {"title": {"text": shown(what), "side": "right"}, "thickness": 12, "outlinewidth": 0},
         "hovertemplate": f"%{{y}}, %{{x}}: <b>%{{z:.4~g}}</b><extra>{shown(what)}</extra>",
-        "xgap": 1,
-        "ygap": 1,
     }
     ticks: Chart = {"type": "category", "automargin": True, "showgrid": False}
-    chart = _chart(
-        [trace],
-        ticks,
-        {**ticks, "title": {"text": shown(y)}, "autorange": "reversed"},
-        height=min(720, max(280, 120 + 18 * len(down))),
-    )
-    chart["layout"]["hovermode"] = "closest"
-    return chart
+    falling = {**ticks, "title": {"text": shown(y)}, "autorange": "reversed"}
+    return _chart([trace], ticks, falling, height=min(720, max(280, 120 + 18 * len(down))))
 
 
 def _chart(data: list[Any], xaxis: Chart, yaxis: Chart, height: int = 380) -> Chart:

@@ -29,6 +29,13 @@
     };
   }
 
+  // How each kind of trace looks, whatever it shows.
+  const looks = {
+    box: { boxpoints: "all", jitter: 0.5, pointpos: 0, fillcolor: "rgba(128,128,128,0.08)", hoveron: "points" },
+    heatmap: { colorscale: "Cividis", xgap: 1, ygap: 1 },
+  };
+  const intervals = { type: "data", symmetric: false, thickness: 1, width: 3 };
+
   function draw(box) {
     if (!window.Plotly || box.closest("[hidden]")) return;
     const chart = JSON.parse(box.querySelector("script").textContent);
@@ -36,7 +43,8 @@
     if (!plot) { plot = document.createElement("div"); plot.className = "plot"; plot.setAttribute("role", "img"); plot.setAttribute("aria-label", box.dataset.label); box.append(plot); }
     const off = box.off || new Set();
     const data = chart.data.map(trace => {
-      const made = recolor(trace);
+      const made = recolor({ ...looks[trace.type], ...trace });
+      if (made.error_y) made.error_y = { ...intervals, ...made.error_y };
       if (made.type === "heatmap") made.colorbar = { ...made.colorbar, tickfont: { color: style("--soft") }, title: { ...made.colorbar.title, font: { color: style("--soft") } } };
       return { ...made, visible: !off.has(trace.name) };
     });

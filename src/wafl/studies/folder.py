@@ -15,8 +15,8 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib import metadata
@@ -26,7 +26,7 @@ from typing import Any, Literal, Self
 import torch
 
 from wafl.base.errors import FolderError
-from wafl.base.files import is_locked, not_plain, read_limited, sealed, sync, unsealed, whole_folder, write_whole
+from wafl.base.files import is_locked, lock, not_plain, read_limited, sealed, sync, unsealed, whole_folder, write_whole
 from wafl.base.json_types import check_types
 from wafl.config.experiment import Experiment
 from wafl.config.read import read_experiment
@@ -215,20 +215,10 @@ class StudyFolder:
         about.pop("config_before", None)
         write_whole(self.about, sealed(about))
 
-    @contextmanager
-    def locked(self) -> Generator[None, None, None]:
-        """A block in which only this process writes here; the lock ends with the process, however it ends."""
-        from filelock import FileLock, Timeout
-
-        lock = FileLock(self._lock)
-        try:
-            lock.acquire(timeout=PATIENCE)
-        except Timeout:
-            raise FolderError(f"{self.path} is in use by another process: wait until it is done, or stop it") from None
-        try:
-            yield
-        finally:
-            lock.release()
+    def locked(self) -> AbstractContextManager[None]:
+        """A block in which only this process writes here."""
+        busy = FolderError(f"{self.path} is in use by another process: wait until it is done, or stop it")
+        return lock(self._lock, PATIENCE, busy)
 
     def status(self) -> Status:
         """How far the study has come; looking writes nothing, and keeps nobody from writing."""

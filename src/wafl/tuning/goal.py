@@ -12,7 +12,6 @@ from wafl.attacks import Attack
 from wafl.base.random import Purpose
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
-from wafl.data.mapped import pick
 from wafl.data.splits import split_rows
 from wafl.evaluation.compare import compare
 from wafl.evaluation.evaluate import check_attack, check_share
@@ -37,7 +36,7 @@ def hold_out(clients: Federation, way: Way, share: float, seed: int) -> HeldOut:
     """Hold out a share of every client's training examples, or of the clients."""
     if not 0.0 < share < 1.0:
         raise ValueError(f"share={share} must lie between 0 and 1: 0.2 holds a fifth out")
-    untested = replace(clients, test=_rows(clients.train, torch.arange(0), torch.zeros_like(clients.train.offsets)))
+    untested = replace(clients, test=clients.train.picked([torch.arange(0)] * clients.num_clients))
     if way == "examples":
         return _hold_out_examples(untested, share, seed)
     if way == "clients":
@@ -49,10 +48,7 @@ def hold_out(clients: Federation, way: Way, share: float, seed: int) -> HeldOut:
 
 
 def _hold_out_examples(clients: Federation, share: float, seed: int) -> HeldOut:
-    kept, held = (
-        _rows(clients.train, torch.cat(rows), torch.tensor([0, *map(len, rows)]).cumsum(0))
-        for rows in zip(*_split(clients.train, share, seed), strict=True)
-    )
+    kept, held = map(clients.train.picked, zip(*_split(clients.train, share, seed), strict=True))
     if len(held.y) == 0:
         raise ValueError(
             f"share={share} of the training examples is not one example of any client: raise it, or hold out clients"
@@ -68,10 +64,6 @@ def _split(examples: Examples, share: float, seed: int) -> Iterator[tuple[Tensor
         sizes, begins = (values[first : first + BLOCK] for values in (examples.num_examples, examples.offsets[:-1]))
         for begin, (kept, held) in zip(begins, split_rows(first, sizes, share, seed, Purpose.HELD_OUT), strict=True):
             yield begin + kept, begin + held
-
-
-def _rows(examples: Examples, rows: Tensor, offsets: Tensor) -> Examples:
-    return replace(examples, raw=pick(examples.raw, rows), y=examples.y[rows], offsets=offsets)
 
 
 Metric = Literal["accuracy", "loss"]

@@ -25,6 +25,7 @@ Name = Annotated[str, Argument(metavar="NAME", help="A data set: digits, mnist, 
 @data_app.command("list")
 def list_data(data_dir: Path | None = None) -> None:
     """List the data sets: which are here, how large they are, and their licenses; natural data with their clients."""
+    from wafl.data import load_dataset
     from wafl.data.named.cache import data_folder
     from wafl.data.named.natural import NATURAL
     from wafl.data.named.sources import SOURCES
@@ -32,7 +33,8 @@ def list_data(data_dir: Path | None = None) -> None:
     with one_line_errors():
         folder = data_folder(data_dir)
         table = plain_table("name", "here", ">size", ">train", ">test", "license")
-        sizes = [len(labels) for _, labels in _digits().values()]
+        digits = load_dataset("digits")
+        sizes = len(digits.y_train), len(digits.y_test)
         table.add_row("digits", "[green]in scikit-learn[/]", "", *_counts(sizes), DIGITS_LICENSE)
         for name, source in SOURCES.items():
             table.add_row(name, *_row(name, folder), source.license)
@@ -128,9 +130,9 @@ def show(
     output: Path | None = None,
 ) -> None:
     """Print the statistics of a data set; for images, write a contact sheet with ten examples of each class."""
-    import numpy as np
+    import torch
 
-    from wafl.data.named.cache import load_raw
+    from wafl.data import load_dataset
     from wafl.data.named.contact_sheet import contact_sheet
     from wafl.data.named.natural import NATURAL
     from wafl.data.named.sources import SOURCES
@@ -139,13 +141,14 @@ def show(
         if name in NATURAL:
             _show_natural(name, data_dir)
             return
-        raw = None if name == "digits" else load_raw(name, data_dir)
-        parts = _digits() if raw is None else {"train": (raw.x_train, raw.y_train), "test": (raw.x_test, raw.y_test)}
-        classes = tuple("0123456789") if raw is None else SOURCES[name].classes
+        whole = load_dataset(name, data_dir)
+        halves = {"train": (whole.x_train, whole.y_train), "test": (whole.x_test, whole.y_test)}
+        parts = {part: (_pixels(x, whole.max_value or 255), y.numpy()) for part, (x, y) in halves.items()}
+        classes = tuple("0123456789") if name == "digits" else SOURCES[name].classes
         console = make_console()
         console.print(f"[bold]{name}[/]: {_about(name)}", highlight=False)
-        if raw is not None and raw.group_train is not None and raw.group_test is not None:
-            sizes = np.unique(np.concatenate([raw.group_train, raw.group_test]), return_counts=True)[1]
+        if whole.group_train is not None and whole.group_test is not None:
+            sizes = torch.cat([whole.group_train, whole.group_test]).unique(return_counts=True)[1]
             many = f"{len(sizes):,} {SOURCES[name].group or 'group'}s"
             console.print(f"{many} with {sizes.min():,} to {sizes.max():,} examples each", highlight=False)
         console.print(_image_table(parts))
@@ -212,18 +215,11 @@ def _image_table(parts: dict[str, tuple[Any, Any]]) -> Table:
     return table
 
 
-def _digits() -> dict[str, tuple[Any, Any]]:
-    """The digits of scikit-learn as bytes, whatever range they are loaded in."""
-    import numpy as np
-
-    from wafl.data import load_dataset
-
-    dataset = load_dataset("digits")
-    parts: dict[str, tuple[Any, Any]] = {}
-    for part, x, y in (("train", dataset.x_train, dataset.y_train), ("test", dataset.x_test, dataset.y_test)):
-        values = x.numpy().reshape(-1, 8, 8).astype(np.float64)
-        parts[part] = np.rint((values - values.min()) / np.ptp(values) * 255.0).astype(np.uint8), y.numpy()
-    return parts
+def _pixels(x: Any, max_value: int) -> Any:
+    """Images ``[N, C, H, W]`` as bytes with their channels last, or without channels if they are gray."""
+    scaled = x if max_value == 255 else (x * (255 / max_value)).round().byte()
+    values = scaled.permute(0, 2, 3, 1).numpy()
+    return values[..., 0] if values.shape[-1] == 1 else values
 
 
 def _counts(counts: Sequence[int] | None, dim: bool = False) -> list[str]:

@@ -1,6 +1,5 @@
 """One folder, one file ``<name>.npz`` per data set; without it, torchvision's layout is read, or a download is kept."""
 
-import difflib
 import errno
 import os
 import tempfile
@@ -13,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from wafl.base.near import nearest
 from wafl.data.named.natural import NATURAL
 from wafl.data.named.readers import LAYOUTS, Layout, reading
 from wafl.data.named.sources import SOURCES, DownloadError, Source, download
@@ -52,10 +52,6 @@ class RawDataset:
         if missing := [key for key in KEYS if key not in arrays]:
             raise ValueError(f"it lacks {', '.join(missing)}: it must have {', '.join(KEYS)}")
         return cls(name, *(arrays[key] for key in KEYS), *(arrays.get(key) for key in GROUP_KEYS))
-
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        values = (self.x_train, self.y_train, self.x_test, self.y_test, self.group_train, self.group_test)
-        return {key: value for key, value in zip((*KEYS, *GROUP_KEYS), values, strict=True) if value is not None}
 
 
 @dataclass(frozen=True)
@@ -104,9 +100,10 @@ def source_of(name: str) -> Source:
         return SOURCES[name]
     if name == "digits":
         raise ValueError("digits comes with scikit-learn and has no file: use wafl.load_dataset('digits')")
-    near = difflib.get_close_matches(name.lower().replace("_", "-"), ["digits", *SOURCES, *NATURAL], n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? If not, " if near else ""
-    raise ValueError(f"unknown data set {name!r}: {hint}use one of {', '.join(['digits', *SOURCES, *NATURAL])}")
+    known = ["digits", *SOURCES, *NATURAL]
+    near = nearest(name, known)
+    hint = f"did you mean {near!r}? If not, " if near else ""
+    raise ValueError(f"unknown data set {name!r}: {hint}use one of {', '.join(known)}")
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
@@ -143,9 +140,10 @@ def _download(source: Source, folder: Path) -> RawDataset:
         except DownloadError as error:
             message = f"{source.name} is not in {folder}, and could not be downloaded:\n{error}"
             raise FileNotFoundError(f"{message}\n{_remedy(source)}") from error
-        raw = RawDataset.from_arrays(source.name, LAYOUTS[source.name][-1].read(paths))
+        arrays = LAYOUTS[source.name][-1].read(paths)
+        raw = RawDataset.from_arrays(source.name, arrays)
         part = temporary / f"{source.name}.npz"
-        np.savez_compressed(part, **raw.to_arrays())  # pyright: ignore[reportArgumentType]
+        np.savez_compressed(part, **arrays)  # pyright: ignore[reportArgumentType]
         part.replace(folder / part.name)
     return raw
 

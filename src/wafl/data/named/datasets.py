@@ -53,7 +53,8 @@ def pack(
     for client, (kept, _) in enumerate(parts):
         if len(kept) == 0:
             raise ValueError(f"client {client} would have no training example: use fewer clients")
-    train, test = (_pick(x, y, [part[which] for part in parts]) for which in (0, 1))
+    whole = Examples(x, y, torch.tensor([0, len(y)]))
+    train, test = (whole.picked(rows) for rows in zip(*parts, strict=True))
     if skew and max_value is not None:
         train, test = _skew(train, skew, max_value, seed, 0), _skew(test, skew, max_value, seed, len(train.y))
     prepare = make_preprocessing(preprocess, max_value, train.raw, test.raw)
@@ -61,12 +62,6 @@ def pack(
     left_out = len(y) - len(train.y) - len(test.y)
     names = tuple(names) if names is not None else tuple(f"client {i}" for i in range(len(shares)))
     return Federation(train, test, names, prepare.unit, prepare.bounds, num_classes, left_out)
-
-
-def _pick(x: Tensor, y: Tensor, rows: list[Tensor]) -> Examples:
-    sizes = torch.tensor([len(part) for part in rows])
-    chosen = torch.cat(rows)
-    return Examples(x.index_select(0, chosen), y[chosen], torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
 
 
 def _skew(examples: Examples, skew: Sequence[Skew], max_value: int, seed: int, first: int) -> Examples:

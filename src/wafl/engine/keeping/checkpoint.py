@@ -13,18 +13,18 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from wafl.base.errors import CheckpointError, CheckpointWarning, UnfitCheckpointError, warn_user
-from wafl.base.files import remove_temporary, sealed, unsealed, whole_folder, write_whole
+from wafl.base.files import lock, remove_temporary, sealed, unsealed, whole_folder, write_whole
 from wafl.base.fingerprint import changed
 from wafl.base.json_types import parsed
 from wafl.callbacks import Callback
@@ -33,9 +33,6 @@ from wafl.engine.keeping.signals import Signals
 from wafl.parts.messages import State
 from wafl.results.history import History, Record
 from wafl.results.progress import ChosenRadius, ClientState, Place, Progress, RunProgress
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
 
 FORMAT = 6
 """Raised when another thing is kept or drawn: a training must not go on with other cohorts than it began with."""
@@ -69,7 +66,7 @@ class Checkpoint(Callback):
         if seconds is not None and not seconds > 0.0:
             raise ValueError(f"seconds={seconds} must be above 0: it is how long to wait between two checkpoints")
         self.folder, self.every, self.seconds = Path(folder), every, seconds
-        self._lock: BaseFileLock | None = None
+        self._lock = ExitStack()
         self._signals = Signals()
         self._reset({})
 
@@ -186,17 +183,9 @@ class Checkpoint(Callback):
 
         Until then, SIGTERM and SIGHUP save what there is and end the process, and a second Ctrl-C waits for the first.
         """
-        from filelock import FileLock, Timeout
-
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.folder / ".lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise CheckpointError(
-                f"{self.folder} is in use by another training: give this one a folder of its own, or stop the other"
-            ) from None
-        self._lock = lock
+        busy = f"{self.folder} is in use by another training: give this one a folder of its own, or stop the other"
+        self._lock.enter_context(lock(self.folder / ".lock", 0, CheckpointError(busy)))
         remove_temporary(self.folder)
         self._signals.__enter__()
         return self
@@ -207,9 +196,7 @@ class Checkpoint(Callback):
             with nullcontext() if kind is None else suppress(OSError):
                 self.write()
         finally:
-            if self._lock is not None:
-                self._lock.release()
-                self._lock = None
+            self._lock.close()
             self._signals.__exit__()
 
     def _written(self) -> list[Path]:

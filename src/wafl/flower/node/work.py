@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from wafl.base.errors import ConfigError
 from wafl.config.experiment import Experiment
 from wafl.config.plan import make_attack, make_entry, make_model
-from wafl.data.examples import Examples
 from wafl.engine.chosen_radius import CANDIDATES
 from wafl.engine.client.task import ClientTask
 from wafl.engine.embedded import check_integers, find_device, first_example
@@ -182,11 +181,7 @@ class Node:
         for name, row in zip(names, rows.values(), strict=True):
             if int(every.num_examples[row]) == 0:
                 raise WireError(f"{name} has no {part} examples to certify")
-        chosen = [torch.arange(*every.offsets[row : row + 2].tolist()) for row in rows.values()]
-        sizes = torch.tensor([0, *(len(each) for each in chosen)])
-        index = torch.cat(chosen)
-        examples = Examples(every.raw[index], every.y[index], sizes.cumsum(0), every.prepare)
-        return Survey(task, params, examples, objective).ask(settings, seed)
+        return Survey(task, params, every.of_clients(list(rows.values())), objective).ask(settings, seed)
 
     def test(
         self, names: Sequence[str], params: Tensor, task: Task, seed: int, *, attacked: bool, part: Part = "test"

@@ -1,6 +1,5 @@
 """The files of a deployment whose nodes reach what nodes need, and nothing else: one folder per machine."""
 
-import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -64,25 +63,22 @@ class Deployment:
 
     def server(self) -> dict[str, str]:
         """The texts of the server's files, by name."""
-        container = f"https://localhost:{CONTROL_PORT}/health"
-        trust = ", context=ssl.create_default_context(cafile='/etc/wafl/ca.crt')"
         return {
             "nginx.conf": proxy_config(f"{self._door}:{self.port}", f"127.0.0.1:{CONTROL_PORT}"),
             "container-nginx.conf": proxy_config(f"{self.port}", f"127.0.0.1:{CONTROL_PORT}"),  # Docker has the door
             "superlink.service": self._fill("superlink.service", environment=_units()),
             "proxy.service": self._fill("proxy.service", nginx=NGINX),
             "config.toml": self._fill("config.toml", ca="ca.crt"),
-            "compose.yaml": self._fill("server-compose.yaml", environment=_yaml(), health=_health(container, trust)),
+            "compose.yaml": self._fill("server-compose.yaml", environment=_yaml()),
             "state/config.toml": self._fill("config.toml", ca="/etc/wafl/ca.crt"),
             "Dockerfile": self._fill("Dockerfile"),
         }
 
     def node(self, name: str) -> dict[str, str]:
         """The texts of a node's files, by name."""
-        health = _health(f"http://127.0.0.1:{NODE_PORT}/health")
         return {
             "supernode.service": self._fill("supernode.service", node=name, environment=_units()),
-            "compose.yaml": self._fill("node-compose.yaml", node=name, environment=_yaml(), health=health),
+            "compose.yaml": self._fill("node-compose.yaml", node=name, environment=_yaml()),
             "Dockerfile": self._fill("Dockerfile"),
         }
 
@@ -97,6 +93,7 @@ class Deployment:
             "allowed": "".join(f" --allow-app {digest}" for digest in self.allowed) or " --any-app",
             "control_port": str(CONTROL_PORT),
             "health_port": str(HEALTH_PORT),
+            "node_port": str(NODE_PORT),
             "node_health_port": str(NODE_HEALTH_PORT),
             "host": self.host,
             "door": self._door,
@@ -161,8 +158,3 @@ def _units() -> str:
 
 def _yaml() -> str:
     return "\n".join(f'      {name}: "{value}"' for name, value in QUIET.items())
-
-
-def _health(address: str, trust: str = "") -> str:
-    """The command by which a container looks at Flower's health address, as a list in YAML."""
-    return json.dumps(["CMD", "python", "-c", f"import ssl, urllib.request as r; r.urlopen('{address}'{trust})"])

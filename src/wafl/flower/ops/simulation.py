@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ Show = Callable[[str, int], None]
 """A function that is called with the name of a method and how many rounds of all its runs are done."""
 
 
-def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:
+def simulate(study: Study, show: Show = lambda name, done: None) -> dict[str, Any]:
     """Run the study in a Flower simulation; returns its results. What is done is kept, and can be resumed."""
     require("ray", extra="flower", what="engine = 'flower-sim'")
     experiment, folder = study.plan.experiment, study.folder
@@ -42,7 +42,7 @@ def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:
     write_app(place / "app", _for_everyone(experiment), None if source is None else Path(source), with_data=True)
     if read_roster(folder.path) is None:  # so that the server knows whom to wait for, and whom it misses
         write_roster(folder.path, roster)
-    told = _Told(study, show)
+    pending = [entry.name for entry in study.pending()]
     own = {"WAFL_STATE": str(folder.checkpoint.resolve() / "nodes"), INSTALLED: "1"}
     with stopped_by_signals(), Loopback(place, environment=own) as loopback:
         flower_run = loopback.submit(
@@ -51,10 +51,10 @@ def simulate(study: Study, show: Show | None = None) -> dict[str, Any]:
             {"num-supernodes": nodes, "client-resources-num-cpus": 1},
         )
         while not flower_run.done():
-            told.report()
+            _report(folder.metrics, pending, show)
             time.sleep(PAUSE)
         status = flower_run.wait(60.0)
-        told.report()
+        _report(folder.metrics, pending, show)
         if status != "finished:completed":
             said = [line for line in flower_run.log().splitlines() if "Error: " in line]
             why = said[-1].partition("Error: ")[2] if said else f"see {place}"
@@ -70,24 +70,9 @@ def _for_everyone(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"flower": flower.model_copy(update=changed), "tolerance": tolerance})
 
 
-class _Told:
-    """How many rounds of each method are done, by the lines of the metrics, each of which is read once."""
-
-    def __init__(self, study: Study, show: Show | None) -> None:
-        self._metrics, self._show = study.folder.metrics, show
-        self._done, self._read = dict.fromkeys((entry.name for entry in study.pending()), 0), 0
-
-    def report(self) -> None:
-        if self._show is None or not self._metrics.exists():
-            return
-        if self._metrics.stat().st_size < self._read:  # a resumed study takes back what its checkpoint does not have
-            self._done, self._read = dict.fromkeys(self._done, 0), 0
-        with self._metrics.open("rb") as file:
-            file.seek(self._read)
-            new = file.read()
-        whole = new[: new.rfind(b"\n") + 1]
-        self._read += len(whole)
-        for name in self._done:
-            self._done[name] += whole.count(f'{{"method": "{name}"'.encode())
-            if self._done[name]:
-                self._show(name, self._done[name])
+def _report(metrics: Path, methods: Sequence[str], show: Show) -> None:
+    """Show how many rounds of each method are done, by the lines of the metrics."""
+    lines = metrics.read_bytes() if metrics.exists() else b""
+    for name in methods:
+        if done := lines.count(f'{{"method": "{name}"'.encode()):
+            show(name, done)

@@ -88,13 +88,6 @@ class Task:
         y = np.unique(columns[whole, -1], return_inverse=True)[1]
         return _grouped(self.name, columns[whole, :-1].astype(np.float32), y, who, names.tolist())
 
-    def keep(self, folder: Path) -> None:
-        """Write the file that stands in for the package of measurements where it is not installed."""
-        made = self.dataset()
-        assert made.group_train is not None
-        arrays = (made.x_train.numpy(), made.y_train.numpy(), made.group_train.numpy(), np.array(made.group_names))
-        np.savez_compressed(folder / stand_in(self.name).name, **dict(zip(KEYS, arrays, strict=True)))
-
     def folds(self, total: int) -> list[tuple[list[int], list[int], list[int]]]:
         """In each fold, of so many clients: those that are seen, those that calibrate, and those that are sealed."""
         order = permutation(Key.of(self.seed), Purpose.UNSEEN, torch.tensor(total), total)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import torch
 from torch import Tensor
@@ -11,7 +11,6 @@ from torch import Tensor
 from wafl.attacks import Attack, WassersteinShift
 from wafl.base.describe import rounded
 from wafl.base.norms import norm_name
-from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.evaluation.compare import compare
 from wafl.evaluation.evaluate import present_clients
@@ -332,19 +331,12 @@ def _partition(clients: Federation) -> Section:
 
 def _thinned(clients: Federation, most: int) -> Federation:
     """The clients with an even part of their test examples, about ``most`` in all and at least one each."""
-    present = present_clients(clients)
-    few = max(1, most // clients.num_clients)
-    test, rows, sizes = clients.test, list[Tensor](), list[int]()
-    for client in range(clients.num_clients):
-        begin, end = test.offsets[client : client + 2].tolist()
-        count = min(few, end - begin)
-        rows.append(torch.linspace(begin, max(end - 1, begin), count).round().long())
-        sizes.append(count)
-    if len(present) < clients.num_clients:  # a mixture needs examples of every client
+    if len(present_clients(clients)) < clients.num_clients:  # a mixture needs examples of every client
         return replace(clients, test=clients.train)
-    index, offsets = torch.cat(rows), torch.tensor([0, *sizes]).cumsum(0)
-    thin = Examples(test.raw.index_select(0, index), test.y[index], offsets, test.prepare)
-    return replace(clients, test=thin)
+    few = max(1, most // clients.num_clients)
+    ends = pairwise(clients.test.offsets.tolist())
+    rows = [torch.linspace(begin, end - 1, min(few, end - begin)).round().long() for begin, end in ends]
+    return replace(clients, test=clients.test.picked(rows))
 
 
 def _pictured(clients: Federation) -> Tensor:
