@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from wafl.weights import project_to_simplex
-from wafl.weights.simplex import ROW
+from wafl.weights.simplex import ROW, places_of
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,17 @@ def test_not_a_number_is_not_passed_over(place):
     values[place] = torch.nan
     with pytest.raises(ZeroDivisionError):
         project_to_simplex(values)
+
+
+@pytest.mark.parametrize("count", [1, ROW - 1, ROW, ROW + 1, 7 * ROW, 20 * ROW + 5])
+@pytest.mark.parametrize("share", [1.0, 0.02])
+def test_places_drawn_by_weights_are_those_of_their_running_sum(count, share):
+    generator = torch.Generator().manual_seed(count)
+    weights, kept, draws = (torch.rand(size, generator=generator).double() for size in (count, count, 1000))
+    weights = weights * (kept < share)
+    weights[count // 2] = 1.0
+    weights = weights / weights.sum()
+    wanted = torch.searchsorted(weights.cumsum(0), draws, right=True).clamp_max(count - 1)
+    found = places_of(draws, weights)
+    assert torch.equal(found, wanted)
+    assert bool((weights[found] > 0).all())

@@ -1,4 +1,7 @@
-"""The projection onto the probability simplex, by Michelot's finite algorithm (JOTA, 1986), which needs no sorting."""
+"""Points of the probability simplex: drawing by them, and the projection onto it.
+
+The projection is Michelot's finite algorithm (JOTA, 1986), which needs no sorting.
+"""
 
 from collections.abc import Callable
 
@@ -7,6 +10,24 @@ from torch import Tensor
 
 ROW = 256
 """How many values are passed over together if none of them is large."""
+
+
+def places_of(draws: Tensor, weights: Tensor) -> Tensor:
+    """The place where the sum of the weights first exceeds each draw from [0, 1).
+
+    Within the row of each draw alone, the weights are added one by one: each such sum waits for the one before.
+
+    >>> places_of(torch.tensor([0.1, 0.3, 0.9]), torch.tensor([0.25, 0.25, 0.5]))
+    tensor([0, 1, 2])
+    """
+    whole, last = len(weights) // ROW * ROW, len(weights) - 1
+    sums = torch.cat([weights[:whole].view(-1, ROW).sum(1), weights[whole:].sum(0, keepdim=True)])
+    ends = sums.cumsum(0)
+    row = torch.searchsorted(ends, draws, right=True).clamp_max(last // ROW)
+    inside = (ROW * row[:, None] + torch.arange(ROW)).clamp_max(last)
+    before = torch.where(row > 0, ends[row - 1], 0.0)
+    passed = (before[:, None] + weights[inside].cumsum(1) <= draws[:, None]).sum(1)
+    return (ROW * row + passed).clamp_max(last)
 
 
 def project_to_simplex(values: Tensor) -> Tensor:
