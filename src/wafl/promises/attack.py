@@ -12,7 +12,7 @@ from wafl.promises.known import Known
 
 STEPS = 2
 """Gradients after the first, from each of two starts."""
-SCALES = (1.0, 0.8, 1.25)
+SCALES = (0.8, 1.25)
 FARTHER = (1.0, 10.0, 1000.0)
 """How many times the radius a little mass goes if the cost is the distance itself."""
 
@@ -21,10 +21,13 @@ def candidates(
     model: Known, ball: Ball, x: Tensor, y: Tensor, gamma: float | None, radius: float
 ) -> tuple[Tensor, Tensor]:
     """What each example reaches, and at what cost: ``[n, places]`` each, the first of which is where it is."""
-    places = [x.flatten(1), *(() if radius == 0.0 else _places(model, ball, x, y, gamma, radius))]
-    values = [_losses(model, ball, place.view_as(x), y) for place in places]
-    costs = [power_norm(place - places[0], ball.norm, ball.power) for place in places]
-    return torch.stack(values, 1), torch.stack(costs, 1)
+    with torch.set_grad_enabled(radius > 0.0):
+        flat = x.flatten(1).clone().requires_grad_(radius > 0.0)
+        outputs = model.plain(flat.view_as(x))
+    here = flat.detach(), _values(model, ball, outputs.detach(), y)
+    places = [here, *(() if radius == 0.0 else _places(model, ball, x, y, gamma, radius, flat, outputs))]
+    costs = [power_norm(place - here[0], ball.norm, ball.power) for place, _ in places]
+    return torch.stack([value for _, value in places], 1), torch.stack(costs, 1)
 
 
 def reached(values: Tensor, costs: Tensor, share: Tensor, budget: float) -> float:
@@ -45,33 +48,44 @@ def reached(values: Tensor, costs: Tensor, share: Tensor, budget: float) -> floa
     return least + (most - least) * max(0.0, (budget - cheap) / (dear - cheap)) if cheap <= budget else 0.0
 
 
-def _places(model: Known, ball: Ball, x: Tensor, y: Tensor, gamma: float | None, radius: float) -> list[Tensor]:
-    flat, inputs = x.flatten(1), x[0].numel()
+def _places(
+    model: Known, ball: Ball, x: Tensor, y: Tensor, gamma: float | None, radius: float, at: Tensor, outputs: Tensor
+) -> list[tuple[Tensor, Tensor]]:
+    """Where examples may go, and what they reach there; the outputs are those where they are now, ``at``."""
+    flat, inputs = at.detach(), x[0].numel()
     if not model.classifies:
-        starts = [_gradient(model, x, flat, y)]
+        starts = [_gradient(model, at, outputs, y)]
     else:
-        slopes, outputs = model.margins(ball.norm, inputs)[y], model.plain(x)
-        margins = outputs - outputs.gather(1, y[:, None])
+        slopes, values = model.margins(ball.norm, inputs)[y], outputs.detach()
+        margins = values - values.gather(1, y[:, None])
         if ball.metric == "error":
             lengths = (-margins / slopes).scatter(1, y[:, None], torch.inf).clamp_min(0.0)
             rival = lengths.argmin(1)
-            toward = steepest(_gradient(model, x, flat, y, rival), ball.norm)
+            toward = steepest(_gradient(model, at, outputs, y, rival), ball.norm)
             length = lengths.gather(1, rival[:, None]).nan_to_num(0.0, 0.0, 0.0)
-            return [flat + scale * length * toward for scale in (1.0 + 1e-9, 1.5, 3.0)]
+            return [_at(model, ball, x, y, flat + scale * length * toward) for scale in (1.0 + 1e-9, 1.5, 3.0)]
         worth = slopes if ball.power == 1 or gamma is None else margins + slopes.square() / (4.0 * gamma)
         rival = worth.scatter(1, y[:, None], -torch.inf).argmax(1)
-        starts = [_gradient(model, x, flat, y, rival), _gradient(model, x, flat, y)]
+        starts = [_gradient(model, at, outputs, y, rival), _gradient(model, at, outputs, y)]
     if ball.power == 1 or gamma is None:
-        return [flat + scale * radius * steepest(start, ball.norm) for start in starts for scale in FARTHER]
-    best, most = flat, torch.full_like(flat[:, 0], -torch.inf)
+        toward = [scale * radius * steepest(start, ball.norm) for start in starts for scale in FARTHER]
+        return [_at(model, ball, x, y, flat + move) for move in toward]
+    best, reached, most = flat, torch.zeros_like(flat[:, 0]), torch.full_like(flat[:, 0], -torch.inf)
     for slope in starts:
         # Where <g, v> - gamma ||v||^2 is largest; a convex loss is above its tangents, so each step gains.
         moved = flat + _step(slope, ball, gamma)
         for _ in range(STEPS):
-            moved = flat + _step(_gradient(model, x, moved, y), ball, gamma)
-        worth = _losses(model, ball, moved.view_as(x), y) - gamma * power_norm(moved - flat, ball.norm, ball.power)
-        best, most = torch.where((worth > most)[:, None], moved, best), worth.maximum(most)
-    return [flat + scale * (best - flat) for scale in SCALES]
+            with torch.enable_grad():
+                near = moved.requires_grad_()
+                there = model.plain(near.view_as(x))
+            moved = flat + _step(_gradient(model, near, there, y), ball, gamma)
+        moved, value = _at(model, ball, x, y, moved)
+        worth = value - gamma * power_norm(moved - flat, ball.norm, ball.power)
+        better = worth > most
+        best, reached = torch.where(better[:, None], moved, best), torch.where(better, value, reached)
+        most = worth.maximum(most)
+    others = [_at(model, ball, x, y, flat + scale * (best - flat)) for scale in SCALES]
+    return [(best, reached), *others]
 
 
 def _step(slope: Tensor, ball: Ball, gamma: float) -> Tensor:
@@ -79,22 +93,24 @@ def _step(slope: Tensor, ball: Ball, gamma: float) -> Tensor:
     return length[:, None] * steepest(slope, ball.norm)
 
 
-def _losses(model: Known, ball: Ball, x: Tensor, y: Tensor) -> Tensor:
+def _at(model: Known, ball: Ball, x: Tensor, y: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+    """A place of the flat examples, and what they reach there."""
     with torch.no_grad():
-        outputs = model.plain(x)
+        return place, _values(model, ball, model.plain(place.view_as(x)), y)
+
+
+def _values(model: Known, ball: Ball, outputs: Tensor, y: Tensor) -> Tensor:
     if ball.metric == "loss":
         return model.loss.value(outputs, y)
     others = outputs.scatter(1, y[:, None], -torch.inf).amax(1)
     return (others >= outputs.gather(1, y[:, None])[:, 0]).double()
 
 
-def _gradient(model: Known, x: Tensor, flat: Tensor, y: Tensor, rival: Tensor | None = None) -> Tensor:
-    """The gradient of the loss where the flat examples are, or of the margin of a rival class."""
+def _gradient(model: Known, at: Tensor, outputs: Tensor, y: Tensor, rival: Tensor | None = None) -> Tensor:
+    """The gradient of the loss where the flat examples are ``at``, or of the margin of a rival class."""
     with torch.enable_grad():
-        at = flat.detach().clone().requires_grad_()
-        outputs = model.plain(at.view_as(x))
         if rival is None:
             total = model.loss.value(outputs, y).sum()
         else:
             total = (outputs.gather(1, rival[:, None]) - outputs.gather(1, y[:, None])).sum()
-        return torch.autograd.grad(total, at)[0]
+        return torch.autograd.grad(total, at, retain_graph=True)[0]

@@ -32,7 +32,6 @@ from wafl.promises.published_labels import differences
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
 
-CHUNK = 2048
 DRAWS = "the examples are independent draws that model, weights, gammas and bets do not depend on"
 CLIENTS = "the clients are all that were drawn, independently; model, gamma and bets do not depend on them"
 Status = Literal["recomputed", "attested", "wrong"]
@@ -124,7 +123,8 @@ class Checker:
         """An upper bound on phi_gamma of each example of a client, for each radius: ``[radii, n]``."""
         assert self._model is not None
         gammas = [witness.gamma for witness in self._witnesses.values()]
-        found = [surrogates(self._model, self.ball, x, y, gammas) for x, y in chunks(examples, client)]
+        parts = chunks(examples, client, self._model.at_once)
+        found = [surrogates(self._model, self.ball, x, y, gammas) for x, y in parts]
         most = torch.tensor([self.most(gamma) for gamma in gammas], dtype=torch.float64)
         return torch.cat(found, 1).minimum(most[:, None])
 
@@ -229,7 +229,7 @@ class Checker:
                 continue
             parts = [
                 candidates(self._model, self.ball, x, y, witness.gamma, radius)
-                for x, y in chunks(self._examples, self._places[client.name])
+                for x, y in chunks(self._examples, self._places[client.name], self._model.at_once)
             ]
             value, cost = (torch.cat(each) for each in zip(*parts, strict=True))
             gained = value[:, 0] if witness.gamma is None else (value - witness.gamma * cost).amax(1)
@@ -266,9 +266,9 @@ class Checker:
         return Line("labels", "wrong" if wrong else "recomputed", wrong or "from the points and all examples")
 
 
-def chunks(examples: Examples, client: int) -> Iterator[tuple[Tensor, Tensor]]:
+def chunks(examples: Examples, client: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """A client's examples in float64, a few at a time."""
     begin, end = examples.offsets[client : client + 2].tolist()
-    for rows in torch.arange(begin, end).split(CHUNK):
+    for rows in torch.arange(begin, end).split(size):
         y = examples.y[rows]
         yield examples.rows(rows, torch.float64), y.double() if y.is_floating_point() else y
