@@ -155,7 +155,7 @@ def happened_to(module: nn.Module, promise: Promise, clients: Federation) -> lis
     ball, radius, gamma = ball_of(claim), claim.rows[0].radius, promise.parts.witnesses[0].gamma
     examples, found = clients.train.joined(clients.test), list[float]()
     for client in range(clients.num_clients):
-        parts = [candidates(model, ball, x, y, gamma, radius) for x, y in chunks(examples, client)]
+        parts = [candidates(model, ball, x, y, gamma, radius) for x, y in chunks(examples, client, model.at_once)]
         values, costs = (torch.cat(each) for each in zip(*parts, strict=True))
         found.append(reached(values, costs, torch.full_like(values[:, 0], 1.0 / len(values)), ball.cost(radius)))
     return found
