@@ -267,7 +267,8 @@ def test_another_loss_is_refused():
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_distance_to_an_error_is_the_least_move_that_makes_one(norm):
     weight, outputs, y = a_case(4, examples=12, features=3)
-    found = distance_to_error(*tensors(weight, outputs, y), norm)
+    rows, values, labels = tensors(weight, outputs, y)
+    found = distance_to_error(Ball(rows, norm), values, labels)
     for s, label, far in zip(outputs, y, found.tolist(), strict=True):
         assert far == pytest.approx(oracles.distance_to_error(weight, s, label, norm), rel=1e-5, abs=1e-7)
     assert (found == 0).any()
@@ -287,7 +288,7 @@ def test_phi_of_the_error_is_one_for_errors_and_falls_with_the_squared_distance(
 def test_a_rival_with_the_same_weights_never_causes_an_error_it_does_not_have():
     weight = torch.tensor([[1.0], [1.0]]).double()
     outputs = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()
-    assert distance_to_error(weight, outputs, torch.tensor([0, 0]), 2).tolist() == [math.inf, 0.0]
+    assert distance_to_error(Ball(weight, 2), outputs, torch.tensor([0, 0])).tolist() == [math.inf, 0.0]
 
 
 @pytest.mark.parametrize("norm", NORMS)

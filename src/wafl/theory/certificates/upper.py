@@ -15,6 +15,7 @@ from wafl.tasks.losses import MarginLoss
 from wafl.tasks.problem import Problem
 from wafl.theory.certificates.remembered import remembered
 from wafl.theory.networks.margins import leads_of, margins_of
+from wafl.theory.phi.class_pull import Ball
 from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
 
 
@@ -100,12 +101,10 @@ class ErrorSurrogate(Objective):
             distance = remembered(problem, x, y, f"distances {self.norm} {self.slack}", self._distances)
         else:
             weight, outputs = problem.linear[0], problem.outputs(x)
-            distance = torch.stack(
-                [
-                    distance_to_error(weight[lane], outputs[lane], y[lane], self.norm, self.slack)
-                    for lane in range(len(problem.params))
-                ]
-            )
+            same = bool((problem.params == problem.params[:1]).all())
+            balls = [Ball(weight[0], self.norm)] * len(weight) if same else [Ball(each, self.norm) for each in weight]
+            parts = zip(balls, outputs, y, strict=True)
+            distance = torch.stack([distance_to_error(*part, self.slack) for part in parts])
         cost = distance.pow(self.power).clamp_max(self.label_cost)
         value = (1.0 - gamma * cost).clamp_min(0.0)
         return Move(x, y, value, torch.where(value > 0, cost, 0.0), torch.ones_like(value, dtype=torch.bool))

@@ -148,11 +148,11 @@ class LinearPhi:
         return a.logsumexp(-1) + self._ball.size(y, a.softmax(-1)).square() / (2.0 * modulus)
 
 
-def distance_to_error(weight: Tensor, outputs: Tensor, y: Tensor, norm: float, slack: float = 0.0) -> Tensor:
+def distance_to_error(ball: Ball, outputs: Tensor, y: Tensor, slack: float = 0.0) -> Tensor:
     """How far each example is from where another class draws level; 0 for errors. Leads are smaller by ``slack``."""
     behind = -_differences(outputs, y) - slack
     behind.scatter_(-1, y[:, None], math.inf)
-    far = Ball(weight, norm).distances[y]
+    far = ball.distances[y]
     # A rival with the same weights never catches up; one that is ahead is there already.
     return torch.where(behind <= 0, 0.0, behind / far).amin(-1)
 
