@@ -92,7 +92,7 @@ def shown(pairs: Sequence[tuple[float, float]]) -> list[str]:
 
 
 def demo(rounds: int | None) -> Experiment:
-    return demo_experiment(seeds=[1], rounds=rounds or 100)
+    return demo_experiment(seeds=[1], rounds=rounds or 100, epsilon=0.15)
 
 
 def mnist(rounds: int | None) -> Experiment:

@@ -110,7 +110,7 @@ CLAIMS = [
         to_plain(wafl.WAFL(gamma=speed.GAMMA, steps=speed.STEPS, tolerance=0)),
     ),
     Claim("a sweep of 16 gammas to 16 runs", 0.4, sweep),
-    Claim("the demo's WAFL to its FedAvg", 7.0, demo),
+    Claim("the demo's WAFL to its FedAvg", 2.5, demo),
     Claim("moves in l_inf within [0, 1] to moves without bounds", 1.65, boxed),
     Claim("a round of FedAvg with 100,000 clients to one with 100", 1.05, many(wafl.FedAvg())),
     Claim("a round of DRFA with 100,000 clients to one with 100", 1.13, many(wafl.DRFA())),

@@ -20,6 +20,7 @@ import wafl
 from wafl.base.options import EachRound, Option, Range
 from wafl.cli.main import app
 from wafl.cli.method_options import method_options
+from wafl.config.demo import CHOSEN
 from wafl.config.method_keys import PARTS
 from wafl.objectives.ball.shape import Shape
 
@@ -49,8 +50,8 @@ def test_run_trains_all_seven_methods_and_prints_one_table(finished: tuple[Path,
     _, text = finished
     for method in SEVEN:
         assert re.search(rf"^ *{method} .*±", text, re.MULTILINE)
-    assert "epsilon 0.15 (pixels in [0, 1])" in text
-    for column in ("clean", "20%", "40%", "60%", "80%", "worst", "seconds"):
+    assert "Gaussian noise, std 0.3 (pixels in [0, 1])" in " ".join(text.split())
+    for column in ("clean", "shifted", "certified", "worst", "seconds"):
         assert column in text
 
 
@@ -59,13 +60,11 @@ def test_run_saves_numbers_a_figure_and_one_run_per_method(finished: tuple[Path,
     folder, _ = finished
     results = json.loads((folder / "results.json").read_text())
     assert list(results["methods"]) == SEVEN
-    assert (folder / "figures" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
-    clients = wafl.load_dataset("digits").partition(num_clients=20, labels_per_client=3, seed=0)
-    run = wafl.load_run(folder / "wafl")
-    again = wafl.fit(
-        wafl.models.mlr(clients), clients, wafl.WAFL(gamma=37.2, norm=float("inf")),
-        rounds=2, cohort=10, local_epochs=2, learning_rate=0.125,
-    )  # fmt: skip
+    assert (folder / "figures" / "unseen.png").read_bytes().startswith(b"\x89PNG")
+    clients, _ = wafl.load_dataset("digits").partition(num_clients=20, labels_per_client=3, seed=0).hold_out(0.25)
+    run, chosen = wafl.load_run(folder / "wafl"), dict(CHOSEN["WAFL"])
+    schedule = {"rounds": 2, "cohort": 10, "local_epochs": 2, "learning_rate": chosen.pop("learning_rate")}
+    again = wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(**chosen), **schedule)
     for name, value in again.params.items():
         torch.testing.assert_close(run.params[name], value, atol=1e-5, rtol=0)
 

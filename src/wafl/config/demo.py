@@ -1,6 +1,5 @@
 """What ``wafl run`` trains without a file: WAFL and its six rivals on handwritten digits."""
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +12,18 @@ if TYPE_CHECKING:
 SHARES = (0.2, 0.4, 0.6, 0.8)
 """The paper's shares of attacked clients."""
 
-# Chosen by benchmarks/tune_demo.py, the norm too: the attack bounds every pixel alike.
+# Chosen with FedAvg's model alone, before any other was looked at: both cost it much, and not everything.
+UNSEEN, SHIFT, RADIUS = 0.25, {"unseen_shift": "gaussian_noise", "unseen_severity": 0.3}, 0.1
+
+# Chosen by benchmarks/tune_demo.py: the best of 32 trials each, on other partitions, in the norm of the certificate.
 CHOSEN: dict[str, dict[str, Any]] = {
-    "WAFL": {"gamma": 37.2, "norm": math.inf, "learning_rate": 0.125},
-    "FedAvg": {"learning_rate": 0.0825},
-    "FedPGM": {"epsilon": 0.174, "learning_rate": 0.257},
-    "FedFGSM": {"epsilon": 0.174, "learning_rate": 0.257},
-    "FedRobust": {"penalty": 30.0, "learning_rate": 0.1},
-    "AFL": {"weights_step": 0.00017, "learning_rate": 0.0309},
-    "DRFA": {"weights_step": 0.142, "learning_rate": 0.0232},
+    "WAFL": {"gamma": 11.9, "norm": 2.0, "learning_rate": 1.17},
+    "FedAvg": {"learning_rate": 1.78},
+    "FedPGM": {"epsilon": 0.107, "norm": 2.0, "learning_rate": 1.56},
+    "FedFGSM": {"epsilon": 0.0696, "norm": 2.0, "learning_rate": 1.81},
+    "FedRobust": {"penalty": 780.0, "step_size": 0.000952, "learning_rate": 1.74},
+    "AFL": {"weights_step": 9.62e-05, "learning_rate": 1.24},
+    "DRFA": {"weights_step": 0.0803, "learning_rate": 0.935},
 }
 
 
@@ -47,7 +49,7 @@ def demo_experiment(
     model: str = "mlr",
     clients: int = 20,
     labels_per_client: int = 3,
-    epsilon: float = 0.15,
+    epsilon: float | None = None,
     seeds: Sequence[int] = range(5),
     device: str = "cpu",
     engine: str = "embedded",
@@ -81,12 +83,18 @@ def demo_experiment(
         "engine": engine,
         # A round takes a few milliseconds, about as long as a checkpoint; on Flower it takes seconds.
         "checkpoint_every": 10 if engine == "embedded" else 1,
-        "data": {"num_clients": clients, "labels_per_client": labels_per_client, "seed": seeds[0]},
+        "data": {
+            "num_clients": clients,
+            "labels_per_client": labels_per_client,
+            "seed": seeds[0],
+            "unseen": UNSEEN,
+            **SHIFT,
+        },
         "model": {"kind": model},
         "schedule": {"rounds": rounds},
         "methods": entries,
-        "attack": {"epsilon": epsilon, "step_size": 0.01},
-        "evaluation": {"attacked": list(SHARES)},
+        "attack": {"kind": "none"} if epsilon is None else {"epsilon": epsilon, "step_size": 0.01},
+        "evaluation": {"attacked": list(SHARES), **({"certified": RADIUS} if model == "mlr" else {})},
     }
     return parse_experiment(content, "command line")
 

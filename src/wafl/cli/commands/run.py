@@ -30,7 +30,7 @@ def run(
     model: str = "mlr",
     clients: Annotated[int, Option(min=1)] = 20,
     labels_per_client: Annotated[int, Option(min=1)] = 3,
-    epsilon: Annotated[float, Option(min=0.0)] = 0.15,
+    epsilon: Annotated[float | None, Option(min=0.0)] = None,
     seeds: Annotated[int, Option(min=1)] = 5,
     seed: Annotated[int, Option(min=0)] = 0,
     name: str | None = None,
@@ -46,9 +46,9 @@ def run(
     """Train methods, and see which hold up when clients' data shift.
 
     With an experiment file, this trains what the file describes (`wafl config init` writes a starter). Without one, it
-    trains WAFL and its rivals on handwritten digits, which come with scikit-learn: each client has only a few labels,
-    and the trained models are tested while a growing share of the clients is attacked. If it is interrupted, continue
-    the study with `wafl resume`.
+    trains WAFL and its rivals on handwritten digits, which come with scikit-learn: each client has only a few labels.
+    The trained models are tested on clean data and on noisy data of clients that never train, and what they keep within
+    a small ball is certified. If it is interrupted, continue the study with `wafl resume`.
 
     The exit status is 0 if every run finished, 3 if some run diverged and the others finished, 2 after an error (also
     if every run diverged), and 130 after Ctrl-C. After SIGTERM and SIGHUP it is 143 and 129.
