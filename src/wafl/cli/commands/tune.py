@@ -27,16 +27,7 @@ def tune(
     changes: Changes = None,
     output: Path | None = None,
 ) -> None:
-    """Try the same number of settings of every method, and write the experiment with the best.
-
-    Trials are judged on held-out training examples or clients, never on test data, and train as lanes of one batched
-    run. The file's section `tune` says how many trials there are, what is searched and what is best; by default, each
-    method's own parameters, its norm and its learning rate are searched. All trials go to NAME.trials.json. After an
-    interruption, the same command goes on with the methods that are not done.
-
-    The exit status is 0 if a setting was found for every method, 3 if all trials of some method diverged, 2 after an
-    error, and 130 after Ctrl-C. After SIGTERM and SIGHUP it is 143 and 129.
-    """
+    """Try the same number of settings of every method, and write the experiment with the best."""
     with one_line_errors():
         read_toml(experiment)
         from wafl.studies.tune import TunedExperiment
