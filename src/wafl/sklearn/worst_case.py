@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from sklearn.utils.extmath import softmax
 
 from wafl.sklearn.descent import Array
 
@@ -230,12 +231,6 @@ class Classification:
         lean = p.copy()
         lean[np.arange(len(p)), labels] -= 1.0
         return lean
-
-
-def softmax(outputs: Array) -> Array:
-    """Probabilities in proportion to ``exp(outputs)``, over the last dimension."""
-    grown = np.exp(outputs - outputs.max(-1, keepdims=True))
-    return grown / grown.sum(-1, keepdims=True)
 
 
 def _larger(one: tuple[Array, ...], other: tuple[Array, ...]) -> tuple[Array, ...]:
