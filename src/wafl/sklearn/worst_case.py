@@ -10,6 +10,7 @@ because every ``loss(z') - gamma cost`` is. A gradient is that of the loss where
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from sklearn.utils.extmath import softmax
@@ -118,7 +119,7 @@ class Classification:
         leads = outputs - np.take_along_axis(outputs, labels[:, None], -1)
         apart, _ = self._ball.steepest(weight[:, None] - weight)
         gram = self._gram(weight, apart)
-        starts = [self._found.get(turn, softmax(leads))]
+        starts: list[Any] = [self._found.get(turn, softmax(leads))]
         if gram is None or 8.0 * gamma < apart.max() ** 2:
             corners = 0.98 * np.eye(self._classes) + 0.02 / self._classes
             rivals = np.argsort(-leads - apart[labels] ** 2 / (4.0 * gamma), -1)[:, :RIVALS]

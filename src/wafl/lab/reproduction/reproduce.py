@@ -214,7 +214,8 @@ def _searched(method: MethodTable, experiment: Experiment) -> list[str]:
     return [option for option, (_, value) in declared.items() if value is not None]
 
 
-Name, Result = TypeVar("Name"), TypeVar("Result")
+Name = TypeVar("Name")
+Result = TypeVar("Result")
 
 
 def each(make: Callable[[Name], Result], names: Sequence[Name], jobs: int) -> Iterator[tuple[Name, Result]]:
