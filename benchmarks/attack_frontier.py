@@ -26,14 +26,15 @@ import options
 import staged
 import wafl
 from hulls import ahead, upper_hull
-from registered_runs import table
+from registered_runs import adjusted as holm
+from registered_runs import resampled, table
 from staged import Do
 from wafl.attacks.autoattack import AutoAttack
 from wafl.base.errors import DivergedError
 from wafl.base.files import write_whole
 from wafl.base.norms import norm_name
 from wafl.lab.registered import registered
-from wafl.lab.statistics import Mean, holm, mean_of, resampled
+from wafl.lab.statistics import Mean, mean_of
 from wafl.tuning.goal import hold_out
 
 NAME = "attack-frontier"

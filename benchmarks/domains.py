@@ -28,6 +28,7 @@ import torch
 import options
 import staged
 import wafl
+from registered_runs import adjusted as holm
 from registered_runs import table
 from staged import Do
 from wafl.base.errors import DivergedError
@@ -35,7 +36,6 @@ from wafl.base.files import write_whole
 from wafl.lab.domains import task
 from wafl.lab.registered import registered
 from wafl.lab.reproduction.placement import Placement, shape_of
-from wafl.lab.statistics import holm
 from wafl.methods import Method
 from wafl.objectives.ball.shape import Shape
 from wafl.tuning.goal import Goal, hold_out

@@ -23,12 +23,12 @@ import wafl
 from rival_settings import read_tables
 from wafl.base.errors import TrainingWarning
 from wafl.base.files import write_whole
-from wafl.lab.statistics import holm as adjusted
-from wafl.lab.statistics import resampled
 
 sys.path.append(str(Path(__file__).parents[1]))
 
 from tools.markdown import table as table
+from tools.significance import holm as adjusted
+from tools.significance import resampled
 
 Array = NDArray[Any]
 Pair = tuple[Array, Array]

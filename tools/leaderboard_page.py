@@ -9,8 +9,9 @@ from statistics import fmean
 from typing import Any
 
 from tools.markdown import folded, table
+from tools.significance import holm, resampled
 
-from wafl.lab.statistics import Mean, holm, resampled
+from wafl.lab.statistics import Mean
 
 CONTROL, OURS = "FedAvg", "WAFL"
 FIRST = (CONTROL, OURS, "WAFL, shape of clients", "WAFL, radius auto", "random moves")

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wafl.lab.statistics import holm
+from tools.significance import holm
 
 
 def p_value(covered: int, sealed: int, calibration: int, place: int) -> float:

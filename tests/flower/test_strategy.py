@@ -322,7 +322,7 @@ def test_the_learning_rate_comes_from_the_argument_the_train_config_or_the_run_c
         ({"lr": None}, "no learning rate: give"),
         ({"lr": -0.1}, "lr=-0.1 must be positive"),
         ({"lr": "fast"}, "lr='fast' must be a number"),
-        ({"local_epochs": 0}, "local_epochs=0 must be a whole number"),
+        ({"local_epochs": 0}, "local_epochs=0 must be at least 1"),
         ({"loader": []}, "no batch in epoch 1 of 2"),
         ({"loader": iter(batches(3))}, "no batch in epoch 2 of 2"),
         ({"loader": [torch.ones(3)]}, "a batch is a Tensor"),
@@ -554,7 +554,7 @@ def test_flowers_proximal_term_is_added_to_every_step() -> None:
                 value -= rate * gradient
     for name, value in model.state_dict().items():
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-7)
-    with pytest.raises(ValueError, match=r"proximal-mu=-1.0 must be a number, at least 0"):
+    with pytest.raises(ValueError, match=r"proximal-mu=-1.0 must be finite and at least 0"):
         train(linear(), loader, ask(WAFL(gamma=1.0), linear(), **{"lr": 0.1, "proximal-mu": -1.0})[0], context())
 
 

@@ -594,7 +594,7 @@ def readers() -> dict[str, tuple[Callable[[RecordDict], Any], RecordDict]]:
     """Each kind of reply: how it is read, and a valid one."""
     hello = Hello(("a", "b"), (0, 1), (5, 6), ("a",), (4,), 3, 3, "input units", (0.0, 1.0))
     survey = SurveyQuery(("a", "b"), torch.zeros(SIZE, dtype=torch.float64), 3, [{"gamma": 1.0}], 2.0, 0)
-    tested = RecordDict({"reply": ConfigRecord({"sizes": [3, 4], "losses": [0.5] * 4, "right": [0.5] * 4})})
+    tested = config_only("reply", sizes=[3, 4], losses=[0.5] * 4, right=[0.5] * 4)
     surveyed = RecordDict({
         "reply": ConfigRecord({"count": 1}),
         "numbers": arrays(value=torch.zeros(1, 2, dtype=torch.float64), cost=torch.zeros(1, 2, dtype=torch.float64)),

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from tools.promises_verdict import p_value, tightness, verdicts
+from tools.significance import holm
 from typer.testing import CliRunner
 
 from tests.promises.test_issue import write_keys
@@ -27,7 +28,6 @@ from wafl.lab.promises import phases
 from wafl.lab.promises.phases import confidence_for, issue_all, open_all
 from wafl.lab.promises.tasks import Task, apart, tasks_of
 from wafl.lab.registered import registered
-from wafl.lab.statistics import holm
 
 Folders = tuple[Path, Path]
 

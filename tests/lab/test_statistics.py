@@ -10,8 +10,9 @@ import pytest
 from scipy.stats import t as student
 from scipy.stats import ttest_1samp
 from tools.leaderboard_page import against, average_ranks
+from tools.significance import resampled
 
-from wafl.lab.statistics import mean_of, resampled
+from wafl.lab.statistics import mean_of
 
 
 def test_an_interval_is_students() -> None:

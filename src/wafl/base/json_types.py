@@ -49,7 +49,8 @@ def check_types(table: Any, types: Mapping[str, Any], where: str = "") -> None:
 
     Args:
         table: what a file holds.
-        types: by name, a type, or again such a table of types. Names that end with ``?`` may be missing.
+        types: by name, a type, or again such a table of types. Names that end with ``?`` may be missing; ``*`` is each
+            name that the table has.
         where: the name of the table itself.
 
     >>> check_types({"loss": 0.5, "by": {"client": [1]}}, {"loss": float, "by": {"client": list[str]}, "seed?": int})
@@ -58,7 +59,7 @@ def check_types(table: Any, types: Mapping[str, Any], where: str = "") -> None:
     """
     if not isinstance(table, dict):
         raise ValueError(f"{where or 'it'} is not a table")
-    for key, kind in types.items():
+    for key, kind in (dict.fromkeys(table, types["*"]) if "*" in types else types).items():
         name = key.removesuffix("?")
         place = f"{where}.{name}" if where else name
         if name not in table:

@@ -74,7 +74,8 @@ def _load(name: str) -> click.Command:
 
 
 def _helpful(command: click.Command, own: dict[str, Any], usual: dict[str, str]) -> click.Command:
-    """The command with help texts by option: its ``own`` (of a group, by command and option), or the ``usual`` ones."""
+    """The command with all its help, and that of its options: its ``own`` (of a group, by command) or the ``usual``."""
+    command.help = "\n\n".join(filter(None, (command.help, own.get("help"))))
     for name, each in command.commands.items() if isinstance(command, click.Group) else ():
         _helpful(each, own.get(name, {}), usual)
     for option in cast("list[click.Option]", command.params):

@@ -3,7 +3,7 @@
 import json
 import shlex
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -18,6 +18,8 @@ from wafl.base.shown import shown
 from wafl.cli.terminal import make_console, say
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as Display
+
     from wafl.studies.study import Study
 
 
@@ -34,7 +36,6 @@ def train_and_show(study: "Study", *, quiet: bool = False, as_json: bool = False
     """Train what is not done yet of a study, and show what it gave; exits if it was interrupted or a run diverged."""
     from wafl.cli.bars import Bars
     from wafl.cli.tables import comparison
-    from wafl.engine.keeping.signals import Stopped, exit_status, stopped_by_signals
     from wafl.studies.pages.figures import draw_figures
 
     if quiet and as_json:
@@ -47,14 +48,8 @@ def train_and_show(study: "Study", *, quiet: bool = False, as_json: bool = False
         f"{seeds} seed{'s side by side' if seeds > 1 else ''}; results go to [bold]{place}[/]\n"
     )
     bars = Bars(study, console, "json" if as_json else "quiet" if quiet else "bars")
-    with (
-        stopped_by_signals(),
-        _served(path, serve),
-        shown("study", wanted=False),
-        bars.display as display,
-        warnings.catch_warnings(record=True) as caught,
-    ):
-        warnings.simplefilter("default", TrainingWarning)
+    kept = f"What was done is in {path}. To resume: wafl resume {shlex.quote(str(path))}"
+    with watched(bars.display, TrainingWarning, lambda: kept), _served(path, serve):
         try:
             if study.plan.experiment.engine == "flower-sim":
                 from wafl.flower.ops.simulation import simulate
@@ -62,22 +57,12 @@ def train_and_show(study: "Study", *, quiet: bool = False, as_json: bool = False
                 results = simulate(study, bars.show)
             else:
                 results = study.run([bars])
-        except (KeyboardInterrupt, Stopped) as stop:
-            display.stop()
-            command = f"wafl resume {shlex.quote(str(path))}"
-            console.print(f"\nStopped. What was done is in {path}. To resume: {command}", markup=False, soft_wrap=True)
-            raise typer.Exit(exit_status(stop)) from None
-        except BaseException as error:
-            display.stop()
+        except Exception as error:
+            bars.display.stop()
             if isinstance(error, DivergedError):
                 console.print(comparison(study.folder.read_results()))
             console.print(f"\nWhat had finished is in [bold]{place}[/].")
             raise
-    for message in dict.fromkeys(str(warning.message) for warning in caught):
-        if quiet or as_json:
-            say(f"Warning: {message}", typer.colors.YELLOW)
-        else:
-            console.print(f"[yellow]Warning:[/] {escape(message)}")
     if as_json:
         print(json.dumps({"event": "results", "study": str(path), **results}), flush=True)
     console.print(comparison(results))
@@ -89,6 +74,27 @@ def train_and_show(study: "Study", *, quiet: bool = False, as_json: bool = False
         soft_wrap=True,
     )
     exit_if_diverged(results)
+
+
+@contextmanager
+def watched(display: "Display", category: type[Warning], kept: Callable[[], str]) -> Generator[None, None, None]:
+    """A block of training with its bars, after which warnings come, each once; a signal ends it with what is kept."""
+    from wafl.engine.keeping.signals import Stopped, exit_status, stopped_by_signals
+
+    console = display.console
+    with stopped_by_signals(), shown("", wanted=False), display, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default", category)
+        try:
+            yield
+        except (KeyboardInterrupt, Stopped) as stop:
+            display.stop()
+            console.print(f"\nStopped. {kept()}", markup=False, soft_wrap=True)
+            raise typer.Exit(exit_status(stop)) from None
+    for message in dict.fromkeys(str(warning.message) for warning in caught):
+        if console.quiet:
+            say(f"Warning: {message}", typer.colors.YELLOW)
+        else:
+            console.print(f"[yellow]Warning:[/] {escape(message)}")
 
 
 @contextmanager

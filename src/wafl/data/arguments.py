@@ -32,6 +32,17 @@ def check_federation(call: str, clients: Any) -> None:
     raise TypeError(f"clients is {what_is(clients)}: call {call} with {_remedy(clients)}")
 
 
+def check_alike(seen: Federation, unseen: Federation) -> None:
+    """Refuse clients that cannot have been held out of the federation that trained."""
+    for what, name in {"shape": "input_shape", "unit": "unit", "number of classes": "num_classes"}.items():
+        here, there = getattr(seen, name), getattr(unseen, name)
+        if here != there:
+            raise ValueError(
+                f"the unseen clients have {what} {there}, the others {here}: hold out clients of the same federation, "
+                "hold_out(0.2)"
+            )
+
+
 def _remedy(clients: Any) -> str:
     if hasattr(clients, "partition"):
         return "the clients that its partition(...) gives"

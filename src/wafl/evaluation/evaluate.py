@@ -9,7 +9,7 @@ from wafl.attacks import Attack, Function, OwnAttack
 from wafl.base.checks import check_seed
 from wafl.base.random import Purpose, choose
 from wafl.base.shown import one_more, shows
-from wafl.data.arguments import check_arguments
+from wafl.data.arguments import check_alike, check_arguments
 from wafl.data.federation import Federation
 from wafl.evaluation.score import ClientScore, Score
 from wafl.objectives.surrogate import single_lane
@@ -83,13 +83,7 @@ def populations(clients: Federation, unseen: Federation | None) -> list[Federati
     """Whom to test: the clients; with unseen ones, also the clients on training data, and the unseen on all theirs."""
     if unseen is None:
         return [clients]
-    for what, here, there in (
-        ("shape", clients.input_shape, unseen.input_shape),
-        ("unit", clients.unit, unseen.unit),
-        ("number of classes", clients.num_classes, unseen.num_classes),
-    ):
-        if here != there:
-            raise ValueError(f"the unseen clients have {what} {there}, the others {here}: take both from hold_out(0.2)")
+    check_alike(clients, unseen)
     return [clients, replace(clients, test=clients.train), replace(unseen, test=unseen.train.joined(unseen.test))]
 
 

@@ -23,7 +23,10 @@ class Facts:
 
 
 def statement(claim: Mapping[str, Any], facts: Facts) -> str:
-    """The page, ``mixture.md`` or ``population.md`` with what follows from the claim, the model and the data."""
+    """The page with what follows from the claim, the model and the data.
+
+    It is ``mixture.md`` about examples at hand, ``drawn.md`` about what they were drawn from, or ``population.md``.
+    """
     size = "" if facts.parameters is None else f"{facts.parameters:,} parameters, "
     count = sum(client["examples"] for client in claim["clients"])
     number = "1 client" if len(claim["clients"]) == 1 else f"{len(claim['clients'])} clients"
@@ -36,7 +39,8 @@ def statement(claim: Mapping[str, Any], facts: Facts) -> str:
         plain(row["radius"]) if mixture else WHO[row["about"]].format(plain(row["share"] or 0.0))
         for row in claim["rows"]
     ]
-    page = files("wafl.promises").joinpath("mixture.md" if mixture else "population.md").read_text(encoding="utf-8")
+    name = "population" if not mixture else "mixture" if claim["confidence"] is None else "drawn"
+    page = files("wafl.promises").joinpath(f"{name}.md").read_text(encoding="utf-8")
     return page.rstrip("\n").format(
         opening=f"This model ({size}SHA-256 {claim['model'][:16]}...) was examined on {count:,} examples of {number}",
         named=named,
@@ -46,39 +50,23 @@ def statement(claim: Mapping[str, Any], facts: Facts) -> str:
         ),
         moves=f"the {LENGTHS[claim['norm']]} of each move, in {unit}, {mean}. Labels stay as they are.",
         power=claim["power"],
+        confidence=plain(claim["confidence"] or 0.0),
         proven="It is proven, not tested." if facts.proven else "That it is proven is the word of whoever issued this.",
         **told,
     )
 
 
 def _of_mixture(claim: Mapping[str, Any], named: str) -> dict[str, str]:
-    found = {
-        "kept": "" if claim["part"] == "train" else " that were kept for testing",
-        "quantity": f"expected loss{named}",
-        "about": "these examples",
-        "those": "the clients' examples",
-        "limit": "Anything about examples that nobody has seen yet. The promise is about the examples at hand, with "
-        "the clients weighted as the file says; how close these are to what comes next is not part of it.",
-    }
-    if claim["metric"] == "error":
-        other = "the share of examples for which another answer has at least the score of the right one"
-        found["quantity"] = f"error rate ({other})"
-    if claim["confidence"] is not None:
-        found["about"] = "the populations that these examples were drawn from"
-        found["those"] = "those populations"
-        found["limit"] = (
-            "Certainty. The examples were drawn by chance, and all numbers hold together with a probability of at "
-            f"least {plain(claim['confidence'])}: a lucky draw makes one of them too small. That they were drawn "
-            "independently, and that the model had not seen them, is the word of whoever issued this."
-        )
-    return found
+    kept = "" if claim["part"] == "train" else " that were kept for testing"
+    errors = "error rate (the share of examples for which another answer has at least the score of the right one)"
+    return {"kept": kept, "quantity": errors if claim["metric"] == "error" else f"expected loss{named}"}
 
 
 def _of_population(claim: Mapping[str, Any]) -> dict[str, str]:
     own = "what its examples are drawn from"
     if not claim["own_sampling"]:
         own = "its examples, about as many as these clients have (for the mean, from what they are drawn from)"
-    return {"own": own, "radius": plain(claim["rows"][0]["radius"]), "confidence": plain(claim["confidence"])}
+    return {"own": own, "radius": plain(claim["rows"][0]["radius"])}
 
 
 def plain(value: float) -> str:

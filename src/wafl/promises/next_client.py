@@ -5,7 +5,7 @@ from dataclasses import replace
 from torch import nn
 
 from wafl.base.errors import PreconditionError
-from wafl.data.arguments import check_arguments
+from wafl.data.arguments import check_alike, check_arguments
 from wafl.data.federation import Federation
 from wafl.promises.check import ball_of, loss_of
 from wafl.promises.issue import issue, listed, provable, sealed
@@ -13,7 +13,6 @@ from wafl.promises.promise import Metric, Promise, Row
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
 from wafl.theory.certificates.certify import check_confidence
-from wafl.theory.population.next_client import check_alike
 from wafl.weights import uniform
 
 

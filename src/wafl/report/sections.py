@@ -54,7 +54,7 @@ def methods(tested: Sequence[Tested], measure: str) -> Section:
     """The section with the table of methods, with intervals over seeds."""
     several = any(row.study for row in tested)
     shares = sorted({share for row in tested for share in row.attacked})
-    palette = palette_of(tested)
+    palette = _palette([row.name for row in tested], {row.name: row.method for row in tested})
     picks: dict[str, Any] = {"clean": lambda row: row.clean}
     picks |= {f"{share:.0%} attacked": lambda row, share=share: row.attacked.get(share, ()) for share in shares}
     picks |= {"certified": lambda row: row.certified, "worst client": lambda row: row.worst}
@@ -87,7 +87,8 @@ def attacked(tested: Sequence[Tested], measure: str, attack: str) -> Section | N
     rows = [row for row in tested if row.clean and row.attacked]
     if not rows:
         return None
-    palette, unit = palette_of(tested), unit_of(measure)
+    palette = _palette([row.name for row in tested], {row.name: row.method for row in tested})
+    unit = unit_of(measure)
     curves = [_curve(row.name, {0.0: row.clean, **row.attacked}) for row in rows]
     views = {unit: charts.lines(curves, "attacked clients (%)", unit, palette, marks=True)}
     base = next((row for row in rows if row.label.lower() == "fedavg"), None)
@@ -288,11 +289,6 @@ def setup(command: str, again: str, config: str, versions: Mapping[str, str]) ->
     if versions:
         blocks.append(Table(["what", "version"], [[Cell(name), Cell(value)] for name, value in versions.items()]))
     return Section("Setup", "Everything that the numbers depend on.", blocks)
-
-
-def palette_of(tested: Sequence[Tested]) -> dict[str, str]:
-    """The color of each row."""
-    return charts.colors([row.name for row in tested], [row.method for row in tested])
 
 
 def _palette(names: Iterable[str], methods: Mapping[str, str]) -> dict[str, str]:

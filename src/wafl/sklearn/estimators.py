@@ -12,6 +12,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils.extmath import softmax
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import nn
@@ -26,7 +27,7 @@ from wafl.models import MLR
 from wafl.sklearn.auto_radius import choose_radius
 from wafl.sklearn.descent import Array
 from wafl.sklearn.linear import Solution, solve_classification, solve_regression
-from wafl.sklearn.worst_case import Ball, softmax
+from wafl.sklearn.worst_case import Ball
 from wafl.theory.certificates.certificate import Certificates, Metric
 from wafl.theory.certificates.certify import certify
 from wafl.theory.population.next_client import NextClient, next_client

@@ -10,8 +10,10 @@ because every ``loss(z') - gamma cost`` is. A gradient is that of the loss where
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from sklearn.utils.extmath import softmax
 
 from wafl.sklearn.descent import Array
 
@@ -117,7 +119,7 @@ class Classification:
         leads = outputs - np.take_along_axis(outputs, labels[:, None], -1)
         apart, _ = self._ball.steepest(weight[:, None] - weight)
         gram = self._gram(weight, apart)
-        starts = [self._found.get(turn, softmax(leads))]
+        starts: list[Any] = [self._found.get(turn, softmax(leads))]
         if gram is None or 8.0 * gamma < apart.max() ** 2:
             corners = 0.98 * np.eye(self._classes) + 0.02 / self._classes
             rivals = np.argsort(-leads - apart[labels] ** 2 / (4.0 * gamma), -1)[:, :RIVALS]
@@ -230,12 +232,6 @@ class Classification:
         lean = p.copy()
         lean[np.arange(len(p)), labels] -= 1.0
         return lean
-
-
-def softmax(outputs: Array) -> Array:
-    """Probabilities in proportion to ``exp(outputs)``, over the last dimension."""
-    grown = np.exp(outputs - outputs.max(-1, keepdims=True))
-    return grown / grown.sum(-1, keepdims=True)
 
 
 def _larger(one: tuple[Array, ...], other: tuple[Array, ...]) -> tuple[Array, ...]:

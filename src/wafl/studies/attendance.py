@@ -15,7 +15,7 @@ NODES: dict[str, Any] = {
     "run": str | None,
     "round": int | None,
     "nodes": list[dict[str, Any]],
-    "left_out": dict[str, dict[str, Any]],
+    "left_out": {"*": {"rounds": int, "last": int, "why": str}},
 }
 NODE: dict[str, Any] = {
     **dict.fromkeys(("id", "name", "last_failure"), str),
@@ -24,7 +24,6 @@ NODE: dict[str, Any] = {
     **dict.fromkeys(("bytes_sent", "bytes_received", "replies", "failures"), int),
     **dict.fromkeys(("last_seen", "last_reply"), str | None),
 }
-LEFT_OUT: dict[str, Any] = {"rounds": int, "last": int, "why": str}
 
 
 def read_nodes(file: Path) -> dict[str, Any]:
@@ -36,8 +35,6 @@ def read_nodes(file: Path) -> dict[str, Any]:
         check_types(status, NODES)
         for place, node in enumerate(status["nodes"]):
             check_types(node, NODE, f"nodes.{place}")
-        for name, about in status["left_out"].items():
-            check_types(about, LEFT_OUT, f"left_out.{name}")
     except ValueError as error:
         raise FolderError(f"{file} is damaged: {error}. The server writes it again while it works") from error
     return status

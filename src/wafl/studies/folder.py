@@ -56,11 +56,17 @@ RESULTS: dict[str, Any] = {
     "finished": bool,
     "metrics?": str,
 }
-PRIVACY: dict[str, Any] = {
-    "epsilon": float, "epsilon_of_all_seeds": float, "delta": float, "noise_multiplier": float, "clip_norm": float,
-}  # fmt: skip
+PRIVACY = ("epsilon", "epsilon_of_all_seeds", "delta", "noise_multiplier", "clip_norm")
 ROW: dict[str, Any] = {
+    "diverged?": dict[str, str],
+    "untested?": list[str],
+    "left_out?": {"*": {"rounds": int, "why": str}},
+    "chosen?": {"*": {"radius": float, "why": str}},
+    "privacy?": dict.fromkeys(PRIVACY, float),
+}
+TESTED: dict[str, Any] = {
     "clean": SPREAD,
+    "attacked": {"*": SPREAD},
     "worst_client": SPREAD,
     "seconds": float,
     "generalization?": UNSEEN,
@@ -72,17 +78,7 @@ def check_results(results: Mapping[str, Any]) -> None:
     """Refuse a ``results.json`` in which a value is missing or has another type; a ValueError names the first one."""
     check_types(results, RESULTS)
     for label, row in results["methods"].items():
-        where = f"methods.{label}"
-        check_types(row, {"diverged?": dict[str, str], "left_out?": dict[str, Any], "untested?": list[str]}, where)
-        chosen = row.get("chosen", {})
-        check_types(chosen, {seed: {"radius": float, "why": str} for seed in chosen}, f"{where}.chosen")
-        if "privacy" in row:
-            check_types(row["privacy"], PRIVACY, f"{where}.privacy")
-        absent = row.get("left_out", {})
-        check_types(absent, {name: {"rounds": int, "why": str} for name in absent}, f"{where}.left_out")
-        if "clean" in row:  # tested
-            check_types(row, {**ROW, "attacked": dict[str, Any]}, where)
-            check_types(row["attacked"], dict.fromkeys(row["attacked"], SPREAD), f"{where}.attacked")
+        check_types(row, ROW | TESTED if "clean" in row else ROW, f"methods.{label}")
 
 
 FORMAT = 2

@@ -17,10 +17,7 @@ def audit(
     key: PublicKey = None,
     trust: Trust = False,
 ) -> None:
-    """See how far your own data are from those of a certificate, label by label, and what it certifies for them.
-
-    Nothing leaves this machine. The certificate must have been made with --points.
-    """
+    """See how far your own data are from those of a certificate, label by label, and what it certifies for them."""
     from wafl.cli.terminal import make_console, say
 
     with reading(trust):

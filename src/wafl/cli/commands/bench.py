@@ -26,13 +26,7 @@ def bench(
     clock: str = "wall",
     output: Path = Path(),
 ) -> None:
-    """Measure the speed of wafl on this machine, against a plain PyTorch loop and other libraries.
-
-    All do the same work from the same start, with the same batches if they can be handed over: 784 features and 10
-    classes (images of 3 x 32 x 32 for the cnn), batches of 64, 2 local epochs, and for wafl exactly 40 inner steps.
-    Whoever ends with other parameters, or clearly less accuracy, is said to have failed. Starting up, which includes
-    compiling, is counted separately.
-    """
+    """Measure the speed of wafl on this machine, against a plain PyTorch loop and other libraries."""
     from wafl.lab.contest.contest import CLOCKS, at_home, chart, hold, read_peers
     from wafl.lab.contest.work import KINDS, Size
 

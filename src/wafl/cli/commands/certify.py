@@ -23,11 +23,7 @@ def certify(
     data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
-    """Write a certificate: how large the expected loss can be within each radius, as a file that anyone can check.
-
-    The file has a digest of the model and, of each client, its name, weight and number of examples, a digest of the
-    examples, and a mean over them at each radius. Next to it is a page in words. wafl verify checks it.
-    """
+    """Write a certificate: how large the expected loss can be within each radius, as a file that anyone can check."""
     from wafl.base.describe import visible
     from wafl.base.shown import shown
     from wafl.cli.terminal import say

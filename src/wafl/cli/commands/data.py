@@ -17,25 +17,20 @@ from wafl.evaluation.tables import plain_table
 
 data_app = typer.Typer(help="Data sets: list them, download one, look at one.", no_args_is_help=True)
 
-DIGITS_LICENSE = "CC BY 4.0"
-
 Name = Annotated[str, Argument(metavar="NAME", help="A data set: digits, mnist, fashion-mnist, usps, svhn, ...")]
 
 
 @data_app.command("list")
 def list_data(data_dir: Path | None = None) -> None:
     """List the data sets: which are here, how large they are, and their licenses; natural data with their clients."""
-    from wafl.data import load_dataset
     from wafl.data.named.cache import data_folder
     from wafl.data.named.natural import NATURAL
-    from wafl.data.named.sources import SOURCES
+    from wafl.data.named.sources import DIGITS, SOURCES
 
     with one_line_errors():
         folder = data_folder(data_dir)
         table = plain_table("name", "here", ">size", ">train", ">test", "license")
-        digits = load_dataset("digits")
-        sizes = len(digits.y_train), len(digits.y_test)
-        table.add_row("digits", "[green]in scikit-learn[/]", "", *_counts(sizes), DIGITS_LICENSE)
+        table.add_row("digits", "[green]in scikit-learn[/]", "", *_counts(DIGITS.num_examples), DIGITS.license)
         for name, source in SOURCES.items():
             table.add_row(name, *_row(name, folder), source.license)
         console = make_console()
@@ -135,7 +130,7 @@ def show(
     from wafl.data import load_dataset
     from wafl.data.named.contact_sheet import contact_sheet
     from wafl.data.named.natural import NATURAL
-    from wafl.data.named.sources import SOURCES
+    from wafl.data.named.sources import DIGITS, SOURCES
 
     with one_line_errors():
         if name in NATURAL:
@@ -144,17 +139,17 @@ def show(
         whole = load_dataset(name, data_dir)
         halves = {"train": (whole.x_train, whole.y_train), "test": (whole.x_test, whole.y_test)}
         parts = {part: (_pixels(x, whole.max_value or 255), y.numpy()) for part, (x, y) in halves.items()}
-        classes = tuple("0123456789") if name == "digits" else SOURCES[name].classes
-        console = make_console()
-        console.print(f"[bold]{name}[/]: {_about(name)}", highlight=False)
+        source, console = DIGITS if name == "digits" else SOURCES[name], make_console()
+        about = f"{source.description}. {source.citation}. License: {source.license}"
+        console.print(f"[bold]{name}[/]: {about}", highlight=False)
         if whole.group_train is not None and whole.group_test is not None:
             sizes = torch.cat([whole.group_train, whole.group_test]).unique(return_counts=True)[1]
-            many = f"{len(sizes):,} {SOURCES[name].group or 'group'}s"
+            many = f"{len(sizes):,} {source.group or 'group'}s"
             console.print(f"{many} with {sizes.min():,} to {sizes.max():,} examples each", highlight=False)
         console.print(_image_table(parts))
-        console.print(Columns(_label_tables(parts, classes), padding=(0, 3)))
+        console.print(Columns(_label_tables(parts, source.classes), padding=(0, 3)))
         path = output or Path(f"{name}-examples.png")
-        contact_sheet(*parts["train"], classes, path, title=f"{name}: training examples")
+        contact_sheet(*parts["train"], source.classes, path, title=f"{name}: training examples")
         console.print(f"Contact sheet: {path}", markup=False, soft_wrap=True, highlight=False)
 
 
@@ -172,15 +167,6 @@ def _show_natural(name: str, data_dir: Path | None) -> None:
         counts = clients.label_counts().sum(0).tolist()
         held = ", ".join(f"{label} {count}" for label, count in zip(source.classes, counts, strict=True))
         console.print(f"{'examples per class':<20} {held}")
-
-
-def _about(name: str) -> str:
-    from wafl.data.named.sources import SOURCES
-
-    if name == "digits":
-        return f"handwritten digits from scikit-learn (Alpaydin and Kaynak, UCI, 1998). License: {DIGITS_LICENSE}"
-    source = SOURCES[name]
-    return f"{source.description}. {source.citation}. License: {source.license}"
 
 
 def _label_tables(parts: dict[str, tuple[Any, Any]], classes: Sequence[str]) -> list[Table]:

@@ -39,11 +39,7 @@ def evaluate(
     output: Path | None = None,
     trust: Trust = False,
 ) -> None:
-    """Test saved runs on their clients' held-out data while a share of the clients is attacked.
-
-    Prints one row per method, attack and share, with the mean and deviation over the seeds that did not diverge, and
-    writes one row per run to comparison.csv and comparison.json. Clients that were held out of training are tested too.
-    """
+    """Test saved runs on their clients' held-out data while a share of the clients is attacked."""
     from wafl.base.bounds import read_bounds
     from wafl.cli.terminal import make_console
 

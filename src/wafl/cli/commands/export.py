@@ -23,11 +23,7 @@ def export(
     data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
-    """Write a model that takes raw examples, or the metrics of a study, to a new file.
-
-    The preprocessing is part of the model: it takes any number of examples as the data set holds them. --format card
-    tests and certifies the run and writes a model card for the Hugging Face Hub into a new folder; nothing is uploaded.
-    """
+    """Write a model that takes raw examples, or the metrics of a study, to a new file."""
     from wafl.base.describe import visible
 
     with reading(trust):

@@ -25,10 +25,7 @@ def app(
     experiment: Annotated[Path | None, Argument()] = None,
     changes: Changes = None,
 ) -> None:
-    """Write a Flower app that trains what an experiment file describes; `flwr run DIR` starts it.
-
-    The data stay on the nodes: each SuperNode says in its --node-config where its data are.
-    """
+    """Write a Flower app that trains what an experiment file describes; `flwr run DIR` starts it."""
     from wafl.config.read import read_experiment
 
     with one_line_errors():
@@ -51,10 +48,7 @@ def run(
     superlink: Annotated[str | None, Argument()] = None,
     config: Annotated[list[str] | None, Option("--run-config", "-c", metavar="KEY=VALUE")] = None,
 ) -> None:
-    """Start a Flower run, show its log, and end with status 1 if it failed or was stopped.
-
-    `flwr run` does the same and ends with status 0 whatever becomes of the Flower run.
-    """
+    """Start a Flower run, show its log, and end with status 1 if it failed or was stopped."""
     with one_line_errors():
         from wafl.flower.ops.submit import submit
 
@@ -72,10 +66,7 @@ def certificates(
     days: Annotated[int, Option(min=1)] = 365,
     renew: Annotated[bool, Option("--renew")] = False,
 ) -> None:
-    """Make what a closed deployment needs: a certificate for the server, and a key pair per SuperNode.
-
-    Run it again with other --node names to add nodes; without --renew nothing is overwritten.
-    """
+    """Make what a closed deployment needs: a certificate for the server, and a key pair per SuperNode."""
     with one_line_errors():
         from wafl.flower.ops.tls import make_certificates
 
@@ -125,10 +116,7 @@ def deploy(
     allow_app: AllowApp = None,
     any_app: AnyApp = False,
 ) -> None:
-    """Write one folder per machine: a proxy that lets nodes do what nodes need, systemd units, and compose files.
-
-    The SuperLink listens on loopback. Nodes reach it through the proxy, which refuses everything that is not theirs.
-    """
+    """Write one folder per machine: a proxy that lets nodes do what nodes need, systemd units, and compose files."""
     with one_line_errors():
         from wafl.flower.ops.deployment import Deployment, write_deployment
         from wafl.flower.ops.tls import Certificates
@@ -156,11 +144,7 @@ def digest(folder: Annotated[Path, Argument(metavar="APP")]) -> None:
 
 @flower_app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def node(context: typer.Context, allow_app: AllowApp = None, any_app: AnyApp = False) -> None:
-    """Run flower-supernode with its own options, and no app but those that are allowed.
-
-    The SuperNode looks at an app before it is unpacked, and refuses it if its digest is not allowed, or if its run
-    config changes more than the app opens. Without --allow-app, give Flower's --trusted-entities, or --any-app.
-    """
+    """Run flower-supernode with its own options, and no app but those that are allowed."""
     with one_line_errors():
         from wafl.flower.ops.supernode import run_node
 
@@ -169,10 +153,7 @@ def node(context: typer.Context, allow_app: AllowApp = None, any_app: AnyApp = F
 
 @flower_app.command()
 def status(study: Annotated[Path, Argument(metavar="STUDY")]) -> None:
-    """Show the nodes of a study: when each was last seen, the round, what was sent and received, who was left out.
-
-    The server writes all of it to nodes.json in the study's folder while it works.
-    """
+    """Show the nodes of a study: when each was last seen, the round, what was sent and received, who was left out."""
     with one_line_errors():
         from wafl.cli.tables import nodes
         from wafl.flower.server.bulletin import read_status

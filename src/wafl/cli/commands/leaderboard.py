@@ -19,12 +19,7 @@ def leaderboard(
     output: Annotated[Path, Option(help="The numbers to write.")] = Path("leaderboard.json"),
     work: Annotated[Path, Option(help="Where what is done is kept.")] = Path("runs/leaderboard"),
 ) -> None:
-    """Rank methods on natural clients: people and places that no training has seen.
-
-    What is compared, how it is tuned and what decides is registered: experiments/registered/natural.toml. After an
-    interruption, the same command goes on; several machines may share the data sets, and put what they kept into one
-    folder. Data sets that are not here are named and left out; nothing is downloaded.
-    """
+    """Rank methods on natural clients: people and places that no training has seen."""
     from wafl.lab.leaderboard.measure import leaderboard as make
 
     with one_line_errors():

@@ -21,11 +21,7 @@ def next_client(
     data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
-    """Say what a client that nobody has seen may expect, from those that were held out of training.
-
-    The mean over all clients, what at least 90% of them have, and the next one: each with the probability that
-    --confidence says, or why nothing can be said. With --output, what wafl verify can prove of it is a file.
-    """
+    """Say what a client that nobody has seen may expect, from those that were held out of training."""
     from wafl.base.describe import visible
 
     with reading(trust):

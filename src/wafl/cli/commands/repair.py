@@ -9,12 +9,7 @@ WHY = (
 
 
 def repair(folder: OneStudy, trust: Trust = False) -> None:
-    """Keep what is sound of a damaged study, and say what is dropped.
-
-    Results and metrics are made again from the saved runs. A method one of whose runs is damaged, and whatever has no
-    sound checkpoint, is trained again by `wafl resume`, to the same numbers. Nodes of Flower are not needed; a study on
-    them goes on with `flwr run`.
-    """
+    """Keep what is sound of a damaged study, and say what is dropped."""
     from wafl.cli.terminal import tell
 
     with reading(trust):

@@ -20,13 +20,7 @@ def report(
     data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
-    """Write one page that shows what studies found; it opens in any browser, from disk, without a network.
-
-    The folders give the table of methods, accuracy by round and by attacked share, participation and the setup. With
-    the models and data of the studies, the page also shows each client's result, certificates and the loss that is
-    reached by radius, what the ball moves, client weights, distances, and the partition. What cannot be had is left
-    out, and the page says why.
-    """
+    """Write one page that shows what studies found; it opens in any browser, from disk, without a network."""
     with reading(trust):
         for path in studies:
             if not all((path / file).is_file() for file in ("config.toml", "about.json")):

@@ -21,17 +21,7 @@ def reproduce(
     output: Path | None = None,
     work: Path | None = None,
 ) -> None:
-    """Make a figure or a table of the paper again: its numbers as JSON, and a picture of them.
-
-    Every experiment is one TOML file with both protocols. Methods are made one after another, or --jobs of them at
-    once, and what is finished is not done again: after an interruption, the same command goes on, and if the numbers
-    are there, it only draws. Data sets that are not in the data folder are named and left out; nothing is downloaded.
-
-    "promises" has two phases: it issues and signs statements about the next client, and with --open it holds them
-    against clients that were sealed until then.
-
-    The exit status is 0 if every part was made, 3 if the data of some part are not here, and 2 after an error.
-    """
+    """Make a figure or a table of the paper again: its numbers as JSON, and a picture of them."""
     from wafl.lab.reproduction import experiments as files
     from wafl.lab.reproduction.reproduce import reproduce as make
 

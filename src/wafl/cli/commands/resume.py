@@ -16,14 +16,7 @@ def resume(
     serve: Serve = False,
     trust: Trust = False,
 ) -> None:
-    """Continue a study where it was interrupted, to the same numbers as if it had not been.
-
-    With `--set schedule.rounds=400`, a study trains on to 400 rounds, even if it was finished, to the same numbers as
-    if it had been asked for so many from the start. Nothing else can change.
-
-    The exit status is 0 if every run finished, 3 if some run diverged and the others finished, 2 after an error (also
-    if every run diverged), and 130 after Ctrl-C. After SIGTERM and SIGHUP it is 143 and 129.
-    """
+    """Continue a study where it was interrupted, to the same numbers as if it had not been."""
     from wafl.cli.terminal import make_console
 
     with reading(trust):

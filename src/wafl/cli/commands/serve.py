@@ -14,11 +14,7 @@ def serve(
     host: str = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535)] = 8340,
 ) -> None:
-    """Show studies in a browser while they run, on this machine only unless --host says otherwise.
-
-    The pages are those of `wafl report`, from what the folders tell, and follow the rounds as they finish. Nothing is
-    written, and nothing of a study is run. Ctrl-C ends it.
-    """
+    """Show studies in a browser while they run, on this machine only unless --host says otherwise."""
     from wafl.cli.terminal import say
     from wafl.studies.pages.live import make_server
 

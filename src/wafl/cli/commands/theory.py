@@ -32,12 +32,7 @@ def theory(
     output: Path | None = None,
     trust: Trust = False,
 ) -> None:
-    """Print what is promised about saved runs, to whom, how surely and how loosely, and draw certificates.
-
-    First what is promised at the middle one of --radii: for data near the training examples, near the distributions
-    that these came from, for all clients and for the next. Then certificates at every radius, the constants, and
-    bounds that explain more than they promise. What does not apply says which precondition fails.
-    """
+    """Print what is promised about saved runs, to whom, how surely and how loosely, and draw certificates."""
     console = make_console()
     with reading(trust):
         runs = load_runs(run)

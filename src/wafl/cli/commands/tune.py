@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +10,7 @@ import typer
 from rich.markup import escape
 from typer import Argument
 
-from wafl.base.shown import shown
-from wafl.cli.progress import SOME_DIVERGED
+from wafl.cli.progress import SOME_DIVERGED, watched
 from wafl.cli.shared import Changes, one_line_errors
 from wafl.cli.terminal import make_console, tell
 from wafl.config.toml_file import read_toml
@@ -27,16 +25,7 @@ def tune(
     changes: Changes = None,
     output: Path | None = None,
 ) -> None:
-    """Try the same number of settings of every method, and write the experiment with the best.
-
-    Trials are judged on held-out training examples or clients, never on test data, and train as lanes of one batched
-    run. The file's section `tune` says how many trials there are, what is searched and what is best; by default, each
-    method's own parameters, its norm and its learning rate are searched. All trials go to NAME.trials.json. After an
-    interruption, the same command goes on with the methods that are not done.
-
-    The exit status is 0 if a setting was found for every method, 3 if all trials of some method diverged, 2 after an
-    error, and 130 after Ctrl-C. After SIGTERM and SIGHUP it is 143 and 129.
-    """
+    """Try the same number of settings of every method, and write the experiment with the best."""
     with one_line_errors():
         read_toml(experiment)
         from wafl.studies.tune import TunedExperiment
@@ -51,30 +40,19 @@ def tune(
 def _search(tuned: TunedExperiment) -> Tuning:
     """What tuning found, with one bar per method while it tries; exits if it is interrupted."""
     from wafl.cli.bars import TrialBars
-    from wafl.engine.keeping.signals import Stopped, exit_status, stopped_by_signals
 
-    console, search = make_console(), tuned.search
+    search = tuned.search
     tell(f"{tuned.plan.who}\n{search.trials} trials per method, judged by {search.words()}\n")
     if tuned.known:
         tell(f"Done before: {', '.join(tuned.known)}.")
-    bars = TrialBars(search, tuned.known, console)
-    with (
-        stopped_by_signals(),
-        shown("", False),
-        bars.display as display,
-        warnings.catch_warnings(record=True) as caught,
-    ):
-        warnings.simplefilter("default")
-        try:
-            tuning = tuned.run([bars])
-        except (KeyboardInterrupt, Stopped) as stop:
-            display.stop()
-            kept = f"What was done is in {tuned.trials_file}, and the same command goes on with the others."
-            tell(f"\nStopped. {kept if tuned.trials_file.exists() else 'No method was done yet.'}")
-            raise typer.Exit(exit_status(stop)) from None
-    for message in dict.fromkeys(str(warning.message) for warning in caught):
-        console.print(f"[yellow]Warning:[/] {escape(message)}")
-    return tuning
+
+    def kept() -> str:
+        done = f"What was done is in {tuned.trials_file}, and the same command goes on with the others."
+        return done if tuned.trials_file.exists() else "No method was done yet."
+
+    bars = TrialBars(search, tuned.known, make_console())
+    with watched(bars.display, Warning, kept):
+        return tuned.run([bars])
 
 
 def _show(tuned: TunedExperiment, tuning: Tuning) -> None:

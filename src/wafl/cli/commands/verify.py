@@ -26,10 +26,7 @@ def verify(
     data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
-    """Check a certificate: prove again what the model and the data allow, and say what is only attested.
-
-    The exit status is 1 if a line is wrong, and 2 if the file cannot be read or was not signed with the key.
-    """
+    """Check a certificate: prove again what the model and the data allow, and say what is only attested."""
     from wafl.base.describe import visible
     from wafl.cli.terminal import make_console, say
 

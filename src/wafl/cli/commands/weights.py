@@ -23,11 +23,7 @@ def weights(
     data_dir: Path | None = None,
     output: Path = Path("weights.png"),
 ) -> None:
-    """Compute client weights from optimal transport, and show the distances they come from and the W_2 they reach.
-
-    With a target, `nearest` is the paper's linear program, which takes the single nearest source, and `mixture` is the
-    mixture of the sources that is nearest. Without one, `cover` is the smallest ball that holds every source.
-    """
+    """Compute client weights from optimal transport, and show the distances they come from and the W_2 they reach."""
     from wafl.cli.tables import transport_weights
     from wafl.cli.terminal import make_console, tell
     from wafl.data.named.domains import domains, federation_of

@@ -26,20 +26,8 @@ from wafl.data.unpack import check_size, unpacked
 Arrays = dict[str, NDArray[Any]]
 Reader = Callable[[Sequence[Path]], Arrays]
 
-IDX_FILES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)
-CIFAR10_BATCHES = {
-    "data_batch_1": "c99cafc152244af753f735de768cd75f",
-    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-    "data_batch_4": "634d18415352ddfa80567beed471001a",
-    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-    "test_batch": "40351d587109b95175f43aff81a1287e",
-}
+IDX_FILES = tuple(file.name.removesuffix(".gz") for file in SOURCES["mnist"].files)
+CIFAR10_BATCHES = dict(SOURCES["cifar10"].inside)
 """The files of CIFAR-10 with their published MD5, by name: pickles, which could run anything."""
 
 

@@ -7,7 +7,8 @@ also on their own pages. None of these addresses was reachable where this file w
 
 import time
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Source:
-    """What is known before a download; without ``files`` users bring them; ``group``: what examples are grouped by."""
+    """What is known before a download; without ``files`` users bring them; ``group``: what examples are grouped by.
+
+    ``inside`` has the published MD5 of files inside an archive that are read from its folder too, by name.
+    """
 
     name: str
     description: str
@@ -40,6 +44,7 @@ class Source:
     files: tuple[RemoteFile, ...] = ()
     fetched_by_us: bool = False
     group: str | None = None
+    inside: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def num_classes(self) -> int:
@@ -67,6 +72,8 @@ SOURCES: dict[str, Source] = {
     name: _source(name, entry)
     for name, entry in tomllib.loads(Path(__file__).with_name("sources.toml").read_text(encoding="utf-8")).items()
 }
+DIGITS = SOURCES.pop("digits")
+"""What is known of the digits, which come with scikit-learn and have no file."""
 
 ROUNDS = 2
 """How often all mirrors are tried."""

@@ -10,7 +10,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
-from wafl.base.checks import check_positive
+from wafl.base.options import Count, NotNegative, Positive
 from wafl.base.random import WORD, Key
 from wafl.objectives import ObjectiveState, Wasserstein
 from wafl.tasks.fitness import check_fitness
@@ -180,9 +180,8 @@ def _write(model: nn.Module, task: Task, params: Tensor) -> None:
 
 
 def _proximal(config: ConfigRecord) -> float:
-    mu = config.get(PROXIMAL, 0.0)
-    if not isinstance(mu, int | float) or not 0 <= mu < math.inf:
-        raise ValueError(f"{PROXIMAL}={mu!r} must be a number, at least 0")
+    mu: Any = config.get(PROXIMAL, 0.0)
+    NotNegative.check(PROXIMAL, mu)
     return float(mu)
 
 
@@ -227,19 +226,16 @@ def _objective(config: ConfigRecord) -> tuple[Wasserstein, float]:
 
 def _rate(lr: float | None, config: ConfigRecord, context: Context) -> float:
     given = [lr, *(source.get(name) for source in (config, context.run_config) for name in _RATES)]
-    rate = next((value for value in given if value is not None), None)
+    rate: Any = next((value for value in given if value is not None), None)
     if rate is None:
         raise ValueError("no learning rate: give train(..., lr=0.1), or lr in the train_config or the run config")
-    if not isinstance(rate, int | float):
-        raise ValueError(f"lr={rate!r} must be a number")
-    check_positive("lr", rate)
+    Positive().check("lr", rate)
     return float(rate)
 
 
 def _epochs(local_epochs: int | None, context: Context) -> int:
-    epochs = context.run_config.get("local-epochs", 1) if local_epochs is None else local_epochs
-    if not isinstance(epochs, int) or epochs < 1:
-        raise ValueError(f"local_epochs={epochs!r} must be a whole number, at least 1")
+    epochs: Any = context.run_config.get("local-epochs", 1) if local_epochs is None else local_epochs
+    Count().check("local_epochs", epochs)
     return epochs
 
 

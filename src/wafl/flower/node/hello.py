@@ -7,7 +7,7 @@ from typing import Self
 from flwr.app import RecordDict
 
 from wafl.flower.node.refusals import LONGEST_NAME, check_refusal
-from wafl.flower.wire.values import LARGEST, Reader, WireError, check_format, config_only, short
+from wafl.flower.wire.values import LARGEST, Reader, WireError, config_only, short
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,6 @@ class Hello:
     @classmethod
     def decode(cls, content: RecordDict, with_sizes: bool) -> Self:
         check_refusal(content)
-        check_format(content, "reply")
         read = Reader(content, "reply")
         names = read.different("names")
         if not names:

@@ -11,7 +11,7 @@ from flwr.app import RecordDict
 
 from wafl.engine.spec import Spec
 from wafl.flower.node.work import Node
-from wafl.flower.wire.values import Reader, WireError, check_format, config_only, finite, read_array, with_arrays
+from wafl.flower.wire.values import Reader, WireError, config_only, finite, read_array, with_arrays
 from wafl.objectives.ball.client_shape import ClassMeans, class_means
 from wafl.objectives.ball.shape import Shape
 
@@ -29,7 +29,6 @@ class MeansQuery:
         return config_only("query", names=self.names)
 
     def read(self, reply: RecordDict) -> ClassMeans:
-        check_format(reply, "reply")
         read, count = Reader(reply, "reply"), len(self.names)
         labels = read.many("labels", int, None, 0, self.num_outputs - 1)
         places = read.many("places", int, len(labels), 0, count - 1)
@@ -43,7 +42,6 @@ class MeansQuery:
 
 def means(node: Node, content: RecordDict) -> RecordDict:
     """The class means of a node's clients, which it tells only if a method of its experiment needs them."""
-    check_format(content, "query")
     names, train = Reader(content, "query").different("names"), node.site.federation.train
     if not any(spec.asks_shape for spec in node.specs()):
         raise WireError("no method of the experiment has shape='clients': the means of classes are not for sending")

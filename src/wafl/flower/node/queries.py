@@ -20,7 +20,6 @@ from wafl.flower.wire.values import (
     LARGEST,
     Reader,
     WireError,
-    check_format,
     config_only,
     decode_query,
     encode_replies,
@@ -45,7 +44,6 @@ MOST_SETTINGS = 10_000
 
 def hello(node: Node, content: RecordDict) -> RecordDict:
     """The reply of which clients this node holds and what a model for them must take; their sizes only if asked for."""
-    check_format(content, "query")
     clients, rows = node.site.federation, node.site.rows
     with_sizes = Reader(content, "query").one("sizes", bool)
     numbers, sizes, tests = node.site.numbers, clients.train.num_examples, clients.test.num_examples

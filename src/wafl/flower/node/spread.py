@@ -7,16 +7,7 @@ from flwr.app import RecordDict
 
 from wafl.engine.clients import squares_around_mean
 from wafl.flower.node.work import Node
-from wafl.flower.wire.values import (
-    LARGEST,
-    Reader,
-    WireError,
-    check_format,
-    config_only,
-    finite,
-    read_array,
-    with_arrays,
-)
+from wafl.flower.wire.values import LARGEST, Reader, WireError, config_only, finite, read_array, with_arrays
 
 
 @dataclass(frozen=True)
@@ -30,7 +21,6 @@ class SpreadQuery:
 
     def read(self, reply: RecordDict) -> list[tuple[float, int]]:
         """The sum and the number of examples of each client."""
-        check_format(reply, "reply")
         count = len(self.names)
         sizes = Reader(reply, "reply").many("sizes", int, count, 0, LARGEST)
         squares = finite("squares", read_array(reply, "numbers", "squares", (count,), torch.float64))
@@ -41,7 +31,6 @@ class SpreadQuery:
 
 def spread(node: Node, content: RecordDict) -> RecordDict:
     """The sums of a node's clients, which it tells only if a method of its experiment chooses its radius."""
-    check_format(content, "query")
     names, train = Reader(content, "query").different("names"), node.site.federation.train
     if not node.chooses:
         raise WireError("no method of the experiment has radius='auto': how examples spread is not for sending")

@@ -114,7 +114,6 @@ class Outline:
 
 def read_outline(content: RecordDict) -> Outline:
     """The outline of what :func:`encode_query` wrote; refuses empty and repeated names, and that of the parameters."""
-    check_format(content, "query")
     read = Reader(content, "query")
     kind = read.one("kind", str)
     if kind not in ("train", "loss"):
@@ -215,7 +214,7 @@ def encode_replies(query: NodeQuery, replies: Sequence[Replies]) -> RecordDict:
 
 def decode_replies(content: RecordDict, query: NodeQuery) -> list[list[Reply]]:
     """One reply per client and run; they may be non-finite, because that is one client's fault and not the node's."""
-    check_format(content, "reply")
+    Reader(content, "reply")  # refuses another version's
     sizes, first = [len(each.clients) for each in query.queries], query.queries[0]
     rows = [1] * len(sizes) if query.partial_sums else sizes
     numbers = _read_numbers(content, sum(sizes), first.params.dtype)
@@ -250,18 +249,6 @@ def with_arrays(content: RecordDict, record: str, **tensors: Tensor) -> RecordDi
     """The message, to which one more record with these tensors was added."""
     content[record] = arrays(**tensors)
     return content
-
-
-def check_format(content: RecordDict, record: str) -> None:
-    """Refuse a message that another version wrote, before anything else of it is read."""
-    read = Reader(content, record)
-    found = read.one("format", int, 0, LARGEST) if read.has("format") else "none"
-    if found != FORMAT:
-        sender, reader = ("server", "node") if record == "query" else ("node", "server")
-        raise WireError(
-            f"the {sender}'s messages have format {found}, this {reader}'s wafl-learn {version('wafl-learn')} has "
-            f"format {FORMAT}: install the same version of wafl-learn on the server and on every node"
-        )
 
 
 def read_arrays(
@@ -321,13 +308,25 @@ def finite(name: str, values: Tensor) -> Tensor:
 
 
 class Reader:
-    """The plain values of a message; an error names the first that is missing, of another type or out of range."""
+    """The plain values of a message; an error names the first that is missing, of another type or out of range.
+
+    A message that another version wrote is refused before anything else of it is read, unless it is a refusal.
+    """
 
     def __init__(self, content: RecordDict, record: str) -> None:
         found = content.get(record)
         if not isinstance(found, ConfigRecord):
             raise WireError(f"there is no record {record!r}")
         self._values = found
+        if record == "refused":
+            return
+        said = self.one("format", int, 0, LARGEST) if self.has("format") else "none"
+        if said != FORMAT:
+            sender, reader = ("server", "node") if record == "query" else ("node", "server")
+            raise WireError(
+                f"the {sender}'s messages have format {said}, this {reader}'s wafl-learn {version('wafl-learn')} has "
+                f"format {FORMAT}: install the same version of wafl-learn on the server and on every node"
+            )
 
     def has(self, name: str) -> bool:
         return name in self._values

@@ -7,12 +7,9 @@ an interruption, and several machines may share the data sets.
 import json
 import math
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from multiprocessing import get_context
+from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,10 +23,10 @@ from wafl.lab.leaderboard.rows import MethodRow, Row, row_of
 from wafl.lab.leaderboard.scores import Scores, scores
 from wafl.lab.leaderboard.tasks import NaturalTask, tasks_of
 from wafl.lab.registered import registered
+from wafl.lab.reproduction import reproduce
 from wafl.studies.folder import provenance
 from wafl.tuning.candidate import Setting
 
-Say = Callable[[str], None]
 Job = tuple[str, str, str]
 """A task, a row, and what is made."""
 Tried = list[tuple[Setting, Scores | None]]
@@ -78,22 +75,21 @@ def read(scale: str) -> Board:
 
 @dataclass(frozen=True)
 class Kept:
-    """What jobs have made, in a folder; what is not there is made in the pool, if there is one."""
+    """What jobs have made, in a folder; what is not there is made, unless there are no processes."""
 
     board: Board
     folder: Path
-    pool: Executor | None
-    say: Say
+    processes: int
+    say: reproduce.Say
 
     def __call__(self, jobs: Mapping[Job, Any]) -> dict[Job, Any]:
         """What jobs make of what each is given; those that nobody has done are left out."""
         left = {job: given for job, given in jobs.items() if not self._file(job).is_file()}
-        if self.pool is not None and left:
+        if self.processes and left:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.say(f"{len(left)} jobs on {', '.join(dict.fromkeys(task for task, _, _ in left))}")
-            waiting = {self.pool.submit(do, self.board.scale, job, given): job for job, given in left.items()}
-            for future in as_completed(waiting):
-                write_whole(self._file(waiting[future]), json.dumps(future.result()).encode())
+            for (job, _), made in reproduce.each(partial(do, self.board.scale), list(left.items()), self.processes):
+                write_whole(self._file(job), json.dumps(made).encode())
         return {job: json.loads(self._file(job).read_bytes()) for job in jobs if self._file(job).is_file()}
 
     def trials(self, jobs: Mapping[Job, Sequence[Setting]]) -> dict[Job, list[Scores | None]]:
@@ -112,10 +108,11 @@ class Kept:
         return self.folder / f"{'_'.join(job).replace(', ', '-').replace(' ', '-')}.json"
 
 
-def do(scale: str, job: Job, given: Mapping[str, Any]) -> list[Scores | None]:
+def do(scale: str, work: tuple[Job, Mapping[str, Any]]) -> list[Scores | None]:
     """What a job makes: scores of settings on the clients that a fold of tuning, or a split, leaves out."""
     torch.set_num_threads(1)
-    task, row, seed = read(scale).tasks[job[0]], read(scale).rows[job[1]], given["seed"]
+    (name, other, _), given = work
+    task, row, seed = read(scale).tasks[name], read(scale).rows[other], given["seed"]
     seen, others = task.tuning[given["fold"]] if "fold" in given else task.split(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
@@ -132,7 +129,9 @@ def _mean(folds: Sequence[Scores | None]) -> Scores | None:
     }
 
 
-def leaderboard(data: Sequence[str], scale: str, work: Path, processes: int = 1, say: Say = print) -> dict[str, Any]:
+def leaderboard(
+    data: Sequence[str], scale: str, work: Path, processes: int = 1, say: reproduce.Say = print
+) -> dict[str, Any]:
     """What the tables are made from, on these data sets or all; with no processes, of what ``work`` has alone."""
     board = read(scale)
     for name in data:
@@ -143,8 +142,7 @@ def leaderboard(data: Sequence[str], scale: str, work: Path, processes: int = 1,
         say(f"{name}: left out, as {why} is not here (`wafl data list`)")
     here = [name for name in data or board.tasks if name not in absent]
     folder = work / f"{scale}-{board.stamp['sha256'][:12]}"
-    with _pool(processes) as pool:
-        found = _made(board, here, Kept(board, folder, pool, say))
+    found = _made(board, here, Kept(board, folder, processes, say))
     left = {name: [row for row in board.on(name) if row not in found[name]] for name in here}
     first = {name: board.tasks[name].split(board.table["seeds_test"][0]) for name in here}
     return {
@@ -156,12 +154,6 @@ def leaderboard(data: Sequence[str], scale: str, work: Path, processes: int = 1,
         "clients": {name: [each.num_clients for each in split] for name, split in first.items()},
         "results": {name: describe(rows) for name, rows in found.items() if rows},
     }
-
-
-def _pool(processes: int) -> AbstractContextManager[Executor | None]:
-    if processes > 1:
-        return ProcessPoolExecutor(processes, get_context("spawn"))
-    return ThreadPoolExecutor(1) if processes else nullcontext()
 
 
 def _made(board: Board, here: Sequence[str], kept: Kept) -> dict[str, dict[str, Any]]:

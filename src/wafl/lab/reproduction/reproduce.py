@@ -214,10 +214,11 @@ def _searched(method: MethodTable, experiment: Experiment) -> list[str]:
     return [option for option, (_, value) in declared.items() if value is not None]
 
 
+Name = TypeVar("Name")
 Result = TypeVar("Result")
 
 
-def each(make: Callable[[str], Result], names: Sequence[str], jobs: int) -> Iterator[tuple[str, Result]]:
+def each(make: Callable[[Name], Result], names: Sequence[Name], jobs: int) -> Iterator[tuple[Name, Result]]:
     """``(name, make(name))`` of all names, as they are finished, ``jobs`` at once; one at a time stays in this process.
 
     What can be made is made: the first error comes after the last result. The processes share torch's threads, and must

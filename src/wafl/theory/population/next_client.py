@@ -11,7 +11,7 @@ from torch import nn
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import norm_name
 from wafl.base.options import frozen
-from wafl.data.arguments import check_arguments
+from wafl.data.arguments import check_alike, check_arguments
 from wafl.data.federation import Federation
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
@@ -218,15 +218,6 @@ def next_client(
             reached = float(offset) + min(value - gamma * cost, sample.most)
             hold(f"{name}, at gamma {gamma:.4g}", promised, reached, partial(room, reach, promised))
     return NextClient(unseen.names, sample, float(offset), trained, reach, norm, seen.unit, confidence, proven, metric)
-
-
-def check_alike(seen: Federation, unseen: Federation) -> None:
-    """Raise if clients that were held out cannot be of the federation that trained."""
-    if unseen.input_shape != seen.input_shape or unseen.num_classes != seen.num_classes:
-        raise ValueError(
-            f"unseen clients have examples of shape {unseen.input_shape} with {unseen.num_classes} classes, those that "
-            f"trained {seen.input_shape} with {seen.num_classes}: hold out clients of the same federation"
-        )
 
 
 def _loss_moments(chosen: Certificates, reach: float) -> tuple[Moments, dict[str, float], float, float]:
