@@ -131,6 +131,12 @@ def test_unseen_clients_may_be_shifted_and_accuracy_certified(tmp_path: Path) ->
     bound = wafl.certify(run, seen, radii=[0.05], metric="error", part="test", client_weights=by_size)
     assert row["certified"]["mean"] == pytest.approx(100.0 * (1.0 - bound[0].value))
     assert row["certified"]["mean"] < row["clean"]["mean"] == pytest.approx(100.0 * (1.0 - bound.loss))
+    tested = CliRunner().invoke(
+        app, ["evaluate", str(tmp_path / "study"), "--attack", "none", "--output", str(tmp_path)]
+    )
+    assert tested.exit_code == 0, tested.output
+    (record,) = json.loads((tmp_path / "comparison.json").read_text())
+    assert record["unseen_accuracy"] == pytest.approx(blurred), "other commands see the same clients"
     shown = CliRunner(env={"COLUMNS": "120"}).invoke(app, ["report", str(tmp_path / "study")])
     assert shown.exit_code == 0, shown.output
     assert "certified" in (tmp_path / "study" / "report.html").read_text(encoding="utf-8")

@@ -74,7 +74,8 @@ def test_the_bound_by_the_curvature_is_above_phi() -> None:
 
 @pytest.mark.parametrize("norm", [1, 2, math.inf])
 def test_slack_takes_away_from_every_lead(norm: float) -> None:
-    found = distance_to_error(*tensors(WEIGHT, OUTPUTS, LABELS), norm, slack=0.1)
+    weight, outputs, labels = tensors(WEIGHT, OUTPUTS, LABELS)
+    found = distance_to_error(Ball(weight, norm), outputs, labels, slack=0.1)
     less = OUTPUTS - 0.1 * np.eye(3)[LABELS]
     wanted = [oracles.distance_to_error(WEIGHT, row, label, norm) for row, label in zip(less, LABELS, strict=True)]
     assert found.tolist() == pytest.approx(wanted, rel=1e-5)

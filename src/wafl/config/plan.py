@@ -150,8 +150,7 @@ def make_plan(
         unseen = None
         if federation is not None and experiment.data.unseen is not None:
             federation, unseen = federation.hold_out(experiment.data.unseen, seed=experiment.data.unseen_seed)
-            shift = make_shift(experiment.data, unseen.bounds)
-            unseen = unseen if shift is None else shifted(unseen, shift)
+            unseen = shifted(unseen, experiment.data)
         if federation is not None:
             present_clients(federation)
         clients = find_clients(entries) if find_clients is not None else embedded(experiment, federation)
@@ -241,8 +240,11 @@ def make_shift(data: config.Data, bounds: Bounds) -> Shift | None:
     return getattr(shifts, data.unseen_shift)(severity=data.unseen_severity).within(bounds)
 
 
-def shifted(clients: Federation, shift: Shift) -> Federation:
-    """The same clients, all of whose examples are shifted; test examples are numbered after those that train."""
+def shifted(clients: Federation, data: config.Data) -> Federation:
+    """Unseen clients as an experiment shifts all their examples; test examples are numbered after those that train."""
+    shift = make_shift(data, clients.bounds)
+    if shift is None:
+        return clients
     parts, first = list[Examples](), 0
     for part in (clients.train, clients.test):
         rows = torch.arange(first, first := first + len(part.y))
