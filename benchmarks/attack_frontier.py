@@ -39,7 +39,6 @@ from wafl.tuning.goal import hold_out
 
 NAME = "attack-frontier"
 NORMS = {"inf": float("inf"), "2": 2.0}
-LEVEL = 0.05
 SHOWN = 3.0
 """The figure begins this many points below the hulls."""
 
@@ -256,7 +255,7 @@ def shown(results: dict[str, Any]) -> str:
 def signed(mean: Mean, p: float) -> str:
     """A difference with its interval, in bold where it is decided."""
     text = f"{mean.value:+.1f}" + ("" if mean.half is None else f" ± {mean.half:.1f}")
-    return f"**{text}**" if p < LEVEL else text
+    return f"**{text}**" if p < registered(NAME)[0]["verdict"]["level"] else text
 
 
 def draw(about: dict[str, Any], results: dict[str, Any], path: Path) -> None:

@@ -44,7 +44,6 @@ REGISTERED = {"mlr": "domains", "cnn": "domains-cnn"}
 """The registration of each model."""
 RIVALS = ("FedAvg", "random moves", "AFL", "DRFA")
 BALLS = ("round ball", "shaped ball")
-LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -225,14 +224,14 @@ def compared(about: dict[str, Any], target: str, rows: list[dict[str, Any]]) -> 
 def shown(results: dict[str, Any]) -> str:
     """The verdicts and the accuracies as Markdown."""
     made = {row["rival"][0] for each in results.values() for row in each["compared"]}
-    rivals = [name for name in RIVALS if name in made]
+    rivals, level = [name for name in RIVALS if name in made], registered("domains")[0]["verdict"]["level"]
     verdicts, rows = list[list[str]](), list[list[str]]()
     for target, each in results.items():
         ahead_of = {
             row["rival"][0]: f"{row['ahead']:+.1f} [{row['low']:+.1f}, {row['high']:+.1f}]" for row in each["compared"]
         }
         ball = ", ".join(each["compared"][0]["ball"]) if each["compared"] else "not made"
-        decided = {row["rival"][0] for row in each["compared"] if row["holm"] < LEVEL}
+        decided = {row["rival"][0] for row in each["compared"] if row["holm"] < level}
         told = [f"**{ahead_of[name]}**" if name in decided else ahead_of.get(name, "") for name in rivals]
         verdicts.append([target, ball, *told])
         rows.append([target, "always the same label", "", "", "", "", f"{each['majority']:.1f}", ""])

@@ -19,7 +19,8 @@ from typing import Any
 import options
 import wafl
 from wafl.config.demo import RADIUS, demo_experiment
-from wafl.config.plan import make_plan, make_shift
+from wafl.config.plan import make_plan
+from wafl.config.unseen import make_shift
 from wafl.studies.tune import make_search
 from wafl.tuning.goal import Goal
 

@@ -141,7 +141,7 @@ def by_number(path: Path) -> list[str | float]:
 def seen_and_unseen(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> tuple[Federation, Federation | None]:
     """The federation that runs were trained on, and the clients that were held out of it, if any."""
     from wafl.base.json_types import check_types
-    from wafl.config.plan import shifted
+    from wafl.config.unseen import shifted
     from wafl.data import load_dataset
     from wafl.studies.same_study import data_fingerprint, refuse_changes, warn_of_versions
 

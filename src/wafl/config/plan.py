@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from wafl import models, shifts, weights
+from wafl import models, weights
 from wafl.attacks import FGSM, PGD, Attack, BoundedAttack, WassersteinShift
 from wafl.base.bounds import Bounds, check_bounds
 from wafl.base.checks import check_steps
@@ -21,8 +21,8 @@ from wafl.callbacks import EVALUATED
 from wafl.config import experiment as config
 from wafl.config.method_keys import CENTER, KINDS, PARTS, MethodTable, OwnMethod
 from wafl.config.own_code import imported, imports, own_code
+from wafl.config.unseen import check_unseen, shifted
 from wafl.data import load_dataset
-from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.data.named.natural import NATURAL
 from wafl.engine.chosen_radius import check_undecided
@@ -38,7 +38,6 @@ from wafl.models import Described
 from wafl.objectives.surrogate import single_lane
 from wafl.results.history import NUMBERS
 from wafl.rounds.admission import Tolerance
-from wafl.shifts import Shift
 from wafl.tasks.inputs import Inputs
 
 SCHEDULE = tuple(config.Schedule.model_fields)
@@ -141,7 +140,7 @@ def make_plan(
     """
     experiment.trackers.check()
     _check_stopping(experiment)
-    _check_unseen(experiment)
+    check_unseen(experiment)
     if experiment.faults is not None and experiment.engine != "embedded":
         raise ConfigError(f"faults need engine = 'embedded': leave them out of engine = {experiment.engine!r}")
     with own_code(folder, imports(experiment), trust=trust):
@@ -222,34 +221,6 @@ def _check_stopping(experiment: config.Experiment) -> None:
     if stopping is not None and stopping.metric not in known:
         hint = "; it needs evaluation.every" if stopping.metric in EVALUATED[:2] else ""
         raise ConfigError(f"early_stopping.metric = {stopping.metric!r}: use one of {', '.join(sorted(known))}{hint}")
-
-
-def _check_unseen(experiment: config.Experiment) -> None:
-    if experiment.data.unseen_shift is not None and experiment.data.unseen is None:
-        raise ConfigError("data.unseen_shift shifts clients that never train: give data.unseen, their share")
-    asked = {"data.unseen_shift": experiment.data.unseen_shift, "evaluation.certified": experiment.evaluation.certified}
-    for key, value in asked.items():
-        if value is not None and experiment.engine == "flower":
-            raise ConfigError(f"{key} needs the clients' examples here: leave it out of engine = 'flower'")
-
-
-def make_shift(data: config.Data, bounds: Bounds) -> Shift | None:
-    """The shift of an experiment's unseen clients, within the bounds of their data; None if there is none."""
-    if data.unseen_shift is None:
-        return None
-    return getattr(shifts, data.unseen_shift)(severity=data.unseen_severity).within(bounds)
-
-
-def shifted(clients: Federation, data: config.Data) -> Federation:
-    """Unseen clients as an experiment shifts all their examples; test examples are numbered after those that train."""
-    shift = make_shift(data, clients.bounds)
-    if shift is None:
-        return clients
-    parts, first = list[Examples](), 0
-    for part in (clients.train, clients.test):
-        rows = torch.arange(first, first := first + len(part.y))
-        parts.append(Examples(shift.apply(part.x, rows=rows), part.y, part.offsets))
-    return replace(clients, train=parts[0], test=parts[1])
 
 
 def make_clients(data: config.Data) -> Federation:

@@ -14,7 +14,8 @@ from wafl.base.errors import CheckpointError, DivergedError, FolderError, Unboun
 from wafl.base.files import remove_temporary, write_whole
 from wafl.callbacks import Callback, Callbacks, EvaluateEvery, TestedElsewhere, as_callbacks
 from wafl.config.experiment import Experiment
-from wafl.config.plan import Entry, FindClients, Plan, make_plan, make_shift
+from wafl.config.plan import Entry, FindClients, Plan, make_plan
+from wafl.config.unseen import make_shift
 from wafl.data.federation import Federation
 from wafl.engine.fit import train
 from wafl.engine.keeping.checkpoint import Checkpoint
@@ -28,7 +29,6 @@ from wafl.studies.folder import StudyFolder
 from wafl.studies.metrics import MetricsFile, joined
 from wafl.studies.same_study import fingerprint_of, refuse_changes, warn_of_versions
 from wafl.studies.trackers import make_trackers
-from wafl.theory.certificates.certify import certify
 from wafl.weights import by_examples
 
 
@@ -247,6 +247,8 @@ class Study:
         radius, clients = self.plan.experiment.evaluation.certified, self.plan.federation
         if radius is None or clients is None:
             return {}
+        from wafl.theory.certificates.certify import certify  # only here, so that no other study waits for it
+
         bound = partial(certify, part="test", client_weights=by_examples(), achieved=False, progress=False)
         if clients.num_classes is None:
             return {"certified": spread([bound(run, clients, radii=[radius])[0].value for run in runs.values()])}

@@ -1,0 +1,42 @@
+"""What an experiment does to the data of clients that never train."""
+
+from dataclasses import replace
+
+import torch
+
+from wafl import shifts
+from wafl.base.bounds import Bounds
+from wafl.base.errors import ConfigError
+from wafl.config import experiment as config
+from wafl.data.examples import Examples
+from wafl.data.federation import Federation
+from wafl.shifts import Shift
+
+
+def check_unseen(experiment: config.Experiment) -> None:
+    """Refuse a shift of clients that are not there, and what needs examples that nodes keep."""
+    if experiment.data.unseen_shift is not None and experiment.data.unseen is None:
+        raise ConfigError("data.unseen_shift shifts clients that never train: give data.unseen, their share")
+    asked = {"data.unseen_shift": experiment.data.unseen_shift, "evaluation.certified": experiment.evaluation.certified}
+    for key, value in asked.items():
+        if value is not None and experiment.engine == "flower":
+            raise ConfigError(f"{key} needs the clients' examples here: leave it out of engine = 'flower'")
+
+
+def make_shift(data: config.Data, bounds: Bounds) -> Shift | None:
+    """The shift of an experiment's unseen clients, within the bounds of their data; None if there is none."""
+    if data.unseen_shift is None:
+        return None
+    return getattr(shifts, data.unseen_shift)(severity=data.unseen_severity).within(bounds)
+
+
+def shifted(clients: Federation, data: config.Data) -> Federation:
+    """Unseen clients as an experiment shifts all their examples; test examples are numbered after those that train."""
+    shift = make_shift(data, clients.bounds)
+    if shift is None:
+        return clients
+    parts, first = list[Examples](), 0
+    for part in (clients.train, clients.test):
+        rows = torch.arange(first, first := first + len(part.y))
+        parts.append(Examples(shift.apply(part.x, rows=rows), part.y, part.offsets))
+    return replace(clients, train=parts[0], test=parts[1])
