@@ -53,6 +53,20 @@ def test_the_gradient_is_that_of_quadrature_up_to_sampling_error() -> None:
     torch.testing.assert_close(move.descent(problem_of(), state().weight), wanted, rtol=0, atol=0.01)
 
 
+def test_a_lane_alone_has_the_bits_that_it_has_among_others() -> None:
+    task, lanes = make_task(nn.Linear(4, 3)), torch.arange(40)
+    generator = torch.Generator().manual_seed(0)
+    params, x = torch.randn(40, 15, generator=generator), torch.randn(40, 7, 4, generator=generator)
+    y, weight = torch.randint(3, (40, 7), generator=generator), torch.full((40, 7), 1 / 7)
+
+    def gradient(chosen: Tensor) -> Tensor:
+        problem, zero = Problem(task, params[chosen]), torch.zeros_like(chosen)
+        here = ObjectiveState({}, Key(zero, zero, chosen, zero), weight[chosen])
+        return sinkhorn()(problem, x[chosen], y[chosen], here).descent(problem, weight[chosen])
+
+    assert torch.equal(gradient(lanes), torch.cat([gradient(lane) for lane in lanes.split(1)]))
+
+
 def test_as_the_noise_falls_the_value_becomes_that_of_the_wasserstein_ball() -> None:
     wanted = wafl.objectives.wasserstein(gamma=GAMMA, bounds=None, steps=200, tolerance=0)(problem_of(), X, Y).value
     gaps = []

@@ -61,19 +61,20 @@ class Sinkhorn(Objective):
         ]
         points = [top + shift for shift in shifts]
         outputs = [problem.outputs(point) for point in points]
-        losses = torch.stack([problem.output_loss.value(output, y) for output in outputs])
+        losses = torch.stack([problem.output_loss.value(output, y) for output in outputs], dim=-1)
         # Dividing by the density of the draws turns ||shift||^2 of the exponent into ||d||^2, d the whole move.
         away = (top - x).flatten(2)
-        farther = torch.stack([(away * (away + 2.0 * shift.flatten(2))).sum(-1) for shift in shifts])
+        farther = torch.stack([(away * (away + 2.0 * shift.flatten(2))).sum(-1) for shift in shifts], dim=-1)
         scale = 2.0 * gamma * noise.square()
-        exponents = (losses - gamma * farther) / scale
-        shares = exponents.softmax(0)
+        exponents = (losses - gamma[..., None] * farther) / scale[..., None]
+        shares = exponents.softmax(-1)  # along the last axis, where ARM too rounds a lane alone as among others
         terms = tuple(
             Term(point, share[..., None] * problem.output_loss.gradient(output, y))
-            for point, share, output in zip(points, shares, outputs, strict=True)
+            for point, share, output in zip(points, shares.unbind(-1), outputs, strict=True)
         )
-        value = scale * (exponents.logsumexp(0) - math.log(self.samples))
-        cost = (shares * torch.stack([(away + shift.flatten(2)).square().sum(-1) for shift in shifts])).sum(0)
+        value = scale * (exponents.logsumexp(-1) - math.log(self.samples))
+        paid = torch.stack([(away + shift.flatten(2)).square().sum(-1) for shift in shifts], dim=-1)
+        cost = (shares * paid).sum(-1)
         return replace(move, inputs=points[0], y_adv=y, value=value, cost=cost, terms=terms)
 
 
