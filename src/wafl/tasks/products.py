@@ -13,12 +13,14 @@ from wafl.tasks.gpu import precision
 DETOUR = not torch.backends.mkl.is_available()
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """``a b^T`` of each lane, ``[L, M, N]``, for ``a [L, M, K]`` and ``b [L, N, K]``."""
-    if not DETOUR or a.device.type != "cpu" or a.dtype != torch.float32:
-        return torch.bmm(a, b.mT)
-    if precision.is_reduced() or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
-        return torch.bmm(a, b.mT)
+def product(a: Tensor, b: Tensor, plus: Tensor | None = None) -> Tensor:
+    """``a b^T + plus`` of each lane, ``[L, M, N]``, for ``a [L, M, K]``, ``b [L, N, K]`` and what broadcasts to it."""
+    taped = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
+    if not DETOUR or a.device.type != "cpu" or a.dtype != torch.float32 or precision.is_reduced() or taped:
+        return torch.bmm(a, b.mT) if plus is None else torch.baddbmm(plus, a, b.mT)
     found = a.new_empty(a.shape[0], a.shape[1], b.shape[1])
-    torch.bmm(b, a.mT, out=found.mT)
+    if plus is None:
+        torch.bmm(b, a.mT, out=found.mT)
+    else:
+        torch.baddbmm(plus.mT, b, a.mT, out=found.mT)
     return found

@@ -12,6 +12,7 @@ from wafl.objectives.base import Move
 from wafl.objectives.capture import check_inside, everywhere
 from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
+from wafl.tasks.products import product
 
 LARGEST_RATIO = 0.8
 """The slowest convergence that is extrapolated; beyond it, an example has hardly begun to converge."""
@@ -37,7 +38,7 @@ class BoxSpace(ClassSpace):
         return torch.baddbmm(self.flat, (move * self.half_price[:, None, None]).mT, self.weight).clamp_(*self.bounds)
 
     def boxed_outputs(self, moved: Tensor) -> Tensor:
-        return torch.baddbmm(self.bias[..., None], self.weight, moved.mT)
+        return product(self.weight, moved, self.bias[..., None])
 
     def boxed_aim_at(self, point: Tensor) -> Tensor:
         return self.slope(self.boxed_outputs(self.moved(point - self.origin)))

@@ -10,6 +10,7 @@ from wafl.objectives.base import Move
 from wafl.objectives.capture import check_inside, everywhere
 from wafl.tasks.inputs import Inputs, shared
 from wafl.tasks.problem import Problem
+from wafl.tasks.products import product
 
 
 class InputSpace:
@@ -101,7 +102,7 @@ class LinearSpace(InputSpace):
         at_rest = self.problem.outputs(self.x).mT
 
         def outputs_at(delta: Tensor) -> Tensor:
-            return torch.baddbmm(at_rest, weight, delta.mT).mT
+            return product(weight, delta, at_rest).mT
 
         delta, outputs = (torch.zeros_like(self.flat), at_rest.mT) if start is None else (start, outputs_at(start))
         settled = torch.zeros_like(self.y, dtype=torch.bool)
