@@ -67,8 +67,8 @@ def test_a_step_that_writes_over_what_was_before_gives_the_same_bits(
         assert torch.equal(value, expected.params[name])
 
 
-@pytest.mark.parametrize(("count", "sizes"), [(10, [10]), (32, [32]), (34, [17, 17]), (100, [25] * 4)])
-def test_a_captured_network_is_computed_in_pieces_with_a_stream_per_lane(count: int, sizes: list[int]) -> None:
+@pytest.mark.parametrize(("count", "sizes"), [(10, [10]), (128, [128]), (130, [65, 65]), (400, [100] * 4)])
+def test_a_captured_network_is_computed_in_even_pieces(count: int, sizes: list[int]) -> None:
     clients = wafl.load_dataset("digits").partition(num_clients=2, labels_per_client=5, seed=0)
     places, captured = torch.zeros(count, dtype=torch.int64), Eager()
     captured.reuses = True

@@ -16,7 +16,9 @@ from wafl.engine.client.task import REPORT_BATCH, ClientTask, LaneInput
 from wafl.engine.lanes.captured import Captured
 from wafl.parts.messages import GRADIENT, Query, Replies
 from wafl.results.progress import ClientState, Place
-from wafl.tasks.modes.one_by_one import MOST_STREAMS
+
+RECORDED = 128
+"""How many lanes of a network one recording has at most."""
 
 
 class Lanes:
@@ -138,9 +140,9 @@ class Lanes:
 
 
 def in_pieces(client: ClientTask, lanes: LaneInput, step: Step, most: int) -> list[LaneInput]:
-    """The same lanes in pieces of at most ``most``; a captured network gets even ones, with a stream for each lane."""
+    """The same lanes in pieces of at most ``most``; a captured network gets even ones."""
     if step.reuses and client.task.in_streams:
-        pieces = -(-len(lanes.params) // MOST_STREAMS)
+        pieces = -(-len(lanes.params) // RECORDED)
         most = min(most, -(-len(lanes.params) // pieces))
     return lanes.split(most)
 
