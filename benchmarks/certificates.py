@@ -50,8 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     method = wafl.WAFL(gamma=0.5, bounds=None) if given.method == "WAFL" else wafl.FedAvg()
     run = wafl.fit(wafl.models.mlr(clients), clients, method, rounds=given.rounds, local_epochs=1, learning_rate=0.1)
     started, spent = time.perf_counter(), time.process_time()
-    attacked = not given.no_attack
-    found = wafl.certify(run.to(given.device), clients, radii=RADII, norm=given.norm, achieved=attacked)
+    found = wafl.certify(run, clients, radii=RADII, norm=given.norm, achieved=not given.no_attack, device=given.device)
     passed, spent = time.perf_counter() - started, time.process_time() - spent
     table = Table("radius", "reached", "certified", "ratio", title=f"{len(clients.train.y)} images")
     for row in found.rows:

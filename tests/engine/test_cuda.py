@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -61,6 +62,32 @@ def test_a_run_from_the_gpu_is_tested_and_saved_on_the_cpu(digits: wafl.Federati
     run = wafl.fit(wafl.models.mlr(digits), digits, wafl.WAFL(), rounds=2, local_epochs=1, device="cuda")
     score = wafl.evaluate(wafl.load_run(run.save(tmp_path)), digits, attack=wafl.PGD(epsilon=0.1))
     assert score.accuracy is not None
+
+
+SMALL = partial(wafl.models.cnn, channels=(4, 8))
+NARROW = partial(wafl.models.lipschitz, width=16)
+LINEAR = [
+    {},
+    {"norm": math.inf},
+    {"norm": 1},
+    {"metric": "error"},
+    {"label_cost": 2.0},
+    {"power": 1},
+    {"confidence": 0.9, "part": "test"},
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "asked"),
+    [*((wafl.models.mlr, asked) for asked in LINEAR), (SMALL, {"achieved": False}), (NARROW, {"metric": "error"})],
+)
+def test_a_certificate_from_the_gpu_is_that_of_the_cpu(model, asked) -> None:
+    some = wafl.load_dataset("digits").partition(num_clients=20, iid=True).of_clients([0, 1, 2])
+    run = wafl.fit(model(some), some, wafl.FedAvg(), rounds=3, local_epochs=1)
+    here, there = (wafl.certify(run, some, radii=[0.1, 1.0], device=device, **asked) for device in ("cpu", "cuda"))
+    for one, other in zip(here.rows, there.rows, strict=True):
+        assert other.value == pytest.approx(one.value, rel=1e-3)
+        assert other.simple == pytest.approx(one.simple, rel=1e-9)
 
 
 def test_float32_convolutions_on_the_gpu_are_not_rounded_to_tf32(digits: wafl.Federation) -> None:

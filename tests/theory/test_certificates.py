@@ -159,6 +159,24 @@ def with_cost(surrogate, gamma, limit):
     return Surrogate(surrogate(gamma), (surrogate(gamma - step) - surrogate(gamma + step)) / (2.0 * step))
 
 
+def test_the_kink_of_an_error_rate_is_found_where_tangents_meet():
+    costs, questions = np.random.default_rng(0).chisquare(4, 1000), []
+
+    def ask(gammas):
+        questions.append(gammas)
+        gains = [np.clip(1.0 - gamma * costs, 0.0, None) for gamma in gammas]
+        return [Surrogate(gain.mean(), (costs * (gain > 0)).mean()) for gain in gains]
+
+    for radius in (0.05, 0.3, 1.0):
+        questions.clear()
+        value, gamma = search_dual(ask, [radius], 0.0, 1e-9).least(radius)
+        assert value == pytest.approx(
+            min(radius**2 / cost + np.clip(1 - costs / cost, 0, None).mean() for cost in costs)
+        )
+        assert 1.0 / gamma == pytest.approx(costs[np.abs(costs - 1.0 / gamma).argmin()], rel=1e-9)
+        assert len(questions) <= 16
+
+
 def test_a_gamma_whose_answer_is_no_number_proves_nothing():
     def answer(nothing):
         return lambda gammas: [Surrogate(0.0, 0.0) if gamma > 2.0 else Surrogate(nothing, nothing) for gamma in gammas]
@@ -393,8 +411,8 @@ def test_the_certified_error_rate_is_the_best_use_of_the_budget(norm, power):
             price = case.share[place] * distance[place] ** power
             part = 1.0 if price <= left else left / price
             worst, left = worst + part * case.share[place], left - part * price
-        assert row.value == pytest.approx(worst, rel=1e-4)
-        assert row.achieved == pytest.approx(worst, rel=1e-4)
+        assert row.value == pytest.approx(worst, rel=1e-9)
+        assert row.achieved == pytest.approx(worst, rel=1e-9)
     assert found.proven
     assert "error rate in the" in str(found)
 
@@ -451,6 +469,9 @@ def test_questions_that_make_no_sense_are_refused():
     case = a_case("mlr")
     with pytest.raises(ValueError, match=r"gap=0\.0 must lie in"):
         certificates_of(case, [0.1], gap=0.0)
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="device='cuda' asks for CUDA, which torch does not find here"):
+            certificates_of(case, [0.1], device="cuda")
     with pytest.raises(ValueError, match="power=3 must be 1 or 2"):
         certificates_of(case, [0.1], power=3)
     with pytest.raises(ValueError, match="metric='accuracy' must be 'loss' or 'error'"):

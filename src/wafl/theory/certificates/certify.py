@@ -26,6 +26,7 @@ from wafl.base.norms import check_norm
 from wafl.base.shown import shows
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
+from wafl.engine.embedded import find_device
 from wafl.results.run import Run
 from wafl.tasks.task import Loss, Task
 from wafl.theory.certificates import other_spaces as elsewhere
@@ -75,6 +76,7 @@ def certify(
     label_cost: float = math.inf,
     loss: Loss | None = None,
     seed: int = 0,
+    device: str = "cpu",
     progress: bool | None = None,
 ) -> Certificates:
     """How large the expected loss can be under any distribution within each radius of the clients' mixture.
@@ -115,6 +117,7 @@ def certify(
             is ``achieved`` of a network is still by moves that keep labels.
         loss: the loss to use instead of the run's own; cross-entropy for a plain model.
         seed: of the objective.
+        device: where the bounds are searched for, ``"cpu"`` or ``"cuda"``.
         progress: whether to show how far it is; by default on a terminal and in notebooks.
 
     >>> import wafl
@@ -128,6 +131,7 @@ def certify(
     check_norm(norm)
     check_seed(seed)
     wanted = check_radii(radii)
+    find_device(device)
     if curvature is not None and not (curvature >= 0 and math.isfinite(curvature)):
         raise ValueError(f"curvature={curvature} must be finite and at least 0")
     check_question(metric, power, gap)
@@ -138,7 +142,7 @@ def certify(
         if isinstance(model, Run):
             loss, client_weights = loss or model.loss, client_weights or fixed(model.client_weights.tolist())
         model, clients = elsewhere.moved(model, clients, space, shape)
-    mixture = Mixture.of(model, clients, part, client_weights, loss)
+    mixture = replace(Mixture.of(model, clients, part, client_weights, loss), device=device)
     check_label_cost(label_cost, mixture.task, curvature)
     if confidence is not None:
         check_confidence(confidence, part)

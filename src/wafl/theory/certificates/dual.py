@@ -49,12 +49,13 @@ class Dual:
             return -math.inf
         near = min(cheap, key=lambda excess: budget - self.known[excess].cost)
         if not dear:
-            return self._loss(near) + self.limit * (budget - self.known[near].cost)
+            return self.loss(near) + self.limit * (budget - self.known[near].cost)
         far = min(dear, key=lambda excess: self.known[excess].cost)
         share = (budget - self.known[near].cost) / (self.known[far].cost - self.known[near].cost)
-        return (1.0 - share) * self._loss(near) + share * self._loss(far)
+        return (1.0 - share) * self.loss(near) + share * self.loss(far)
 
-    def _loss(self, excess: float) -> float:
+    def loss(self, excess: float) -> float:
+        """The mean loss of the moves at one of the gammas that were asked about."""
         found = self.known[excess]
         return found.value + ((self.limit + excess) * found.cost if found.cost > 0 else 0.0)
 
@@ -86,7 +87,7 @@ def search_dual(
     scale = limit if limit > 0 else 1.0
     learn([gamma - limit for gamma in first] or [scale * RUNG**rung for rung in range(-3, 4)])
     for turn in range(200):
-        wanted = {radius: _next(known, radius, limit, turn, close) for radius in radii if radius > 0}
+        wanted = {radius: _next(Dual(limit, known), radius, turn, close) for radius in radii if radius > 0}
         excesses = [excess for excess in wanted.values() if excess is not None]
         if not excesses:
             break
@@ -99,9 +100,9 @@ def _usable(found: Surrogate) -> Surrogate:
     return Surrogate(math.inf, math.inf) if math.isnan(found.value + found.cost) else found
 
 
-def _next(known: Mapping[float, Surrogate], radius: float, limit: float, turn: int, close: float) -> float | None:
+def _next(dual: Dual, radius: float, turn: int, close: float) -> float | None:
     """The excess to ask about next; None if there is nothing more to gain."""
-    budget = radius**2
+    known, limit, budget = dual.known, dual.limit, radius**2
     dear = [excess for excess, found in known.items() if found.cost > budget]
     cheap = [excess for excess, found in known.items() if found.cost <= budget]
     if not cheap:
@@ -113,12 +114,16 @@ def _next(known: Mapping[float, Surrogate], radius: float, limit: float, turn: i
         return None if lowest * budget <= NEGLIGIBLE * value or lowest <= FLOOR else lowest / RUNG
     low, high = max(dear), min(cheap)
     above, below = known[low].cost, known[high].cost
-    if high <= low * (1.0 + close) or below >= budget * (1.0 - close):
+    least, reached = dual.least(radius)[0], dual.reached(radius)
+    if high <= low * (1.0 + close) or below >= budget * (1.0 - close) or least - reached <= NEGLIGIBLE * abs(least):
         return None
     # Try where a power law through both ends comes close to the budget: the cost almost follows one. Where it does not,
-    # halves every now and then end the search.
-    way, halved = 0.5, turn % 2 == 1 if high > WIDE * low else turn % 4 == 3
-    if not halved and math.isfinite(above) and below > 0:
+    # halves every now and then end the search, and between close ends their tangents, which meet at an error's kink.
+    wide = high > WIDE * low
+    way, turned = 0.5, turn % 2 == 1 if wide else turn % 4 == 3
+    if math.isfinite(above) and below > 0 and not (turned and wide):
+        meet = (dual.loss(low) - dual.loss(high)) / (above - below) - limit
         aim = budget * (1.0 - close / 2.0)  # below the budget, where the search may end
-        way = min(max(math.log(above / aim) / math.log(above / below), 1e-3), 1.0 - 1e-3)
-    return low * (high / low) ** way
+        power = math.log(above / aim) / math.log(above / below)
+        way = math.log(max(meet / low, 1.0)) / math.log(high / low) if turned else power
+    return low * (high / low) ** min(max(way, 1e-3), 1.0 - 1e-3)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Protocol, Self
 
 import torch
@@ -10,11 +11,13 @@ from torch import Tensor, nn
 from wafl.attacks import Population, WassersteinShift
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
+from wafl.engine.embedded import find_device
 from wafl.engine.survey import Survey, SurveyReplies
 from wafl.objectives import Objective
 from wafl.results.run import Run
 from wafl.tasks.fitness import check_fitness
 from wafl.tasks.problem import Problem
+from wafl.tasks.structured import make_task
 from wafl.tasks.task import Loss, Task
 from wafl.theory.constants.assumptions import task_of
 from wafl.weights import ClientWeights, by_examples
@@ -51,6 +54,8 @@ class Mixture:
     params: Tensor
     examples: Examples
     weights: Tensor
+    device: str = "cpu"
+    """Where clients are asked; the rest stays here."""
 
     @classmethod
     def of(
@@ -91,7 +96,17 @@ class Mixture:
 
     def answers(self, objective: Objective | None, settings: Settings, seed: int = 0) -> SurveyReplies:
         """What each client reports."""
-        return Survey(self.task, self.params, self.examples, objective).ask(settings, seed)
+        return Survey(*self._there, objective).ask(settings, seed)
+
+    @cached_property
+    def _there(self) -> tuple[Task, Tensor, Examples]:
+        if self.device == "cpu":
+            return self.task, self.params, self.examples
+        task, device = (
+            make_task(self.task.module, self.task.loss, self.device, self.task.layout),
+            find_device(self.device),
+        )
+        return task, self.params.to(device), self.examples.to(device)
 
     def population(self) -> Population:
         """All examples in one lane, each with its share."""

@@ -101,10 +101,10 @@ class ErrorSurrogate(Objective):
             distance = remembered(problem, x, y, f"distances {self.norm} {self.slack}", self._distances)
         else:
             weight, outputs = problem.linear[0], problem.outputs(x)
-            same = bool((problem.params == problem.params[:1]).all())
-            balls = [Ball(weight[0], self.norm)] * len(weight) if same else [Ball(each, self.norm) for each in weight]
-            parts = zip(balls, outputs, y, strict=True)
-            distance = torch.stack([distance_to_error(*part, self.slack) for part in parts])
+            models = weight[:1] if bool((problem.params == problem.params[:1]).all()) else weight
+            shown = outputs.reshape(len(models), -1, outputs.shape[-1]), y.reshape(len(models), -1)
+            parts = zip((Ball(model, self.norm) for model in models), *shown, strict=True)
+            distance = torch.cat([distance_to_error(*part, self.slack) for part in parts]).view_as(y)
         cost = distance.pow(self.power).clamp_max(self.label_cost)
         value = (1.0 - gamma * cost).clamp_min(0.0)
         return Move(x, y, value, torch.where(value > 0, cost, 0.0), torch.ones_like(value, dtype=torch.bool))

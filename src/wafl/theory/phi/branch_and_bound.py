@@ -25,7 +25,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from wafl.theory.phi.class_pull import Ball
+from wafl.theory.phi.class_pull import Ball, at_once
 from wafl.theory.phi.concave_part import Kept, squared_distances
 from wafl.theory.phi.incumbents import value_at
 
@@ -142,7 +142,7 @@ class Search:
 
     def bounded(self, parts: Parts, enough: Tensor, steps: int) -> Parts:
         """Lower the parts' bounds by an ascent, each until it is ``enough`` for its example, or never will be."""
-        size = max(1, CACHED // self.a.shape[1] ** 2)
+        size = max(1, at_once(CACHED, self.a.device) // self.a.shape[1] ** 2)
         every = torch.arange(len(parts), device=self.a.device)
         found = [self._ascended(parts, rows, enough, steps) for rows in every.split(size)]
         weights, bound = (torch.cat([pair[place] for pair in found]) for place in (0, 1))
@@ -248,7 +248,7 @@ def branch(
 
     Returns the two sides, and the cost of the best move that was met on the way; NaN where that was no better.
     """
-    size = max(1, MEMORY // (MOST_PARTS[ball.norm] * a.shape[1] ** 2))
+    size = max(1, at_once(MEMORY, a.device) // (MOST_PARTS[ball.norm] * a.shape[1] ** 2))
     kept = Kept.of(ball, gamma)
     found = [
         _branch(Search(ball, kept, a[rows], y[rows], gamma), lower[rows], upper[rows], tolerance[rows])

@@ -10,11 +10,19 @@ import torch
 from torch import Tensor
 
 from wafl.base.norms import dual, power_norm, steepest
+from wafl.engine.lanes.layout import free_bytes
 
 CHUNK = 1 << 22
 """How many numbers are worked on at a time."""
+COPIES = 16
+"""As how many copies of what is searched a search needs memory."""
 CLOSE = 1e-9
 """The share of the largest product of rows below which a squared distance of two loses digits in their Gram matrix."""
+
+
+def at_once(numbers: int, device: torch.device) -> int:
+    """How many numbers to search together: so many on a CPU; on a GPU, where few take as long as many, all that fit."""
+    return numbers if device.type == "cpu" else free_bytes(device) // (8 * COPIES)
 
 
 class Ball:

@@ -28,8 +28,8 @@ from wafl.theory.phi.settled import settled_above
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
-PIECE = 4096
-"""How many examples are searched together."""
+PIECE, ON_GPU = 4096, 1 << 17
+"""How many examples are searched together on a CPU and on a GPU."""
 COARSE = 64
 """Points along the distance where only a bound is wanted that the simplex may improve."""
 
@@ -178,7 +178,8 @@ def _differences(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def _pieces(*tensors: Tensor) -> list[Any]:
-    return list(zip(*(tensor.split(PIECE) for tensor in tensors), strict=True))
+    size = PIECE if tensors[0].device.type == "cpu" else ON_GPU
+    return list(zip(*(tensor.split(size) for tensor in tensors), strict=True))
 
 
 def _joined(found: Sequence[Any]) -> Any:

@@ -24,15 +24,15 @@ nothing to gain. For small t no bound is tighter: it is 0 where f is concave at 
 import torch
 from torch import Tensor
 
-from wafl.theory.phi.class_pull import Ball
+from wafl.theory.phi.class_pull import Ball, at_once
 from wafl.theory.phi.incumbents import Incumbent, Summit, settle
 
 PIECES, MOST_HALVINGS = 8, 7
 """Into how many intervals of t an example's search begins, and how often one is halved at most."""
 NEAR, CLOSE = 2.0, 0.1
 """How many times the tolerance is still worth finding, and within what part of it."""
-CACHED = 1 << 19
-"""How many numbers the matrices that are worked on at a time may have."""
+CACHED, MATRICES = 1 << 19, 1 << 15
+"""How many numbers the matrices that are worked on at a time may have, and how many of these a GPU's solver takes."""
 LARGEST_EXPONENT = 500.0
 """Of an exponential; beyond it float64 would overflow, at gammas far smaller than any that a radius asks for."""
 ROUNDED_UP = 1.0 + 1e-9
@@ -50,7 +50,7 @@ def settled_above(ball: Ball, a: Tensor, y: Tensor, best: Incumbent, gamma: floa
 
 def above_tangent(grams: Tensor, p: Tensor, gamma: float, enough: Tensor) -> Tensor:
     """By how much f of ``grams [n, C, C]`` may lie above its tangent at each p; infinity if not near ``enough``."""
-    size = max(1, CACHED // (PIECES * p.shape[1] ** 2))
+    size = max(1, min(at_once(CACHED, p.device) // p.shape[1] ** 2, MATRICES) // PIECES)
     parts = zip(grams.split(size), p.split(size), enough.split(size), strict=True)
     return torch.cat([_above_tangent(*part, gamma) for part in parts])
 
