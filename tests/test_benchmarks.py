@@ -34,6 +34,7 @@ QUICK = {
     "million": ["--smallest"],
     "natural": ["--smallest"],
     "optimum": ["--smallest"],
+    "paths": ["--smallest"],
     "privacy": ["--smallest"],
     "confidence": ["--smallest"],
     "radius": ["--smallest"],
