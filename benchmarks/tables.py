@@ -52,6 +52,8 @@ TABLES = [
         "wafl bench --work wafl --peers benchmarks/peers --threads 1 --clock cpu",
     ),
     Table("docs/performance.md", "| times the plain loop |", "python benchmarks/unequal.py"),
+    Table("docs/performance.md", "| path | file |", "python benchmarks/paths.py"),
+    Table("docs/gpu.md", "| path | file |", "python benchmarks/paths.py --device cuda"),
     Table("docs/performance.md", "| | command | |", "python benchmarks/million.py"),
     Table("docs/faq.md", "| method | last | averaged |", "python benchmarks/average_last.py --data demo"),
     Table("docs/choosing.md", "| data, on what | best of six |", "python benchmarks/auto_radius.py"),

@@ -212,6 +212,7 @@ STEEPEST = of_file("margins", "margins_are_those_of_the_parameters_that_are_aske
 REPORTS = of_file("small_references")
 DUAL = of_file("certificates", "the_dual_is_minimized_for_many_radii_with_few_queries")
 REACHED = of_file("certificates", "the_gap_is_kept_at_every_radius")
+KINK = of_file("certificates", "the_kink_of_an_error_rate_is_found_where_tangents_meet")
 NETWORK = (
     *of_file("margins", "certificates_of_networks_are_proven_and_never_above_the_simple_bound"),
     *NEVER_BELOW,
@@ -373,7 +374,9 @@ PROOFS = (
     ("theory/certificates/upper.py", "cost = distance.pow(self.power)", "cost = distance", KNAPSACK),
     ("theory/certificates/upper.py", "moved = rest + (distance", "moved = rest - (distance", REPORTS),
     ("theory/certificates/dual.py", "excess) * radius**2", "excess) * radius", DUAL),
-    ("theory/certificates/dual.py", "(1.0 - share) * self._loss", "(1.0 + share) * self._loss", REACHED),
+    ("theory/certificates/dual.py", "(1.0 - share) * self.loss", "(1.0 + share) * self.loss", REACHED),
+    ("theory/certificates/dual.py", "least - reached <=", "reached - least <=", KINK),
+    ("theory/certificates/dual.py", "dual.loss(low) - dual.loss(high)", "dual.loss(low) + dual.loss(high)", KINK),
     ("theory/certificates/network_bound.py", "radius**2 + value", "radius + value", NETWORK),
     ("theory/certificates/network_bound.py", "radii, question.bent / 2.0", "radii, question.bent / 4.0", QUADRATIC),
     ("theory/certificates/certify.py", "(gamma * radius**2 + phi, gamma", "(gamma * radius + phi, gamma", LEAST),
