@@ -74,7 +74,12 @@ def trained(method: wafl.Method, make: Callable[[wafl.Federation], nn.Module] = 
     def work(smallest: bool) -> Work:
         sizes = [20 if smallest else 525] * (4 if smallest else clients)
         some = unequal.make_clients(sizes, shape) if shape else box.make_clients(len(sizes), sizes[0])
-        schedule: dict[str, Any] = {"rounds": 1 if smallest else rounds, "cohort": 2 if smallest else 10, "local_epochs": 1, **fit}
+        schedule: dict[str, Any] = {
+            "rounds": 1 if smallest else rounds,
+            "cohort": 2 if smallest else 10,
+            "local_epochs": 1,
+            **fit,
+        }
         model = make(some)
         return lambda: wafl.fit(model, some, method, batch_size=64, **schedule)
 
