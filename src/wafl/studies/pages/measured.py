@@ -232,7 +232,7 @@ def _moves(runs: Mapping[str, Run], clients: Federation) -> Section | None:
                     **dict(zip((f"moved, {name}", f"{name} difference"), moved, strict=True)),
                 }
             else:
-                blocks += sections.features({f"{label}, {name} radius {radius:.3g}": _features(shift, clients)})
+                blocks.append(sections.features(f"{label}, {name} radius {radius:.3g}", _features(shift, clients)))
         if strips:
             caption = f"{label}: radius by norm: {', '.join(sizes)}; loss at rest {rest:.3g}."
             blocks.append(Pictures(strips, caption))
