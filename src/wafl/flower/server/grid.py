@@ -307,10 +307,7 @@ class GridClients:
         names = self.roster.names
         means = torch.empty(len(names), dtype=torch.float64)
         shares = torch.empty(len(names), len(g), dtype=torch.float64)
-
-        def query(chosen: tuple[str, ...], numbers: tuple[int, ...]) -> CutsQuery:
-            return CutsQuery(chosen, numbers, target, g, points, seed)
-
+        query = partial(CutsQuery, target=target, g=g, points=points, seed=seed)
         for numbers, part in self._inquiry.ask_all("query.cuts", names, query):
             means[numbers], shares[numbers] = part
         return means, shares
