@@ -1,6 +1,8 @@
 """The types of an experiment file's values, with their ranges."""
 
 import math
+import re
+from collections.abc import Collection
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -44,6 +46,17 @@ Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_different)]
 IMPORT = r"^[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*$"
 Import = Annotated[str, Field(pattern=IMPORT)]
 """``module:function``, found next to the file or among the installed packages."""
+
+
+def named(known: Collection[str], hint: str, *, own: bool = False) -> BeforeValidator:
+    """A check that a value is one of these names or, with ``own``, ``module:function``; the hint is what it must be."""
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, str) or not (value in known or (own and re.fullmatch(IMPORT, value))):
+            raise ValueError(f"must be {hint}")
+        return value
+
+    return BeforeValidator(check)
 
 
 def one_of(*values: float) -> Any:
