@@ -97,17 +97,11 @@ def value_or_list(value: Any) -> str:
     return "list" if isinstance(value, list) else "value"
 
 
-def _list_or_word(value: Any) -> Any:
-    if not isinstance(value, list) and value not in ("data", "none"):
-        raise ValueError("must be a list of two numbers, 'data' or 'none'")
-    return value
-
-
+_WORDS = named(("data", "none"), "a list of two numbers, 'data' or 'none'")
 Box = Annotated[
-    Annotated[Literal["data", "none"], Tag("value")]
+    Annotated[Literal["data", "none"], _WORDS, Tag("value")]
     | Annotated[Annotated[list[float], Field(min_length=2, max_length=2)], Tag("list")],
     Discriminator(value_or_list),
-    BeforeValidator(_list_or_word),
 ]
 """Where moved examples must stay: a box, ``data`` (what the data declare) or ``none`` (anywhere)."""
 
