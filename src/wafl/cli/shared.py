@@ -73,8 +73,7 @@ def load_runs(folder: Path) -> dict[str, Run]:
 
 def only_run(folder: Path) -> tuple[str, Run]:
     """The one run that a folder is or holds, with its name; of several, none is loaded."""
-    single = (folder / "run.json").exists()
-    found = [] if single else sorted((path.parent for path in folder.glob("*/run.json")), key=by_number)
+    found = [] if (folder / "run.json").exists() else _run_folders(folder)
     if len(found) > 1:
         raise ValueError(f"{folder} is a study of several runs: give one, such as {found[0]}")
     return next(iter(load_runs(folder).items()))
@@ -83,7 +82,7 @@ def only_run(folder: Path) -> tuple[str, Run]:
 def load_seeds(folder: Path) -> dict[str, dict[str, Run]]:
     """All runs that did not diverge, of a study or of one method, by method and then by folder."""
     _refuse_links(folder)
-    if (folder / "run.json").exists() and not list(_seed_folders(folder)):
+    if (folder / "run.json").exists() and not _run_folders(folder, "seed-*"):
         return {folder.name: {folder.name: _sound_run(folder)}}
     return _sound(folder)
 
@@ -105,7 +104,7 @@ def _refuse_links(folder: Path) -> None:
 def _sound(folder: Path, at_most: int | None = None) -> dict[str, dict[str, Run]]:
     """The runs of each method that did not diverge, ``at_most`` so many; the others are named on stderr."""
     single = (folder / "run.json").exists()
-    methods = [folder] if single else sorted((path.parent for path in folder.glob("*/run.json")), key=by_number)
+    methods = [folder] if single else _run_folders(folder)
     if not single:
         _say_what_is_unfinished(folder)
     if not methods:
@@ -113,7 +112,7 @@ def _sound(folder: Path, at_most: int | None = None) -> dict[str, dict[str, Run]
     plan = cache(lambda: _plan_of(folder))
     found: dict[str, dict[str, Run]] = {}
     for method in methods:
-        for path in (method, *_seed_folders(method)):
+        for path in (method, *_run_folders(method, "seed-*")):
             runs = found.get(method.name, {})
             if at_most is not None and len(runs) >= at_most:
                 break
@@ -127,9 +126,9 @@ def _sound(folder: Path, at_most: int | None = None) -> dict[str, dict[str, Run]
     return found
 
 
-def _seed_folders(method: Path) -> list[Path]:
-    """The folders of the other seeds' runs: the first seed's run is in the method's own folder."""
-    return sorted((path.parent for path in method.glob("seed-*/run.json")), key=by_number)
+def _run_folders(folder: Path, names: str = "*") -> list[Path]:
+    """The folders of the runs in a folder; those of a method's other seeds, ``seed-*``, are in that of its first."""
+    return sorted((path.parent for path in folder.glob(f"{names}/run.json")), key=by_number)
 
 
 def by_number(path: Path) -> list[str | float]:

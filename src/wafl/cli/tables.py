@@ -35,8 +35,7 @@ def comparison(results: Mapping[str, Any]) -> Group:
     accuracy = results["measure"] == "accuracy"
     shares = list(dict.fromkeys(share for row in tested.values() for share in row["attacked"]))
     picks: list[tuple[str, Callable[[Any], Any]]] = [("clean", lambda row: row["clean"])]
-    for share in shares:
-        picks.append((f"{float(share):.0%}", lambda row, share=share: row["attacked"][share]))
+    picks += [(f"{float(share):.0%}", lambda row, share=share: row["attacked"][share]) for share in shares]
     if "shift" in results:
         picks.append(("shifted", lambda row: row["generalization"]["unseen"]))
     if "radius" in results:

@@ -1,15 +1,13 @@
 """One file describes an experiment: which keys it may have, of which type and in which range."""
 
 import math
-import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from wafl.base.extras import require
 from wafl.callbacks import EarlyStopping
 from wafl.config.keys import (
-    IMPORT,
     Box,
     Count,
     Import,
@@ -19,6 +17,7 @@ from wafl.config.keys import (
     Seed,
     Seeds,
     Share,
+    named,
     one_of,
     value_or_list,
 )
@@ -36,12 +35,6 @@ else:
 
 
 MODELS = ("mlr", "cnn", "lipschitz")
-
-
-def _known_model(value: Any) -> Any:
-    if not isinstance(value, str) or (value not in MODELS and not re.fullmatch(IMPORT, value)):
-        raise ValueError("must be 'mlr', 'cnn' or 'lipschitz', or 'module:function'")
-    return value
 
 
 LOSS_NAMES = ["cross_entropy", "squared_error", "margin(1, 0.25)"]
@@ -99,7 +92,7 @@ class Data(Section):
 class Model(Section):
     """The model, sized for the data."""
 
-    kind: Annotated[str, BeforeValidator(_known_model)] = "mlr"
+    kind: Annotated[str, named(MODELS, "'mlr', 'cnn' or 'lipschitz', or 'module:function'", own=True)] = "mlr"
     """mlr, cnn, lipschitz, or ``module:function`` that takes the federation and returns a torch.nn.Module."""
     channels: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
     """cnn: the channels of its two convolutions."""

@@ -1,6 +1,8 @@
 """The types of an experiment file's values, with their ranges."""
 
 import math
+import re
+from collections.abc import Collection
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -46,6 +48,17 @@ Import = Annotated[str, Field(pattern=IMPORT)]
 """``module:function``, found next to the file or among the installed packages."""
 
 
+def named(known: Collection[str], hint: str, *, own: bool = False) -> BeforeValidator:
+    """A check that a value is one of these names or, with ``own``, ``module:function``; the hint is what it must be."""
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, str) or not (value in known or (own and re.fullmatch(IMPORT, value))):
+            raise ValueError(f"must be {hint}")
+        return value
+
+    return BeforeValidator(check)
+
+
 def one_of(*values: float) -> Any:
     """The type of one of a few numbers; JSON has no infinity, so the word ``inf`` stands for it."""
     *head, last = (f"{value:g}" for value in values)
@@ -84,17 +97,11 @@ def value_or_list(value: Any) -> str:
     return "list" if isinstance(value, list) else "value"
 
 
-def _list_or_word(value: Any) -> Any:
-    if not isinstance(value, list) and value not in ("data", "none"):
-        raise ValueError("must be a list of two numbers, 'data' or 'none'")
-    return value
-
-
+_WORDS = named(("data", "none"), "a list of two numbers, 'data' or 'none'")
 Box = Annotated[
-    Annotated[Literal["data", "none"], Tag("value")]
+    Annotated[Literal["data", "none"], _WORDS, Tag("value")]
     | Annotated[Annotated[list[float], Field(min_length=2, max_length=2)], Tag("list")],
     Discriminator(value_or_list),
-    BeforeValidator(_list_or_word),
 ]
 """Where moved examples must stay: a box, ``data`` (what the data declare) or ``none`` (anywhere)."""
 

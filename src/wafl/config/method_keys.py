@@ -1,15 +1,14 @@
 """What an experiment file may say about a method, made from the options that its parts declare."""
 
-import re
 from collections.abc import Collection, Mapping
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from wafl.base.options import options_of
-from wafl.config.keys import IMPORT, Import, NotNegative, Positive, Section, Swept, value_or_list
+from wafl.config.keys import Import, NotNegative, Positive, Section, Swept, named, value_or_list
 from wafl.config.tables import keys_of, make_table
 from wafl.local import LOCAL_STEPS
 from wafl.methods import METHODS
@@ -58,24 +57,9 @@ def label_of(method: str) -> str:
     return method.rpartition(":")[2].rpartition(".")[2].lower()
 
 
-def _known_rule(value: Any) -> Any:
-    if not isinstance(value, str) or (value not in RULES and not re.fullmatch(IMPORT, value)):
-        raise ValueError(
-            f"must be {', '.join(map(repr, RULES))}, a table with one of these as its kind, a list of one weight per "
-            "client, or 'module:function'"
-        )
-    return value
-
-
-def _center(value: Any) -> Any:
-    if value not in CENTERS:
-        raise ValueError(f"must be {' or '.join(map(repr, CENTERS))}, or a list of one weight per client")
-    return value
-
-
-CENTERS = ("by_examples", "uniform")
+_CENTERS = named(("by_examples", "uniform"), "'by_examples' or 'uniform', or a list of one weight per client")
 Center = Annotated[
-    Annotated[str, BeforeValidator(_center), Tag("value")] | Annotated[list[NotNegative], Tag("list")],
+    Annotated[str, _CENTERS, Tag("value")] | Annotated[list[NotNegative], Tag("list")],
     Discriminator(value_or_list),
 ]
 """Client weights that do not change, by name, or one weight per client."""
@@ -123,8 +107,11 @@ PART_TABLES = {slot: _tables(slot, kinds, _INSIDE.get(slot)) for slot, kinds in 
 """The tables of each such part, by slot and kind."""
 
 
+_RULES = (
+    f"{', '.join(map(repr, RULES))}, a table with one of these as its kind, a list of one weight per client, or {OWN!r}"
+)
 Rule = Annotated[
-    Annotated[str, BeforeValidator(_known_rule), Tag("value")]
+    Annotated[str, named(RULES, _RULES, own=True), Tag("value")]
     | Annotated[list[NotNegative], Tag("list")]
     | Annotated[_chosen(PART_TABLES["client_weights"], "kind"), Tag("table")],
     Discriminator(lambda value: "table" if isinstance(value, dict | Section) else value_or_list(value)),

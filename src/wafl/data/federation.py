@@ -273,16 +273,22 @@ class Federation:
         >>> seen.num_clients, unseen.num_clients
         (16, 4)
         """
-        kept, held = draw_unseen(self.num_clients, share, seed)
-        seen, unseen = (
-            self._part(chosen, [float(share), int(seed), side]) for chosen, side in ((kept, "seen"), (held, "unseen"))
-        )
-        prepare = refitted(self.train.prepare, seen.train.raw, seen.test.raw)
-        return seen.prepared_by(prepare), unseen.prepared_by(prepare)
+        seen, unseen = self.set_apart(draw_unseen(self.num_clients, share, seed)[1])
+        if (recipe := self.recipe) is None:
+            return seen, unseen
+        before, drawn = recipe.get("held_out", []), (float(share), int(seed))
+        one, other = ({**recipe, "held_out": [*before, [*drawn, side]]} for side in ("seen", "unseen"))
+        return replace(seen, recipe=one), replace(unseen, recipe=other)
 
     def of_clients(self, chosen: Sequence[int]) -> Self:
         """These clients alone, by number, prepared as they were among the others."""
-        return replace(self._part(chosen, []), recipe=None)
+        return replace(
+            self,
+            train=self.train.of_clients(chosen),
+            test=self.test.of_clients(chosen),
+            names=tuple(self.names[client] for client in chosen),
+            recipe=None,
+        )
 
     def set_apart(self, held: Sequence[int]) -> tuple[Self, Self]:
         """The other clients, which train, and those ``held``, by number, which never do; see :meth:`hold_out`."""
@@ -292,16 +298,6 @@ class Federation:
         seen, unseen = self.of_clients(kept), self.of_clients(held)
         prepare = refitted(self.train.prepare, seen.train.raw, seen.test.raw)
         return seen.prepared_by(prepare), unseen.prepared_by(prepare)
-
-    def _part(self, chosen: Sequence[int], why: list[Any]) -> Self:
-        """These clients alone, whose recipe says why."""
-        return replace(
-            self,
-            train=self.train.of_clients(chosen),
-            test=self.test.of_clients(chosen),
-            names=tuple(self.names[client] for client in chosen),
-            recipe=self.recipe and {**self.recipe, "held_out": [*self.recipe.get("held_out", []), why]},
-        )
 
     def prepared_by(self, prepare: Preprocessing) -> Self:
         """The same raw examples under another preprocessing."""

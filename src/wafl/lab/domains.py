@@ -74,8 +74,7 @@ def task(name: str) -> Domains:
         return domains(sources, target, preprocess="unit", limit=LIMIT)
     turned = [rotation(severity=angle / 90.0) for angle in ANGLES]
     clients = load_dataset("digits").partition(num_clients=3, iid=True, skew=turned, preprocess="unit")
-    parts = [clients.of_clients([0, 1]), clients.of_clients([2])]
-    return Domains(*parts)
+    return Domains(clients.of_clients([0, 1]), clients.of_clients([2]))
 
 
 def statistics(experiment: Experiment) -> list[dict[str, float | int | str]]:

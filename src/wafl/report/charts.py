@@ -42,7 +42,7 @@ def colors(names: Sequence[str], methods: Sequence[str] | None = None) -> dict[s
     """The color of each name: that of its method, in every figure of the house."""
     unique = list(dict.fromkeys(names))
     families = None if methods is None else [dict(zip(names, methods, strict=True))[name] for name in unique]
-    return {name: _hex(style["color"]) for name, style in zip(unique, styles(unique, families), strict=True)}
+    return {name: style["color"] for name, style in zip(unique, styles(unique, families), strict=True)}
 
 
 def lines(
@@ -156,9 +156,3 @@ def _thinned(count: int) -> list[int]:
     if count <= MOST_POINTS:
         return list(range(count))
     return sorted({round(place * (count - 1) / (MOST_POINTS - 1)) for place in range(MOST_POINTS)})
-
-
-def _hex(color: Any) -> str:
-    if isinstance(color, str):
-        return color
-    return "#" + "".join(f"{round(255 * part):02x}" for part in color)

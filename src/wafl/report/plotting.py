@@ -43,13 +43,13 @@ def styles(labels: Sequence[str], methods: Sequence[str] | None = None) -> list[
     return found
 
 
-def sequence(color: str, count: int) -> list[Any]:
+def sequence(color: str, count: int) -> list[str]:
     """``count`` shades of a color, the last of which is the color itself."""
-    from matplotlib.colors import to_rgb
+    from matplotlib.colors import to_hex, to_rgb
 
     full = to_rgb(color)
     parts = [0.35 + 0.65 * place / max(count - 1, 1) for place in range(count)]
-    return [tuple(1.0 - part * (1.0 - value) for value in full) for part in parts]
+    return [to_hex(cast(Any, [1.0 - part * (1.0 - value) for value in full])) for part in parts]
 
 
 def _family(label: str) -> str:

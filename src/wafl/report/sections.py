@@ -195,12 +195,9 @@ def unseen(rows: Mapping[str, Mapping[str, Any]], methods: Mapping[str, str], me
 GAPS = {"out_of_sample_gap": "training - test", "participation_gap": "test - unseen"}
 
 
-def features(moved: Mapping[str, Sequence[tuple[str, float, str]]]) -> list[Block]:
-    """A table per method of the inputs that the ball moves most: name, mean distance, and that in its own unit."""
-    return [
-        Table([f"input, {label}", "mean distance moved"], [[Cell(name), Cell(own, far)] for name, far, own in found])
-        for label, found in moved.items()
-    ]
+def features(label: str, moved: Sequence[tuple[str, float, str]]) -> Table:
+    """The table of the inputs that the ball moves most: name, mean distance, and that in its own unit."""
+    return Table([f"input, {label}", "mean distance moved"], [[Cell(name), Cell(own, far)] for name, far, own in moved])
 
 
 def weights(by_method: Mapping[str, Sequence[float]], names: Sequence[str], methods: Mapping[str, str]) -> Block | None:

@@ -9,7 +9,6 @@ from wafl.base.errors import ConfigError, FolderError
 from wafl.config.experiment import Experiment
 from wafl.config.plan import Entry, make_plan
 from wafl.config.read import read_experiment
-from wafl.engine.keeping.checkpoint import Checkpoint
 from wafl.objectives.ball.wasserstein import LONGEST_WARM_UP
 from wafl.studies.folder import StudyFolder
 from wafl.studies.same_study import fingerprint_of, refuse_changes
@@ -91,14 +90,11 @@ def _extend_checkpoints(study: Study, earlier: dict[str, int]) -> None:
     """Let what was trained go on with more rounds; an error if a finished method has not kept where it ended."""
     trainer, seeds = study.plan.trainer(), study.plan.experiment.seeds
     done = study.folder.read_results().get("done", [])
-
-    def fingerprint(entry: Entry) -> dict[str, str]:
-        return trainer.fingerprint(entry.specs(seeds))
-
     for entry in study.plan.entries:
         asked = replace(entry, schedule={**entry.schedule, "rounds": earlier[entry.name]})
-        checkpoint = Checkpoint(study.folder.checkpoint / entry.name)
-        if not checkpoint.extend(fingerprint(asked), fingerprint(entry)) and entry.name in done:
+        before, after = (trainer.fingerprint(each.specs(seeds)) for each in (asked, entry))
+        checkpoint = study.checkpoint(entry)
+        if not checkpoint.extend(before, after) and entry.name in done:
             raise FolderError(
                 f"{study.folder.path} does not hold where {entry.name} ended, {checkpoint.folder}: to train for more "
                 f"rounds, start another study with wafl run {study.folder.config} --set schedule.rounds=..."

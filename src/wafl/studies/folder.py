@@ -254,10 +254,8 @@ def _folders(base: Path) -> Iterator[Path]:
 def source_of(experiment: Path) -> Path:
     """Where an experiment file's own modules are: next to it, or for the file of a study, where they were then."""
     try:
-        about = unsealed((experiment.parent / "about.json").read_bytes())
-        check_types(about, ABOUT)
-        source = about.get("source")
-    except (OSError, ValueError):
+        source = StudyFolder(experiment.parent).read_about().get("source")
+    except FolderError:
         return experiment.parent
     return experiment.parent if source is None else Path(source)
 

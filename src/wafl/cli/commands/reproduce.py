@@ -32,13 +32,12 @@ def reproduce(
         return
     folder = Path("promises" if name == ["promises"] else "reproduction")
     output, work = output or "docs" / folder, work or "runs" / folder
-    if name == ["promises"]:
-        from wafl.lab.promises.phases import issue_all, open_all
-
-        with one_line_errors():
-            (open_all if opened else issue_all)(scale, output, work, typer.echo)
-        return
     with one_line_errors():
+        if name == ["promises"]:
+            from wafl.lab.promises.phases import issue_all, open_all
+
+            (open_all if opened else issue_all)(scale, output, work, typer.echo)
+            return
         if opened:
             raise ValueError("--open is for promises alone: wafl reproduce promises --open")
         parts = [each for one in name for each in files.read(one, cast(Any, protocol), cast(Any, scale))]

@@ -73,5 +73,4 @@ def read_data(place: Path, run: "Run | None", data_dir: Path | None, *, held: bo
     clients = read_folder(place, preprocess=None if prepare is None else prepare.name)
     if prepare is None or clients.train.raw.dtype != torch.uint8:
         return clients  # numbers other than bytes are taken as they are
-    parts = {name: replace(getattr(clients, name), prepare=prepare) for name in ("train", "test")}
-    return replace(clients, **parts, unit=prepare.unit, bounds=prepare.bounds)
+    return replace(clients.prepared_by(prepare), unit=prepare.unit, bounds=prepare.bounds)

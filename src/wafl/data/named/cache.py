@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from wafl.base.near import nearest
 from wafl.data.named.natural import NATURAL
-from wafl.data.named.readers import LAYOUTS, Layout, reading
+from wafl.data.named.readers import KEYS, LAYOUTS, Layout, reading
 from wafl.data.named.sources import SOURCES, DownloadError, Source, download
 from wafl.data.unpack import read_npz
 
-KEYS = ("x_train", "y_train", "x_test", "y_test")
 GROUP_KEYS = ("u_train", "u_test")
 
 

@@ -26,6 +26,7 @@ from wafl.data.unpack import check_size, unpacked
 Arrays = dict[str, NDArray[Any]]
 Reader = Callable[[Sequence[Path]], Arrays]
 
+KEYS = ("x_train", "y_train", "x_test", "y_test")
 IDX_FILES = tuple(file.name.removesuffix(".gz") for file in SOURCES["mnist"].files)
 CIFAR10_BATCHES = dict(SOURCES["cifar10"].inside)
 """The files of CIFAR-10 with their published MD5, by name: pickles, which could run anything."""
@@ -56,8 +57,7 @@ class Layout:
 
 def read_idx_files(paths: Sequence[Path]) -> Arrays:
     """The arrays of MNIST or Fashion-MNIST, from four idx files, plain or compressed."""
-    names = ("x_train", "y_train", "x_test", "y_test")
-    return {name: _read_idx(path) for name, path in zip(names, paths, strict=True)}
+    return {name: _read_idx(path) for name, path in zip(KEYS, paths, strict=True)}
 
 
 def _read_idx(path: Path) -> NDArray[np.uint8]:

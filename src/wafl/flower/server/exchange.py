@@ -41,11 +41,8 @@ class Post:
             Message(content, node, kind, ttl=timeout, group_id=group or kind) for node, content in contents.items()
         ]
         pushed = set(self._grid.push_messages(messages))
-        sent = {
-            message.metadata.message_id: message.metadata.dst_node_id
-            for message in messages
-            if message.metadata.message_id in pushed
-        }
+        about = [message.metadata for message in messages]
+        sent = {each.message_id: each.dst_node_id for each in about if each.message_id in pushed}
         for node in sent.values():
             self.ledger.send(node, contents[node])
         self._unanswered |= sent

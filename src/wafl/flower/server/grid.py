@@ -290,14 +290,12 @@ class GridClients:
     ) -> SurveyReplies:
         """What every client reports at ``params``; none may be missing."""
         names, outputs = self.roster.names, self.roster.num_outputs
-
-        def query(chosen: tuple[str, ...], _: object) -> SurveyQuery:
-            return SurveyQuery(chosen, params, outputs, settings, report, seed, part)
-
         value = torch.empty(len(settings), len(names), dtype=torch.float64)
         cost = torch.empty_like(value)
         sizes: dict[int, int] = {}
-        for numbers, found in self._inquiry.ask_all("query.survey", names, query):
+        for numbers, found in self._inquiry.ask_all(
+            "query.survey", names, lambda who, _: SurveyQuery(who, params, outputs, settings, report, seed, part)
+        ):
             value[:, numbers], cost[:, numbers] = found.value, found.cost
             sizes.update(zip(numbers, found.sizes, strict=False))  # not every reply has them
         return SurveyReplies(value, cost, tuple(sizes[number] for number in sorted(sizes)))
@@ -307,10 +305,7 @@ class GridClients:
         names = self.roster.names
         means = torch.empty(len(names), dtype=torch.float64)
         shares = torch.empty(len(names), len(g), dtype=torch.float64)
-
-        def query(chosen: tuple[str, ...], numbers: tuple[int, ...]) -> CutsQuery:
-            return CutsQuery(chosen, numbers, target, g, points, seed)
-
+        query = partial(CutsQuery, target=target, g=g, points=points, seed=seed)
         for numbers, part in self._inquiry.ask_all("query.cuts", names, query):
             means[numbers], shares[numbers] = part
         return means, shares

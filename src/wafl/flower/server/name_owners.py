@@ -33,10 +33,9 @@ def capped(caps: Caps, roster: Roster, weights: Sequence[float]) -> tuple[str, .
 
 def dominating(kind: str, names: Sequence[str], claimed: Sequence[int]) -> str | None:
     """What to say if one client claims most of all examples or tests, which is much to take on trust."""
-    total = sum(claimed)
-    if len(names) < 3 or max(claimed) <= MOST * total:
+    total, most = sum(claimed), max(claimed, default=0)
+    if len(names) < 3 or most <= MOST * total:
         return None
-    most = max(claimed)
     return (
         f"{names[list(claimed).index(most)]} claims {most} of all {total} {kind}: if that cannot be, declare "
         f"caps.{'tests' if kind == 'test examples' else 'examples'}"

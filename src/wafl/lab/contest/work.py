@@ -16,6 +16,7 @@ from wafl.parts.schedule import LocalWork
 
 CLASSES, BATCH, EPOCHS, STEPS, GAMMA, SEED = 10, 64, 2, 40, 0.5, 0
 SHAPES = {"mlr": (784,), "cnn": (3, 32, 32)}
+MODELS = {"mlr": mlr, "cnn": cnn}
 RATES = {"mlr": 0.01, "cnn": 0.05}
 KINDS: dict[str, tuple[str, float | None]] = {"fedavg": ("mlr", None), "wafl": ("mlr", GAMMA), "cnn": ("cnn", None)}
 """The model and the gamma of each kind of work; FedAvg has no gamma."""
@@ -42,7 +43,7 @@ def make_work(kind: str, size: Size) -> Work:
     lengths = np.array([[[len(rows) for rows in steps] for steps in cohort] for cohort in drawn])
     rows = torch.cat([rows for cohort in drawn for steps in cohort for rows in steps]).numpy()
     about = {"kind": kind, "model": model_kind, "gamma": gamma, "steps": STEPS, "learning_rate": RATES[model_kind]}
-    params = {name: value.numpy().copy() for name, value in _model(model_kind, clients).state_dict().items()}
+    params = {name: value.numpy().copy() for name, value in MODELS[model_kind](clients).state_dict().items()}
     pack = clients.train
     return Work(
         pack.x.numpy(), pack.y.numpy(), pack.offsets.numpy(), np.array(cohorts), rows,
@@ -53,13 +54,9 @@ def make_work(kind: str, size: Size) -> Work:
 def opened(work: Work) -> tuple[Federation, nn.Module]:
     """The clients of a work, and its model with the parameters to start from."""
     clients = _federation(*(torch.from_numpy(part) for part in (work.x, work.y, work.offsets)))
-    model = _model(work.about["model"], clients)
+    model = MODELS[work.about["model"]](clients)
     model.load_state_dict({name: torch.from_numpy(value) for name, value in work.params.items()})
     return clients, model
-
-
-def _model(kind: str, clients: Federation) -> nn.Module:
-    return mlr(clients) if kind == "mlr" else cnn(clients)
 
 
 def _federation(x: Tensor, y: Tensor, offsets: Tensor) -> Federation:

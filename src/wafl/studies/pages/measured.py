@@ -226,13 +226,10 @@ def _moves(runs: Mapping[str, Run], clients: Federation) -> Section | None:
             sizes.append(f"{name} {radius:.3g} (loss {shift.loss:.3g})")
             found = _strips(shift, clients, chosen)
             if found is not None:
-                original, *moved = found.strips.values()
-                strips |= {
-                    "original": original,
-                    **dict(zip((f"moved, {name}", f"{name} difference"), moved, strict=True)),
-                }
+                original, moved, change = found.strips.values()
+                strips |= {"original": original, f"moved, {name}": moved, f"{name} difference": change}
             else:
-                blocks += sections.features({f"{label}, {name} radius {radius:.3g}": _features(shift, clients)})
+                blocks.append(sections.features(f"{label}, {name} radius {radius:.3g}", _features(shift, clients)))
         if strips:
             caption = f"{label}: radius by norm: {', '.join(sizes)}; loss at rest {rest:.3g}."
             blocks.append(Pictures(strips, caption))
