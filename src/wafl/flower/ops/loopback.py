@@ -74,6 +74,7 @@ class Loopback:
         self.folder = folder.resolve()
         self._variables = dict(environment or {})
         self._options = ["--insecure", "--simulation", "--database", str(self.folder / "state.db")]
+        self._connection: dict[str, str | float] = {"insecure": True}
         self._runs = numbers(1)
 
     def __enter__(self) -> Self:
@@ -127,7 +128,7 @@ class Loopback:
             raise
         home = self.folder / "flwr"
         home.mkdir(exist_ok=True)
-        connection = settings({"address": self.address, "insecure": True})
+        connection = settings({"address": self.address, **self._connection})
         text = ["[superlink]", 'default = "loopback"', "[superlink.loopback]", *connection]
         (home / "config.toml").write_text("\n".join(text) + "\n")
         return link
