@@ -18,7 +18,7 @@ SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 demo: .venv/installed
 	$(BIN)/wafl run
 
-# A minute and a half on two cores: the tests that are short and start no Python processes, without the examples of docstrings.
+# Two minutes on two cores: the tests that are short and start no Python processes, without the examples of docstrings.
 check: .venv/installed-dev
 	$(MAKE) -j3 $(SYNC) lint types quick
 
