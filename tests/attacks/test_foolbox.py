@@ -2,6 +2,7 @@
 
 import copy
 import math
+import platform
 import warnings
 from functools import cache
 
@@ -20,6 +21,7 @@ with warnings.catch_warnings():
 
 BOUNDS = (0.0, 1.0)
 NORMS = {math.inf: (0.1, 0.02), 2: (0.6, 0.15)}  # epsilon and step size
+ON_ARM = platform.machine() in ("aarch64", "arm64")
 CASES = [("mlr", torch.float32), ("mlr", torch.float64), ("conv", torch.float64), ("conv", torch.float32)]
 
 
@@ -82,9 +84,9 @@ def test_pgd_and_fgsm_move_every_example_as_foolbox_does(name, dtype, norm):
         expected = theirs(peer, model, x, y, epsilon)
         assert least <= accuracy(model, expected, y) < accuracy(model, x, y) - 0.2
         found = attack(model, x, y)
-        if (name, dtype) != ("conv", torch.float32):
+        if not ON_ARM or (name, dtype, norm) != ("conv", torch.float32, 2):
             assert float((found - expected).abs().max()) <= 1e-5
-        else:  # slopes that nearly vanish are rounded by each processor in its own way, and a step has a fixed length
+        else:  # slopes that nearly vanish are rounded otherwise there, and a step has a fixed length
             exact, there, _ = in_dtype(name, torch.float64)
             exact = theirs(peer, exact, there, y, epsilon)
             ours, peers = ((moved.double() - exact).abs().mean() for moved in (found, expected))

@@ -173,7 +173,7 @@ def test_the_kink_of_an_error_rate_is_found_where_tangents_meet():
         assert value == pytest.approx(
             min(radius**2 / cost + np.clip(1 - costs / cost, 0, None).mean() for cost in costs)
         )
-        assert 1.0 / gamma == pytest.approx(costs[np.abs(costs - 1.0 / gamma).argmin()], rel=1e-9)
+        assert np.abs(gamma * costs - 1.0).min() <= 1e-9, "some example is just worth its move"
         assert len(questions) <= 16
 
 

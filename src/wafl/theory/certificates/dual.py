@@ -78,6 +78,7 @@ def search_dual(
     [4.0, 0.5]
     """
     known: dict[float, Surrogate] = {}
+    dual = Dual(limit, known)
 
     def learn(excesses: Sequence[float]) -> None:
         fresh = sorted({excess for excess in excesses if excess not in known})
@@ -87,12 +88,12 @@ def search_dual(
     scale = limit if limit > 0 else 1.0
     learn([gamma - limit for gamma in first] or [scale * RUNG**rung for rung in range(-3, 4)])
     for turn in range(200):
-        wanted = {radius: _next(Dual(limit, known), radius, turn, close) for radius in radii if radius > 0}
+        wanted = {radius: _next(dual, radius, turn, close) for radius in radii if radius > 0}
         excesses = [excess for excess in wanted.values() if excess is not None]
         if not excesses:
             break
         learn(excesses)
-    return Dual(limit, known)
+    return dual
 
 
 def _usable(found: Surrogate) -> Surrogate:

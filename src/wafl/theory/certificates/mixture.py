@@ -100,12 +100,11 @@ class Mixture:
 
     @cached_property
     def _there(self) -> tuple[Task, Tensor, Examples]:
+        """What clients are asked with, on the device."""
         if self.device == "cpu":
             return self.task, self.params, self.examples
-        task, device = (
-            make_task(self.task.module, self.task.loss, self.device, self.task.layout),
-            find_device(self.device),
-        )
+        device = find_device(self.device)
+        task = make_task(self.task.module, self.task.loss, device, self.task.layout)
         return task, self.params.to(device), self.examples.to(device)
 
     def population(self) -> Population:
