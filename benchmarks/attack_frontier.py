@@ -228,6 +228,7 @@ def compared(about: dict[str, Any], data: str, found: dict[str, Any]) -> list[di
 def shown(results: dict[str, Any]) -> str:
     """The verdicts as Markdown, then what is missing, the levels, and the chosen points under AutoAttack."""
     rivals = list(dict.fromkeys(row["rival"] for each in results.values() for row in each["compared"]))
+    level = registered(NAME)[0]["verdict"]["level"]
     verdicts, levels, points, missing = list[list[str]](), list[list[str]](), list[list[str]](), list[str]()
     for data, each in results.items():
         left = sum(row["accuracy"] is None for row in each["rows"])
@@ -237,7 +238,7 @@ def shown(results: dict[str, Any]) -> str:
             missing.append(f"{data} is not finished: {places} are complete, and {models}.")
         for norm in NORMS:
             mine = [row for row in each["compared"] if row["attack"] == norm and row["means"]]
-            ahead_of = {row["rival"]: signed(mean_of(row["means"]), row["holm"]) for row in mine}
+            ahead_of = {row["rival"]: signed(mean_of(row["means"]), row["holm"] < level) for row in mine}
             verdicts += [[f"{data}, {norm_name(NORMS[norm])}", *(ahead_of[name] for name in rivals)]] if mine else []
             for row in mine:
                 above = [f"{sum(gap > 0 for gap in level)} of {len(level)}" for level in row["levels"]]
@@ -252,10 +253,10 @@ def shown(results: dict[str, Any]) -> str:
     ])  # fmt: skip
 
 
-def signed(mean: Mean, p: float) -> str:
+def signed(mean: Mean, decided: bool) -> str:
     """A difference with its interval, in bold where it is decided."""
     text = f"{mean.value:+.1f}" + ("" if mean.half is None else f" ± {mean.half:.1f}")
-    return f"**{text}**" if p < registered(NAME)[0]["verdict"]["level"] else text
+    return f"**{text}**" if decided else text
 
 
 def draw(about: dict[str, Any], results: dict[str, Any], path: Path) -> None:
