@@ -119,7 +119,7 @@ hooks: .venv/installed-dev
 	$(PYTHON) -m venv --upgrade-deps .venv
 
 .venv/installed: pyproject.toml constraints.txt | .venv/bin/pip
-	$(BIN)/$(PIP) -c constraints.txt -e .
+	$(BIN)/$(PIP) -c constraints.txt -e '.[report]'
 	touch $@
 
 # Two at a time, since pip uses one core; the last line adds what this machine needs besides.

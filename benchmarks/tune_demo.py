@@ -1,76 +1,91 @@
-"""Choose the settings of ``wafl run`` as ``wafl tune`` does: the same number of trials for every method.
+"""Choose the size of every method in ``wafl run``, with the same number of trials for each.
 
     .venv/bin/python benchmarks/tune_demo.py [--smallest]
 
-Each method tries its own options and its learning rate, in the demo's norm where it has one, on several partitions that
-the demo (partition 0) does not show. A trial is judged on a fifth of every client's training examples, by what the demo
-shows: the mean of its accuracy as they are, with the demo's noise, and certified, averaged over the partitions. Test
-examples and clients that never train are not looked at. What is printed goes into ``wafl.config.demo``.
+The attack, the norm, and the schedule of the demo are fixed in ``wafl.config.demo``; this script chooses the rest. It
+spreads the demo's training examples over clients again, three times, so it never sees a test example or an unseen
+client of the demo. A trial counts by the mean of its clean accuracy and its accuracy with all clients attacked, on the
+test examples of these other partitions. The script prints the best values, which then go into ``wafl.config.demo``.
 """
 
 from __future__ import annotations
 
-import statistics
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import options
 import wafl
-from wafl.config.demo import RADIUS, demo_experiment
+from wafl.config.demo import demo_experiment
 from wafl.config.plan import make_plan
-from wafl.config.unseen import make_shift
-from wafl.studies.tune import make_search
-from wafl.tuning.goal import Goal
+
+TRIALS = 16
+"""Trials per method, so many that neighboring sizes differ by less than what the seeds explain."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
-    parser.add_argument("--trials", type=int, default=32, help="per method")
-    parser.add_argument("--partitions", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--methods", nargs="*", default=[], help="by default the seven of the demo")
-    given = options.read(parser, argv, trials=2, partitions=1, rounds=1, methods=["fedavg", "wafl"])
-    found = [tuned(seed, given.rounds, given.trials, given.methods) for seed in range(1, given.partitions + 1)]
-    for name, trials in found[0].items():
-        settings = [trial.setting for trial in trials]
-        assert all([trial.setting for trial in other[name]] == settings for other in found)
-        values = [
-            statistics.fmean(other[name][place].value or 0.0 for other in found) for place in range(len(settings))
-        ]
-        print(f"{name}: {len(settings)} trials")
-        for place in sorted(range(len(settings)), key=values.__getitem__, reverse=True)[:3]:
-            print(f"  {100.0 * values[place]:.2f}% with {shown(settings[place])}", flush=True)
+    parser.add_argument("--partitions", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--methods", nargs="*", default=list(grids()), help="by default all seven of the demo")
+    given = options.read(parser, argv, partitions=1, rounds=1, methods=["FedAvg", "WAFL"])
+    for name in given.methods:
+        grid = grids()[name]
+        values = [judged(name, grid, seed, given.rounds, given.smallest) for seed in range(1, given.partitions + 1)]
+        print(f"{name}: {len(values[0])} trials, mean of clean and attacked accuracy on {len(values)} partitions")
+        means = {setting: fmean(of[setting] for of in values) for setting in values[0]}
+        for setting in sorted(means, key=means.__getitem__, reverse=True)[:3]:
+            print(f"  {100.0 * means[setting]:.2f}% with {setting}", flush=True)
 
 
-@dataclass(frozen=True)
-class Shown(Goal):
-    """The mean of the demo's columns on held-out examples: as they are, shifted, and certified."""
+def grids() -> dict[str, dict[str, list[Any]]]:
+    """By method: its size, or two numbers, with ``TRIALS`` combinations from almost nothing to too much.
 
-    def value(self, run: wafl.Run) -> float:
-        judges, center = self.held_out.judges, wafl.weights.by_examples()
-        asked: dict[str, Any] = {"radii": [RADIUS], "metric": "error", "part": "test", "client_weights": center}
-        error = wafl.certify(run, judges, **asked, achieved=False, progress=False)[0].value
-        return (2.0 * super().value(run) + 1.0 - error) / 3.0
+    FedAvg, AFL, and DRFA have no ball, so their size is the weight decay.
+    """
+    lengths, steps, decays = spaced(0.02, 0.4, TRIALS), [1e-4, 1e-3], spaced(1e-4, 0.1, TRIALS // 2)
+    return {
+        "WAFL": {"radius": lengths},
+        "FedAvg": {"weight_decay": spaced(1e-5, 1e-1, TRIALS)},
+        "FedPGM": {"epsilon": lengths},
+        "FedFGSM": {"epsilon": lengths},
+        "FedRobust": {"penalty": spaced(0.5, 50.0, TRIALS // 2), "step_size": [0.01, 0.1]},
+        "AFL": {"weights_step": steps, "weight_decay": decays},
+        "DRFA": {"weights_step": steps, "weight_decay": decays},
+    }
 
 
-def tuned(partition: int, rounds: int, trials: int, methods: Sequence[str]) -> dict[str, list[Any]]:
-    """All trials of each method on a partition."""
-    experiment = demo_experiment(methods=methods, rounds=rounds, seeds=[partition])
-    normed = any("norm" in method.model_fields_set for method in experiment.methods)
-    tune = {"trials": trials, "attacked": [0.0, 1.0], "space": {"norm": []} if normed else {}}
-    plan = make_plan(type(experiment).model_validate(experiment.model_dump(exclude_none=True) | {"tune": tune}))
-    search = make_search(replace(plan, attack=make_shift(experiment.data, plan.clients.roster.bounds)))
-    goal = search.goal
-    search = replace(search, goal=Shown(goal.held_out, goal.metric, goal.attack, goal.attacked, goal.seed, goal.device))
+def spaced(low: float, high: float, count: int) -> list[float]:
+    """``count`` numbers from ``low`` to ``high``, evenly in the logarithm, with two digits."""
+    return [float(f"{low * (high / low) ** (place / (count - 1)):.2g}") for place in range(count)]
+
+
+def judged(name: str, grid: dict[str, list[Any]], seed: int, rounds: int, smallest: bool) -> dict[str, float]:
+    """The value of every trial of a method on one partition, by its setting in words."""
+    plan = make_plan(demo_experiment(methods=[name], rounds=rounds, seeds=[seed]))
+    clients, entry = repartitioned(seed), plan.entries[0]
+    assert plan.attack is not None
+    grid = {option: values[:2] for option, values in grid.items()} if smallest else grid
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", wafl.ConcavityWarning)  # small gammas are among the trials
-        return search.run().trials
+        warnings.simplefilter("ignore", wafl.ConcavityWarning)  # large radii are among the trials
+        runs = wafl.sweep(wafl.models.mlr(clients), clients, entry.method, grid, **entry.schedule, progress=False)
+    found: dict[str, float] = {}
+    for run in runs:
+        setting = ", ".join(f"{option}={value}" for option, value in run.point.items())
+        scores = [wafl.evaluate(run, clients), wafl.evaluate(run, clients, attack=plan.attack, attacked=1.0)]
+        found[setting] = 0.0 if run.diverged else fmean(score.accuracy or 0.0 for score in scores)
+    return found
 
 
-def shown(setting: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value:.3g}" for name, value in setting.items())
+def repartitioned(seed: int) -> wafl.Federation:
+    """The demo's training examples, spread over as many clients by another seed."""
+    demo = make_plan(demo_experiment(methods=["FedAvg"])).federation
+    assert demo is not None
+    data, train = wafl.load_dataset("digits"), demo.train
+    data = replace(data, x_train=train.raw, y_train=train.y, x_test=train.raw[:0], y_test=train.y[:0])
+    return data.partition(num_clients=demo.num_clients, labels_per_client=3, seed=seed)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -50,9 +51,23 @@ def test_run_trains_all_seven_methods_and_prints_one_table(finished: tuple[Path,
     _, text = finished
     for method in SEVEN:
         assert re.search(rf"^ *{method} .*±", text, re.MULTILINE)
-    assert "Gaussian noise, std 0.3 (pixels in [0, 1])" in " ".join(text.split())
-    for column in ("clean", "shifted", "certified", "worst", "seconds"):
-        assert column in text
+    words = " ".join(text.split())
+    assert "Attack: l_inf PGD, epsilon 0.15 (pixels in [0, 1]), 20 steps, within [0, 1]." in words
+    assert "within 0.05 of the clients' test examples (l_inf, W_2, pixels in [0, 1])" in words
+    assert "40% all unseen method clean attacked attacked certified clients worst seconds" in words
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("number", range(3))
+def test_each_of_the_three_commands_that_a_run_ends_with_works(finished: tuple[Path, str], number: int) -> None:
+    folder, text = finished
+    commands = re.findall(r"^  wafl (.*?) +# ", text.split("Next:")[1], re.MULTILINE)
+    assert [line.split()[0] for line in commands] == ["report", "certify", "next-client"]
+    quick = ["--quick"] if number == 0 else []  # a whole page takes minutes
+    result = command(folder.parents[1], *shlex.split(commands[number]), *quick)
+    assert result.returncode == 0, result.stderr
+    shown = ["Report: runs/digits/report.html", "Written: certificate.json", "the next client's error"]
+    assert shown[number] in result.stdout
 
 
 @pytest.mark.processes
@@ -62,9 +77,9 @@ def test_run_saves_numbers_a_figure_and_one_run_per_method(finished: tuple[Path,
     assert list(results["methods"]) == SEVEN
     assert (folder / "figures" / "unseen.png").read_bytes().startswith(b"\x89PNG")
     clients, _ = wafl.load_dataset("digits").partition(num_clients=20, labels_per_client=3, seed=0).hold_out(0.25)
-    run, chosen = wafl.load_run(folder / "wafl"), dict(CHOSEN["WAFL"])
-    schedule = {"rounds": 2, "cohort": 10, "local_epochs": 2, "learning_rate": chosen.pop("learning_rate")}
-    again = wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(**chosen), **schedule)
+    run = wafl.load_run(folder / "wafl")
+    schedule = {"rounds": 2, "local_steps": 1, "batch_size": 32, "learning_rate": 1.0}
+    again = wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(**CHOSEN["WAFL"]), **schedule)
     for name, value in again.params.items():
         torch.testing.assert_close(run.params[name], value, atol=1e-5, rtol=0)
 

@@ -15,7 +15,7 @@ from typer import Option
 
 from wafl.base.errors import DivergedError, TrainingWarning
 from wafl.base.shown import shown
-from wafl.cli.terminal import make_console, say
+from wafl.cli.terminal import make_console, program_name, say
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Display
@@ -68,12 +68,26 @@ def train_and_show(study: "Study", *, quiet: bool = False, as_json: bool = False
     console.print(comparison(results))
     figures = ", ".join(map(str, draw_figures(study, results))) or "none: nothing was tested"
     console.print(
-        f"\nFigures: {figures}\nNumbers: {path / 'results.json'}\nRuns (first seed): {path}/<method>/\n"
-        f"To see it all on one page: wafl report {shlex.quote(str(path))}",
+        f"\nFigures: {figures}\nNumbers: {path / 'results.json'}\nRuns (first seed): {path}/<method>/\n\n"
+        + "\n".join(("Next:", *_next_commands(study))),
         markup=False,
         soft_wrap=True,
     )
     exit_if_diverged(results)
+
+
+def _next_commands(study: "Study") -> list[str]:
+    """Return the commands to try after a study, each with its purpose."""
+    experiment, path = study.plan.experiment, study.folder.path
+    run = shlex.quote(str(study.run_folder(entry := study.plan.entries[0], study.points(entry)[0])))
+    commands = {f"report {shlex.quote(str(path))}": "the whole study on one page"}
+    if experiment.engine != "flower":
+        commands[f"certify {run}"] = "an upper bound on the loss under any shift of the data, as a file to check"
+        if experiment.data.unseen is not None:
+            commands[f"next-client {run} --metric error"] = "an upper bound on the error of the next client"
+    program = program_name()
+    width = max(map(len, commands))
+    return [f"  {program} {command:<{width}}  # {purpose}" for command, purpose in commands.items()]
 
 
 @contextmanager

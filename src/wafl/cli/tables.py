@@ -13,7 +13,7 @@ from rich.text import Text
 
 from wafl.base.describe import some, visible
 from wafl.data.federation import Federation
-from wafl.evaluation.tables import Name, dense_table, generalization_table, plain_table
+from wafl.evaluation.tables import Name, dense_table, plain_table
 from wafl.promises.audit import Audit
 from wafl.promises.verify import Verification
 from wafl.studies.attendance import absences, privacies
@@ -28,18 +28,18 @@ MOST_CLIENTS = 20
 
 
 def comparison(results: Mapping[str, Any]) -> Group:
-    """A table with one row per method: clean, with attacked clients, the worst client, seconds, and what diverged."""
+    """Return a table with one row per method: clean, attacked, certified, unseen and worst clients, and seconds."""
     rows = results["methods"]
     tested = {label: row for label, row in rows.items() if "clean" in row}
     reasons = diverged(results)
     accuracy = results["measure"] == "accuracy"
     shares = list(dict.fromkeys(share for row in tested.values() for share in row["attacked"]))
     picks: list[tuple[str, Callable[[Any], Any]]] = [("clean", lambda row: row["clean"])]
-    picks += [(f"{float(share):.0%}", lambda row, share=share: row["attacked"][share]) for share in shares]
-    if "shift" in results:
-        picks.append(("shifted", lambda row: row["generalization"]["unseen"]))
+    picks += [(_share(share), lambda row, share=share: row["attacked"][share]) for share in shares]
     if "radius" in results:
         picks.append(("certified", lambda row: row["certified"]))
+    if any("generalization" in row for row in tested.values()):
+        picks.append((_unseen(results), lambda row: row["generalization"]["unseen"]))
     picks.append(("worst", lambda row: row["worst_client"]))
     numbers = [*(name for name, _ in picks), "seconds", *(["diverged"] if reasons else [])]
     table = dense_table("method", numbers, caption=_caption(results, shares, bool(reasons)))
@@ -53,29 +53,41 @@ def comparison(results: Mapping[str, Any]) -> Group:
         lost = len(row.get("diverged", ()))
         count = [f"[red]{lost} of {len(results['seeds'])}[/]" if lost else ""] if reasons else []
         table.add_row(Name(label), *cells, *count)
-    three = {(label, ""): row["generalization"] for label, row in tested.items() if "generalization" in row}
-    below = [generalization_table(three, accuracy)] if three and "shift" not in results else []
     lost = [f"[red]Diverged:[/] {escape(reason)}" for reason in reasons]
     lost += [f"[green]Privacy:[/] {escape(line)}" for line in privacies(results)]
-    return Group(table, *below, *lost, *(f"[yellow]Left out:[/] {escape(line)}" for line in absences(results)))
+    return Group(table, *lost, *(f"[yellow]Left out:[/] {escape(line)}" for line in absences(results)))
+
+
+def _share(share: str) -> str:
+    """Return the column name for a share of attacked clients."""
+    return "all\nattacked" if float(share) == 1.0 else f"{float(share):.0%}\nattacked"
+
+
+def _unseen(results: Mapping[str, Any]) -> str:
+    """Return the column name for clients that never train."""
+    return "unseen,\nshifted" if "shift" in results else "unseen\nclients"
 
 
 def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: bool) -> str:
-    """What a table says below about its numbers."""
+    """Return the lines below the table: what each column means, with the attack, the shift, and the ball."""
     seeds = len(results["seeds"])
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     if some_diverged:
-        spread += " without those whose runs diverged"
-    caption = f"{'Accuracy in percent' if results['measure'] == 'accuracy' else 'Loss'}, {spread}: on clean test data, "
+        spread += " (diverged runs left out)"
+    accuracy = results["measure"] == "accuracy"
+    lines = [f"{'Accuracy in percent' if accuracy else 'Loss'} on test examples, {spread}."]
     if shares:
-        span = f"{float(shares[0]):.0%}" + (f" to {float(shares[-1]):.0%}" if len(shares) > 1 else "")
-        caption += f"with {span} of the clients attacked, "
-    caption += "of clients that never train and whose data are shifted, " if "shift" in results else ""
-    caption += "at least, whatever happens within the radius, " if "radius" in results else ""
-    caption += "and of the worst client on clean data."
-    caption += f"\nAttack: {results['attack']}." if shares else ""
-    caption += f"\nShift: {results['shift']}." if "shift" in results else ""
-    return caption + (f"\nRadius: {results['radius']:g} in l2, W_2 ({results['unit']})." if "radius" in results else "")
+        lines.append(f"Attack: {results['attack']}.")
+    if "radius" in results:
+        norm, what = results.get("norm", "l2"), "lowest accuracy" if accuracy else "largest loss"
+        lines.append(
+            f"Certified: the {what} on any data within {results['radius']:g} of the clients' test examples "
+            f"({norm}, W_2, {results['unit']})."
+        )
+    if any("generalization" in row for row in results["methods"].values()):
+        shifted = f" Their data are shifted: {results['shift']}." if "shift" in results else ""
+        lines.append(f"Unseen: clients that never train.{shifted}")
+    return "\n".join([*lines, "Worst: the worst client that trains, on clean data."])
 
 
 def tuned_settings(tuning: Tuning) -> Table:

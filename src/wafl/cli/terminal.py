@@ -1,6 +1,9 @@
 """What is printed: names and messages from files are shown, and never obeyed."""
 
+import shutil
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -29,3 +32,9 @@ def tell(text: str) -> None:
 def say(text: str, color: str | None = None) -> None:
     """Print a line to stderr."""
     typer.secho(visible(text), fg=color, err=True)
+
+
+def program_name() -> str:
+    """Return how to call this program: ``wafl`` if the shell finds it, otherwise the path that it was called by."""
+    program = Path(sys.argv[0])
+    return "wafl" if program.name != "wafl" or shutil.which("wafl") else str(program)

@@ -145,8 +145,10 @@ class Evaluation(Section):
     every: Annotated[int, Field(ge=0)] = 0
     """While training, test on clean data once per this many rounds; 0 tests only at the end."""
     certified: Positive | None = None
-    """The radius of the l2 ball of W_2 around the clients' test examples in which accuracy (for a regression, the loss)
-    is certified; the model must be linear or have layers that are known."""
+    """The radius of the ball of W_2 around the clients' test examples in which accuracy (for a regression, the loss) is
+    certified; the model must be linear or have layers that are known."""
+    certified_norm: Norm = 2
+    """The norm of that ball."""
     check_optimum: bool = False
     """Warn at the end of a training if ten steps of all clients together would lower what they minimize; clients on
     nodes then send their gradients."""

@@ -12,6 +12,7 @@ from typing import Any, Self
 from wafl.base.describe import describe
 from wafl.base.errors import CheckpointError, DivergedError, FolderError, UnboundedError, UnfitCheckpointError
 from wafl.base.files import remove_temporary, write_whole
+from wafl.base.norms import norm_name
 from wafl.callbacks import Callback, Callbacks, EvaluateEvery, TestedElsewhere, as_callbacks
 from wafl.config.experiment import Experiment
 from wafl.config.plan import Entry, FindClients, Plan, make_plan
@@ -244,15 +245,16 @@ class Study:
 
     def _certified(self, runs: Mapping[int, Run]) -> dict[str, Any]:
         """What is proven of the runs in the ball that the experiment asks about, around the same center for all."""
-        radius, clients = self.plan.experiment.evaluation.certified, self.plan.federation
-        if radius is None or clients is None:
+        evaluation, clients = self.plan.experiment.evaluation, self.plan.federation
+        if evaluation.certified is None or clients is None:
             return {}
         from wafl.theory.certificates.certify import certify  # only here, so that no other study waits for it
 
-        bound = partial(certify, part="test", client_weights=by_examples(), achieved=False, progress=False)
+        asked = {"radii": [evaluation.certified], "norm": evaluation.certified_norm, "client_weights": by_examples()}
+        bound = partial(certify, part="test", achieved=False, progress=False, **asked)
         if clients.num_classes is None:
-            return {"certified": spread([bound(run, clients, radii=[radius])[0].value for run in runs.values()])}
-        errors = [bound(run, clients, radii=[radius], metric="error")[0].value for run in runs.values()]
+            return {"certified": spread([bound(run, clients)[0].value for run in runs.values()])}
+        errors = [bound(run, clients, metric="error")[0].value for run in runs.values()]
         return {"certified": spread([100.0 * (1.0 - error) for error in errors])}
 
     def _untested(self, scores: Sequence[Score]) -> dict[str, list[str]]:
@@ -264,11 +266,13 @@ class Study:
         return {"untested": missing} if missing else {}
 
     def _asked(self) -> dict[str, Any]:
-        """How unseen clients are shifted, and the radius of what is certified, where the experiment asks for them."""
+        """Return the shift of unseen clients and the ball of the certificate, if the experiment has them."""
         experiment, roster = self.plan.experiment, self.plan.clients.roster
-        shift, radius = make_shift(experiment.data, roster.bounds), experiment.evaluation.certified
-        found = {"shift": None if shift is None else shift.describe(roster.unit), "radius": radius}
-        return {name: value for name, value in found.items() if value is not None}
+        shift, evaluation = make_shift(experiment.data, roster.bounds), experiment.evaluation
+        asked: dict[str, Any] = {} if shift is None else {"shift": shift.describe(roster.unit)}
+        if evaluation.certified is not None:
+            asked |= {"radius": evaluation.certified, "norm": norm_name(evaluation.certified_norm)}
+        return asked
 
     def blank(self) -> dict[str, Any]:
         clients, attack = self.plan.clients.roster, self.plan.attack

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from wafl.base.errors import FolderError
 from wafl.base.files import write_whole
-from wafl.config.demo import CHOSEN
+from wafl.config.demo import CHOSEN, EPSILON, STEPS
 from wafl.config.experiment import Experiment
 from wafl.config.own_code import imports, top_module
 from wafl.config.read import parse_experiment
@@ -44,13 +44,13 @@ def write_app(
 
 
 def trial_experiment() -> Experiment:
-    """An experiment with FedAvg and WAFL, all clients in every round; nodes without data of their own share digits."""
+    """Return an experiment with FedAvg and WAFL and all clients in every round; nodes without data share digits."""
     content = {
         "name": "trial",
         "data": {"num_clients": 20, "labels_per_client": 3},
-        "schedule": {"rounds": 20, "local_epochs": 2},
+        "schedule": {"rounds": 20, "local_epochs": 2, "learning_rate": 1.0},
         "methods": [{"method": name, **CHOSEN[name]} for name in ("FedAvg", "WAFL")],
-        "attack": {"epsilon": 0.15, "step_size": 0.01},
+        "attack": {"epsilon": EPSILON, "steps": STEPS},
         "caps": {"clients_per_node": 1000, "client_share": 1.0},  # the nodes of a trial are yours
     }
     return parse_experiment(content, "the trial")
