@@ -35,6 +35,7 @@ from wafl.base.files import write_whole
 from wafl.base.norms import norm_name
 from wafl.lab.registered import registered
 from wafl.lab.statistics import Mean, mean_of
+from wafl.report.plotting import METHODS
 from wafl.tuning.goal import hold_out
 
 NAME = "attack-frontier"
@@ -270,11 +271,12 @@ def draw(about: dict[str, Any], results: dict[str, Any], path: Path) -> None:
     for line, (data, each) in zip(figure.subplots(len(some), 2, squeeze=False), some.items(), strict=True):
         for axis, norm in zip(line, NORMS, strict=True):
             all_of, hulls = list[tuple[float, float]](), list[tuple[float, float]]()
-            for place, (name, families) in enumerate(about["names"].items()):
+            for name, families in about["names"].items():
+                color = METHODS["moved" if name == "random moves" else name.lower()]
                 shown = means(about, data, each, [f for f in families if norm in about["families"][f]["against"]], norm)
-                axis.scatter(*zip(*shown, strict=True), color=f"C{place}", s=18)
+                axis.scatter(*zip(*shown, strict=True), color=color, s=18)
                 hull = upper_hull(shown)
-                axis.plot(*zip(*hull, strict=True), color=f"C{place}", label=name)
+                axis.plot(*zip(*hull, strict=True), color=color, label=name)
                 all_of, hulls = [*all_of, *shown], [*hulls, *hull]
             left, low = (min(values) - SHOWN for values in zip(*hulls, strict=True))
             right, high = (max(values) + SHOWN / 6.0 for values in zip(*all_of, strict=True))

@@ -1,36 +1,158 @@
-"""What the README opens with can be drawn again."""
+"""The README's figure and numbers are those of the committed evidence, and the README's code prints what it shows."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
+import numpy as np
 import pytest
-from tools import front_page
+from PIL import Image
+from tools import front_page, promised_distances
 from tools.notebook import with_outputs
 
+from wafl.lab.statistics import mean_of
+from wafl.report.plotting import METHODS
+
 ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FAMILIES = {"WAFL": ["wafl-inf"], "FedPGM": ["fedpgm-inf"], "FedAvg": ["decay", "smoothing"]}
+
+
+@pytest.fixture(scope="module")
+def numbers() -> dict[str, Any]:
+    return json.loads((ROOT / "docs" / "evidence" / "attack-frontier.json").read_bytes())
+
+
+@pytest.fixture(scope="module")
+def axes(numbers: dict[str, Any]) -> Any:
+    (only,) = front_page.figure_of(numbers).axes
+    return only
+
+
+def accuracy(numbers: dict[str, Any], family: str, size: float, test: str, data: str = "cifar10") -> float:
+    """Compute the mean accuracy over partitions of one family's size."""
+    rows = [row for row in numbers["data"][data]["rows"] if (row["family"], row["size"]) == (family, size)]
+    assert len(rows) == 5
+    return fmean(row["accuracy"][test] for row in rows)
+
+
+@pytest.mark.parametrize("method", FAMILIES)
+def test_a_line_connects_means_over_partitions(method: str, numbers: dict[str, Any], axes: Any) -> None:
+    (line,) = (line for line in axes.lines if line.get_label() == method)
+    sizes = {(row["family"], row["size"]) for row in numbers["data"]["cifar10"]["rows"]}
+    means = [
+        tuple(accuracy(numbers, family, size, test) for test in ("clean", "inf"))
+        for family, size in sizes
+        if family in FAMILIES[method]
+    ]
+    corners = list(zip(*line.get_data(), strict=True))
+    assert all(any(corner == pytest.approx(mean) for mean in means) for corner in corners)
+    clean, attacked = np.array(means).T
+    assert max(corners)[0] == pytest.approx(max(clean))
+    assert (attacked <= np.interp(clean, *line.get_data()) + 1e-9).all(), "no model is above its method's line"
+    assert line.get_color() == METHODS[method.lower()]
+
+
+def test_a_cross_is_a_model_under_autoattack(numbers: dict[str, Any], axes: Any) -> None:
+    crosses = {
+        (line.get_color(), *(float(value[0]) for value in line.get_data()))
+        for line in axes.lines
+        if line.get_marker() == "X" and line.get_color() != "gray"
+    }
+    expected = {
+        (METHODS[method.lower()], row["accuracy"]["clean"], row["accuracy"]["inf"])
+        for method, families in FAMILIES.items()
+        for row in numbers["data"]["cifar10"]["autoattack"]
+        if row["family"] in families
+    }
+    assert crosses == expected
+    assert {f"{attacked:.1f}" for _, _, attacked in expected} <= {text.get_text() for text in axes.texts}
+
+
+def test_the_lead_in_the_figure_follows_the_numbers(numbers: dict[str, Any]) -> None:
+    changed = json.loads(json.dumps(numbers))
+    for row in changed["data"]["cifar10"]["compared"]:
+        row["means"] = [7.0, 7.0, 7.0, 7.0, 8.0]
+    for given, lead in ((numbers, "+11.4 ± 0.4 points"), (changed, "+7.2 ± 0.6 points")):
+        (axes,) = front_page.figure_of(given).axes
+        assert any(lead in text.get_text() for text in axes.texts)
+
+
+def test_the_committed_figure_is_of_the_committed_numbers() -> None:
+    source = ROOT / "docs" / "evidence" / "attack-frontier.json"
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    with Image.open(ROOT / "docs" / "images" / "front.png") as image:
+        assert image.info["Source"] == f"{source.name} {digest}", "run .venv/bin/python tools/front_page.py"
+
+
+def test_the_readme_opens_with_the_figure() -> None:
+    top, _, _ = README.partition("## Install")
+    assert "docs/images/front.png" in top
+
+
+def test_the_leads_in_the_readme_are_those_of_the_numbers(numbers: dict[str, Any]) -> None:
+    leads = {
+        (row["rival"], data, row["attack"]): f"+{mean_of(row['means'])}"
+        for data in ("cifar10", "mnist")
+        for row in numbers["data"][data]["compared"]
+    }
+    for rival in ("FedAvg", "FedPGM", "random moves"):
+        (row,) = (line for line in README.splitlines() if line.startswith(f"| {rival} ") and "±" in line)
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert cells[1:] == [leads[rival, data, norm] for data in ("cifar10", "mnist") for norm in ("inf", "2")]
+
+
+def test_the_accuracies_in_the_readme_are_those_of_the_numbers(numbers: dict[str, Any]) -> None:
+    text = " ".join(README.split())
+    ball = [f"{accuracy(numbers, 'wafl-inf', 75.0, test):.1f}%" for test in ("clean", "inf")]
+    plain = [f"{accuracy(numbers, 'decay', 0.0, test):.1f}%" for test in ("clean", "inf")]
+    assert f"from {plain[0]} to {ball[0]}" in text
+    assert f"from {plain[1]} to {ball[1]}" in text
+    (strongest,) = (row for row in numbers["data"]["cifar10"]["autoattack"] if row["family"] == "wafl-inf")
+    (same,) = (
+        row
+        for row in numbers["data"]["cifar10"]["rows"]
+        if all(row[name] == strongest[name] for name in ("family", "size", "partition"))
+    )
+    assert f"from {same['accuracy']['inf']:.1f}% to {strongest['accuracy']['inf']:.1f}%" in text
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
-def test_the_picture_and_the_terminal_are_drawn(tmp_path: Path) -> None:
-    front_page.main(["--rounds", "1", "--folder", str(tmp_path), "--promise", "--smallest"])
+def test_the_figure_and_the_terminal_are_written(tmp_path: Path) -> None:
+    front_page.main(["--rounds", "1", "--folder", str(tmp_path)])
     assert (tmp_path / "front.png").stat().st_size > 20_000
     terminal = (tmp_path / "terminal.svg").read_text(encoding="utf-8")
     assert "FedAvg" in terminal
     assert "url(" not in terminal.replace("url(#", ""), "a page must open without a network"
 
 
-def test_the_readme_opens_with_the_picture() -> None:
-    top, _, _ = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Install")
-    assert "docs/images/front.png" in top
-    assert (ROOT / "docs" / "images" / "front.png").is_file()
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
+def test_promises_by_distance_are_issued_and_opened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    promised_distances.main(["--smallest", "--output", str(tmp_path / "front.json")])
+    made = json.loads((tmp_path / "front.json").read_bytes())
+    assert {row["radius"] for row in made["rows"]} == {0.0, 0.1}
+    assert "| 0.1 |" in capsys.readouterr().out
+
+
+def test_the_table_of_distances_has_the_mean_promise_and_the_quantile() -> None:
+    row = {"method": "WAFL", "radius": 0.1}
+    rows = [{**row, "promised": 0.2, "happened": [0.5, 0.1]}, {**row, "promised": 0.3, "happened": [0.3, 0.4]}]
+    made = promised_distances.table_of({"methods": ["WAFL"], "radii": [0.1], "confidence": 0.6, "rows": rows})
+    assert made.splitlines()[-1] == "| 0.1 | 25.0 | 40.0 |"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
-def test_the_lines_of_a_page_print_what_stands_below_them(page: str, tmp_path: Path, monkeypatch) -> None:
+def test_the_lines_of_a_page_print_what_stands_below_them(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     printed = (ROOT / page).read_text(encoding="utf-8")
     found, number = with_outputs(printed), re.compile(r"\d+\.\d+")

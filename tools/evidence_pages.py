@@ -30,7 +30,7 @@ from wafl.lab.statistics import diverged, mean_of
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))
 
-from tools import leaderboard_page, promises_page  # noqa: E402
+from tools import leaderboard_page, promised_distances, promises_page  # noqa: E402
 from tools.markdown import folded, signed, table  # noqa: E402
 
 DOCS = ROOT / "docs"
@@ -87,6 +87,7 @@ def pages() -> dict[str, str]:
     board = json.loads((DOCS / "leaderboard.json").read_bytes())
     tables |= leaderboard_page.tables(board, registered("natural")[0])
     tables |= promises_page.tables(opened(), registered("promises")[0])
+    tables["promises-by-distance"] = promised_distances.table_of(json.loads(promised_distances.NUMBERS.read_bytes()))
     for name, made in REGISTERED.items():
         if (path := DOCS / "evidence" / f"{name}.json").exists():
             tables[name] = made(json.loads(path.read_bytes()))
