@@ -336,7 +336,7 @@ def check_pytest(command: Command) -> None:
 
 
 def check_pip(command: Command) -> None:
-    """Check the name and the extras of our own package, and that it comes from a clone or a wheel, not from an index."""
+    """Check the name and the extras of our own package, and that it comes from a clone or a wheel."""
     name = project()["project"]["name"]
     for word in command.words[2:]:
         if match := re.match(r"wafl[\w-]*|\.(?=\[|$)", word):
