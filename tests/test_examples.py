@@ -199,7 +199,9 @@ def test_the_quickstart_in_a_wrong_folder_ends_with_an_error(shell: Shell) -> No
     _, train, _, _ = quickstart_commands()
     done = shell.run([f"cd {shell.folder}", train], timeout=60.0)
     assert done.returncode() != 0
-    assert "pyproject.toml" in done.said()
+    problem = "Failed to load Flower App configuration"
+    assert problem in done.said()
+    assert f"`{problem}`" in (QUICKSTART / "README.md").read_text()
 
 
 def hospitals_command() -> str:
