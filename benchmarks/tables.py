@@ -8,6 +8,7 @@ All of them take about two hours on two idle cores; seconds differ between machi
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -105,7 +106,7 @@ TABLES = [
     Table("examples/flower_hospitals/README.md", " hospital ", "python examples/flower_hospitals/run.py"),
     Table(
         "examples/flower_quickstart/README.md",
-        "| run | test images | moved |",
+        "| run | test images | moved images |",
         "flwr run examples/flower_quickstart --stream"
         " --federation-config 'num-supernodes=4 client-resources-num-cpus=1'",
     ),
@@ -125,8 +126,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"\n{table.page}:{line_of(table)}: {table.command}", flush=True)
             if not given.list:
                 program, *arguments = shlex.split(table.command)
-                command = [str(Path(sys.executable).parent / program), *arguments]
-                failed += subprocess.run(command, cwd=ROOT, check=False).returncode != 0
+                programs = Path(sys.executable).parent
+                # `flwr run` starts flower-superlink by its name.
+                environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+                command = [str(programs / program), *arguments]
+                failed += subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode != 0
     if failed:
         raise SystemExit(f"{failed} of the commands failed")
 

@@ -336,14 +336,17 @@ def check_pytest(command: Command) -> None:
 
 
 def check_pip(command: Command) -> None:
-    """Our own package under its name, with extras that it has."""
+    """Check the name and the extras of our own package, and that it comes from a clone or a wheel."""
+    name = project()["project"]["name"]
     for word in command.words[2:]:
-        if match := re.match(r"wafl[\w-]*", word):
-            assert match[0] == project()["project"]["name"], f"{command}: the package is {project()['project']['name']}"
+        if match := re.match(r"wafl[\w-]*|\.(?=\[|$)", word):
+            assert match[0] in (name, "."), f"{command}: the package is {name}"
             wanted = re.findall(r"\[([\w,-]+)\]", word)
             extras = {extra for group in wanted for extra in group.split(",")}
             unknown = extras - set(project()["project"]["optional-dependencies"])
             assert not unknown, f"{command}: pyproject.toml has no extra {', '.join(sorted(unknown))}"
+            found = match[0] == "." or "--find-links" in command.words
+            assert found, f"{command}: {name} is on no package index, so write '.' or --find-links"
 
 
 def check_flower(command: Command) -> None:
@@ -384,7 +387,9 @@ def test_a_command_on_a_page_exists_as_it_is_written(command: Command) -> None:
         ("python -m tests.soap", "no module tests.soap"),
         ("pytest -m quick", "no marker"),
         ("pip install 'wafl-learn[flour]'", "no extra flour"),
+        ("pip install '.[flour]'", "no extra flour"),
         ("pip install wafl", "the package is wafl-learn"),
+        ("pip install 'wafl-learn[flower]'", "wafl-learn is on no package index"),
     ],
 )
 def test_a_command_that_does_not_exist_is_found_out(line: str, said: str) -> None:

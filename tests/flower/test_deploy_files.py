@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tomllib
 from argparse import ArgumentParser
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink  # pyr
 from flwr.superlink.routers.fleet.router import router
 from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode  # pyright: ignore[reportPrivateUsage]
 
+import wafl
 from wafl.base.errors import FolderError
 from wafl.flower.ops.deployment import CALLS, RESTART, Deployment, write_deployment
 from wafl.flower.ops.tls import Certificates, make_certificates
@@ -167,6 +169,16 @@ def test_systemd_accepts_the_units(folder: Path, tmp_path: Path) -> None:
     assert len(units) == (3 if nginx is None else 4)
     done = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_image_installs_the_wheel_of_this_version_from_its_own_folder(folder: Path) -> None:
+    for place in (folder / "server", folder / "nodes" / "north"):
+        lines = (place / "Dockerfile").read_text().splitlines()
+        (copy,) = (line.split()[1:] for line in lines if line.startswith("COPY "))
+        (install,) = (shlex.split(line.removeprefix("RUN ")) for line in lines if line.startswith("RUN "))
+        assert fnmatch(f"wafl_learn-{wafl.__version__}-py3-none-any.whl", copy[0])
+        assert install[install.index("--find-links") + 1] == copy[1].rstrip("/")
+        assert install[-1] == f"wafl-learn[flower]=={wafl.__version__}"
 
 
 @pytest.mark.parametrize(
