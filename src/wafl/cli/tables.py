@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wafl.base.describe import some, visible
+from wafl.base.unproven import unproven_line
 from wafl.data.federation import Federation
 from wafl.evaluation.tables import Name, dense_table, generalization_table, plain_table
 from wafl.promises.audit import Audit
@@ -38,11 +39,12 @@ def comparison(results: Mapping[str, Any]) -> Group:
     picks += [(f"{float(share):.0%}", lambda row, share=share: row["attacked"][share]) for share in shares]
     if "shift" in results:
         picks.append(("shifted", lambda row: row["generalization"]["unseen"]))
+    unproven = next((row["unproven"] for row in tested.values() if "unproven" in row), None)
     if "radius" in results:
-        picks.append(("certified", lambda row: row["certified"]))
+        picks.append(("certified" if unproven is None else "estimate", lambda row: row["certified"]))
     picks.append(("worst", lambda row: row["worst_client"]))
     numbers = [*(name for name, _ in picks), "seconds", *(["diverged"] if reasons else [])]
-    table = dense_table("method", numbers, caption=_caption(results, shares, bool(reasons)))
+    table = dense_table("method", numbers, caption=_caption(results, shares, bool(reasons), unproven is None))
     choose = max if accuracy else min
     best = {name: choose((pick(row)["mean"] for row in tested.values()), default=0.0) for name, pick in picks}
     for label, row in rows.items():
@@ -57,11 +59,12 @@ def comparison(results: Mapping[str, Any]) -> Group:
     below = [generalization_table(three, accuracy)] if three and "shift" not in results else []
     lost = [f"[red]Diverged:[/] {escape(reason)}" for reason in reasons]
     lost += [f"[green]Privacy:[/] {escape(line)}" for line in privacies(results)]
-    return Group(table, *below, *lost, *(f"[yellow]Left out:[/] {escape(line)}" for line in absences(results)))
+    above = [] if unproven is None else [Text(unproven_line(unproven, "above" if accuracy else "below"), "yellow")]
+    return Group(*above, table, *below, *lost, *(f"[yellow]Left out:[/] {escape(line)}" for line in absences(results)))
 
 
-def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: bool) -> str:
-    """What a table says below about its numbers."""
+def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: bool, proven: bool) -> str:
+    """Return the text below a table, which explains its numbers."""
     seeds = len(results["seeds"])
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     if some_diverged:
@@ -71,7 +74,8 @@ def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: b
         span = f"{float(shares[0]):.0%}" + (f" to {float(shares[-1]):.0%}" if len(shares) > 1 else "")
         caption += f"with {span} of the clients attacked, "
     caption += "of clients that never train and whose data are shifted, " if "shift" in results else ""
-    caption += "at least, whatever happens within the radius, " if "radius" in results else ""
+    if "radius" in results:
+        caption += "at least, whatever happens within the radius, " if proven else "estimated within the radius, "
     caption += "and of the worst client on clean data."
     caption += f"\nAttack: {results['attack']}." if shares else ""
     caption += f"\nShift: {results['shift']}." if "shift" in results else ""

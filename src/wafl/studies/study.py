@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from wafl.base.describe import describe
 from wafl.base.errors import CheckpointError, DivergedError, FolderError, UnboundedError, UnfitCheckpointError
@@ -243,17 +243,19 @@ class Study:
         }
 
     def _certified(self, runs: Mapping[int, Run]) -> dict[str, Any]:
-        """What is proven of the runs in the ball that the experiment asks about, around the same center for all."""
+        """Certify the runs in the experiment's ball; `unproven` explains why the values are only estimates."""
         radius, clients = self.plan.experiment.evaluation.certified, self.plan.federation
         if radius is None or clients is None:
             return {}
         from wafl.theory.certificates.certify import certify  # only here, so that no other study waits for it
 
         bound = partial(certify, part="test", client_weights=by_examples(), achieved=False, progress=False)
-        if clients.num_classes is None:
-            return {"certified": spread([bound(run, clients, radii=[radius])[0].value for run in runs.values()])}
-        errors = [bound(run, clients, radii=[radius], metric="error")[0].value for run in runs.values()]
-        return {"certified": spread([100.0 * (1.0 - error) for error in errors])}
+        metric: Literal["loss", "error"] = "loss" if clients.num_classes is None else "error"
+        found = [bound(run, clients, radii=[radius], metric=metric) for run in runs.values()]
+        worst = [each.best_proven(each[0]) for each in found]
+        values = worst if metric == "loss" else [100.0 * (1.0 - error) for error in worst]
+        unproven = [each.reason for each in found if each.caveat is not None]
+        return {"certified": spread(values), **({"unproven": unproven[0]} if unproven else {})}
 
     def _untested(self, scores: Sequence[Score]) -> dict[str, list[str]]:
         """Clients elsewhere that some test did without, because their node was away or they have no test examples."""
