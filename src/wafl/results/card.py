@@ -11,10 +11,7 @@ from typing import Any, Protocol, Self
 from wafl.base.files import write_whole
 from wafl.results.export import Trained
 
-
-ATTESTED = (
-    "Not proven: the numbers of this certificate are the issuer's word. `wafl verify` with model and data proves them."
-)
+ATTESTED = "Not proven: these numbers are the issuer's word. `wafl verify` with model and data proves them."
 
 
 class Tested(Protocol):
