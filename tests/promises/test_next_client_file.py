@@ -319,15 +319,18 @@ def test_the_page_says_no_less_than_the_file() -> None:
 def test_what_nothing_can_be_said_about_is_left_out_or_refused_with_a_remedy() -> None:
     seen, unseen = world()
     few = unseen.of_clients(range(4))
+    alone = unseen.of_clients([0])
     for metric in ("loss", "error"):
-        assert set(wafl.issue_next_client(model(), seen, few, metric=metric).values) == {"mean"}
+        assert set(wafl.issue_next_client(model(), seen, few, metric=metric).values) == {"mean", "next"}
+        assert set(wafl.issue_next_client(model(), seen, alone, metric=metric).values) == {"mean"}
     free = [replace(each, bounds=None) for each in (seen, unseen)]
     with pytest.raises(wafl.PreconditionError, match=r"own sampling error needs bounds.*own_sampling=False"):
         wafl.issue_next_client(model(), *free)
     promise = wafl.issue_next_client(model(), *free, own_sampling=False, confidence=0.7, share=0.7)
     assert set(promise.values) == {"share 0.7", "next"}
-    with pytest.raises(wafl.PreconditionError, match="4 clients say nothing about others"):
-        wafl.issue_next_client(model(), free[0], replace(few, bounds=None), own_sampling=False)
+    little = wafl.issue_next_client(model(), free[0], replace(alone, bounds=None), own_sampling=False)
+    assert set(little.values) == {"next"}
+    assert little.parts.claim.rows[0].confidence == 0.5
     with pytest.raises(ValueError, match=r"share=1\.5 must lie between 0 and 1"):
         wafl.issue_next_client(model(), seen, unseen, share=1.5)
     other = nn.Sequential(nn.Linear(2, 4), nn.GELU(), nn.Linear(4, 3)).double()

@@ -542,9 +542,11 @@ def test_certificates_say_whether_they_are_proven():
     assert not found.proven
     assert not found.simple_proven
     assert found.L_zz.kind == "estimate"
-    assert "an estimate: neither L_z nor L_zz is proven" in str(found)
+    assert "no bound is known for the loss hinge of these layers" in str(found).splitlines()[0]
     trusted = certificates_of(case, [0.1], loss=hinge, curvature=2.0, achieved=False)
     assert trusted.proven
+    assert trusted.caveat is None
+    assert str(trusted).endswith("certified is proven; simple is an estimate")
     assert trusted.L_zz == 2.0
     relu = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3)).double()
     kinked = certificates_of(replace(case, model=relu), [0.1], math.inf, achieved=False)
@@ -560,7 +562,7 @@ def test_the_ball_of_order_1_says_estimate_where_its_slope_is_one():
     found = certificates_of(gelu, [1.0], power=1, achieved=False)
     assert found.L_z.kind == "estimate"
     assert not found.proven
-    assert "an estimate" in str(found)
+    assert "no bound is known for its layer GELU" in str(found).splitlines()[0]
     assert certificates_of(case, [1.0], power=1, achieved=False).proven
 
 
@@ -643,6 +645,11 @@ def test_certificates_of_several_runs_share_a_figure(tmp_path):
     (axes,) = figure.axes
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == ["this run", "tanh", "custom (estimate)"]
+    assert axes.get_title().splitlines() == [
+        "Not proven: an estimate can be below the truth",
+        "worst case inside the ball: certified or estimate (solid), reached (dashed)",
+    ]
+    assert one.plot().axes[0].get_title() == "worst case inside the ball: certified (solid), reached (dashed)"
     solid = axes.lines[0]
     assert list(solid.get_xdata()) == [0.0, 0.1, 0.3]
     assert list(solid.get_ydata()) == [one[1].best, one[2].best, one[0].best]

@@ -125,9 +125,13 @@ def test_what_nothing_can_be_said_about_is_refused_with_a_remedy():
     found = wafl.next_client(MODEL, seen, unseen)
     with pytest.raises(wafl.PreconditionError, match=r"4 clients say nothing about a share of 0\.9"):
         found.share(0.9)
-    with pytest.raises(wafl.PreconditionError, match="4 clients say nothing about the next one"):
-        found.next()
-    assert "nothing about the next one" in str(found)
+    asked = wafl.next_client(MODEL, seen, unseen, confidence=0.95)
+    with pytest.raises(ValueError, match=r"support at most 60% .* distribution; 95% takes 39 clients"):
+        asked.next()
+    with pytest.raises(ValueError, match=r"4 held-out clients support at most 80% .* examples; 95% takes 19 clients"):
+        asked.next(own_sampling=False)
+    assert "on its distribution: 4 held-out clients support at most 60% confidence" in str(asked)
+    assert asked.mean() == found.mean()
     assert f"the mean certified loss of all clients is at most {found.mean():.4f}" in str(found)
     free = wafl.next_client(MODEL, world(3, 8, bounds=None), world(40, 12, seed=1, bounds=None))
     with pytest.raises(wafl.PreconditionError, match="the mean over all clients needs bounds of the data"):
@@ -153,5 +157,7 @@ def test_a_network_of_unknown_layers_gets_an_estimate_unless_nothing_moves(radiu
     seen, unseen = world(3, 8, bounds=None), world(4, 12, seed=1, bounds=None)
     found = wafl.next_client(model, seen, unseen, radius=radius)
     assert found.proven is proven
-    assert ("an estimate" in str(found)) is not proven
+    assert str(found).startswith("Not proven: this model has no proof") is not proven
+    assert ("certified" in str(found)) is proven
+    assert ("estimated loss" in str(found)) is not proven
     assert wafl.next_client(MODEL, seen, unseen, radius=radius).proven

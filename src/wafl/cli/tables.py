@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wafl.base.describe import some, visible
+from wafl.base.unproven import unproven_line
 from wafl.data.federation import Federation
 from wafl.evaluation.tables import Name, dense_table, plain_table
 from wafl.promises.audit import Audit
@@ -36,13 +37,14 @@ def comparison(results: Mapping[str, Any]) -> Group:
     shares = list(dict.fromkeys(share for row in tested.values() for share in row["attacked"]))
     picks: list[tuple[str, Callable[[Any], Any]]] = [("clean", lambda row: row["clean"])]
     picks += [(_share(share), lambda row, share=share: row["attacked"][share]) for share in shares]
+    unproven = next((row["unproven"] for row in tested.values() if "unproven" in row), None)
     if "radius" in results:
-        picks.append(("certified", lambda row: row["certified"]))
+        picks.append(("certified" if unproven is None else "estimate", lambda row: row["certified"]))
     if any("generalization" in row for row in tested.values()):
         picks.append((_unseen(results), lambda row: row["generalization"]["unseen"]))
     picks.append(("worst", lambda row: row["worst_client"]))
     numbers = [*(name for name, _ in picks), "seconds", *(["diverged"] if reasons else [])]
-    table = dense_table("method", numbers, caption=_caption(results, shares, bool(reasons)))
+    table = dense_table("method", numbers, caption=_caption(results, shares, bool(reasons), unproven is None))
     choose = max if accuracy else min
     best = {name: choose((pick(row)["mean"] for row in tested.values()), default=0.0) for name, pick in picks}
     for label, row in rows.items():
@@ -55,7 +57,8 @@ def comparison(results: Mapping[str, Any]) -> Group:
         table.add_row(Name(label), *cells, *count)
     lost = [f"[red]Diverged:[/] {escape(reason)}" for reason in reasons]
     lost += [f"[green]Privacy:[/] {escape(line)}" for line in privacies(results)]
-    return Group(table, *lost, *(f"[yellow]Left out:[/] {escape(line)}" for line in absences(results)))
+    above = [] if unproven is None else [Text(unproven_line(unproven, "above" if accuracy else "below"), "yellow")]
+    return Group(*above, table, *lost, *(f"[yellow]Left out:[/] {escape(line)}" for line in absences(results)))
 
 
 def _share(share: str) -> str:
@@ -68,7 +71,7 @@ def _unseen(results: Mapping[str, Any]) -> str:
     return "unseen,\nshifted" if "shift" in results else "unseen\nclients"
 
 
-def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: bool) -> str:
+def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: bool, proven: bool) -> str:
     """Return the lines below the table: what each column means, with the attack, the shift, and the ball."""
     seeds = len(results["seeds"])
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
@@ -81,8 +84,8 @@ def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: b
     if "radius" in results:
         norm, what = results.get("norm", "l2"), "lowest accuracy" if accuracy else "largest loss"
         lines.append(
-            f"Certified: the {what} on any data within {results['radius']:g} of the clients' test examples "
-            f"({norm}, W_2, {results['unit']})."
+            f"{'Certified' if proven else 'Estimate'}: the {what} on any data within {results['radius']:g} of the "
+            f"clients' test examples ({norm}, W_2, {results['unit']})."
         )
     if any("generalization" in row for row in results["methods"].values()):
         shifted = f" Their data are shifted: {results['shift']}." if "shift" in results else ""

@@ -80,19 +80,19 @@ def _bounds(summary: Summary) -> Table:
 
 
 def certificates(name: str, certificates: Certificates) -> Table:
-    """A table with one row per radius: what is certified, what is reached, and the gap between them."""
-    needed = "L_z" if certificates.power == 1 else "L_zz"
-    label = "proven" if certificates.proven else f"an estimate: no bound on {needed} is known for this model"
+    """Return a table with one row per radius: the bound or the estimate, the reached loss, and the gap between them."""
+    label = "certified: proven" if certificates.column == "certified" else "estimate: not proven"
     simple = "proven" if certificates.simple_proven else "an estimate"
     errors = certificates.metric == "error"
     cruder = "simple is 1" if errors else f"simple is E[loss] + L_z radius, {simple}"
     table = plain_table(
-        *("", ">reached", ">certified", ">at gamma", ">simple", ">gap"),
+        *("", ">reached", f">{certificates.column}", ">at gamma", ">simple", ">gap"),
         title=f"{name}: {'largest error rate' if errors else 'worst expected loss'} within the radius, "
         f"{norm_name(certificates.norm)} ball ({certificates.unit}, unbounded)",
-        caption=f"certified: {label}; {cruder}; reached: a distribution inside the ball.",
+        caption=f"{label}; {cruder}; reached: a distribution inside the ball.",
     )
     for row in certificates.rows:
-        reached, gap = ("" if value is None else f"{value:.4f}" for value in (row.achieved, row.gap))
-        table.add_row(f"{row.radius:g}", reached, f"{row.value:.4f}", f"{row.gamma:.4g}", f"{row.simple:.4f}", gap)
+        best = certificates.best_proven(row)
+        reached, gap = ("", "") if row.achieved is None else (f"{row.achieved:.4f}", f"{best - row.achieved:.4f}")
+        table.add_row(f"{row.radius:g}", reached, f"{best:.4f}", f"{row.gamma:.4g}", f"{row.simple:.4f}", gap)
     return table

@@ -139,6 +139,8 @@ class Checker:
         """What is promised in one row: that it follows from the witnesses, and that no attack refutes it."""
         name = f"radius {plain(row.radius)}" + ("" if row.about == "mixture" else f", {row.name}")
         bound, printed = self.bound(row), rounded_up(row.value, 6)
+        if row.confidence is not None:
+            printed += f" with probability {plain(row.confidence)}"
         if bound is not None and not bound <= row.value:
             return Line(name, "wrong", f"{row.value!r} is below {bound!r}, which is what its witnesses prove")
         refuted, found = self._reached(row.radius)
@@ -197,7 +199,7 @@ class Checker:
 
     def _mean(self, row: Row, witness: Witness, most: float) -> float:
         """At least the mean of phi_gamma that a row is about: the mixture's, that of all clients, or a client's."""
-        draws, delta = witness.draws, 1 - Fraction(plain(self._claim.confidence or 1.0))
+        draws, delta = witness.draws, 1 - Fraction(plain(self._claim.confidence_of(row) or 1.0))
         weights, sizes = ([getattr(each, key) for each in self._claim.clients] for key in ("weight", "examples"))
         if row.about == "mixture":
             mean = math.fsum(weight * value for weight, value in zip(weights, witness.means, strict=True))

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from importlib.resources import files
 from typing import Any
 
 LENGTHS = {"l1": "sum of the changes", "l2": "Euclidean length", "l_inf": "largest change"}
 QUANTITIES = {"loss": "expected loss", "error": "error rate"}
-WHO = {"mean": "all clients, in the mean", "share": "each of at least {} of all clients", "next": "one more client"}
+WHO = {"mean": "all clients, in the mean", "share": "each of at least {} of all clients", "next": "the next client"}
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,7 @@ def statement(claim: Mapping[str, Any], facts: Facts) -> str:
     named = "" if facts.loss is None or claim["metric"] == "error" else f" ({facts.loss.replace('_', ' ')})"
     mixture = claim["part"] != "all"
     told = _of_mixture(claim, named) if mixture else _of_population(claim)
-    cells = [
-        plain(row["radius"]) if mixture else WHO[row["about"]].format(plain(row["share"] or 0.0))
-        for row in claim["rows"]
-    ]
+    cells = [plain(row["radius"]) if mixture else _who(claim, row) for row in claim["rows"]]
     name = "population" if not mixture else "mixture" if claim["confidence"] is None else "drawn"
     page = files("wafl.promises").joinpath(f"{name}.md").read_text(encoding="utf-8")
     return page.rstrip("\n").format(
@@ -62,11 +60,26 @@ def _of_mixture(claim: Mapping[str, Any], named: str) -> dict[str, str]:
     return {"kept": kept, "quantity": errors if claim["metric"] == "error" else f"expected loss{named}"}
 
 
+def _who(claim: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """Return whom a row about all clients is about, on their distributions or examples, and its own confidence."""
+    what = "distribution" if claim["own_sampling"] or row["about"] == "mean" else "examples"
+    on = f"on its {what}" if row["about"] == "next" else f"on their {what}{'s' * (what == 'distribution')}"
+    who = f"{WHO[row['about']].format(plain(row['share'] or 0.0))}, {on}"
+    if (own := row.get("confidence")) is None:
+        return who
+    count, halves = len(claim["clients"]), 2 if claim["own_sampling"] else 1
+    # It is written with 6 digits, rounded down: one more in the last digit is more than the clients support.
+    most = (1 - Fraction(plain(own)) - Fraction(1, 10**6)) * (count + 1) < halves
+    clients = "1 client supports" if count == 1 else f"{count} clients support"
+    return f"{who}, with a probability of at least {plain(own)}{f', the most that {clients}' if most else ''}"
+
+
 def _of_population(claim: Mapping[str, Any]) -> dict[str, str]:
-    own = "what its examples are drawn from"
+    own = "its distribution, from which its examples are drawn,"
     if not claim["own_sampling"]:
-        own = "its examples, about as many as these clients have (for the mean, from what they are drawn from)"
-    return {"own": own, "radius": plain(claim["rows"][0]["radius"])}
+        own = "its examples, about as many as these clients have (for the mean, from its distribution),"
+    other = " unless it says another" if any(row.get("confidence") is not None for row in claim["rows"]) else ""
+    return {"own": own, "radius": plain(claim["rows"][0]["radius"]), "other": other}
 
 
 def plain(value: float) -> str:

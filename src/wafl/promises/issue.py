@@ -271,7 +271,7 @@ def _witnesses(content: Content, model: Known, clients: Federation, seen: Exampl
 def _bets(claim: Claim, before: Sequence[Tensor], most: float) -> list[float]:
     """A bet for each client: from its own training examples or, if clients were drawn, from those of others."""
     weights, sizes = ([getattr(each, key) for each in claim.clients] for key in ("weight", "examples"))
-    delta = 1.0 - (claim.confidence or 0.0)
+    delta = 1.0 - min(claim.confidence_of(row) or 0.0 for row in claim.rows)
     if claim.part == "all":
         pooled, level = Sample.pooled(torch.cat(list(before)).tolist(), most), delta / 2.0 / len(sizes)
         by_size = {size: pooled.bets([1.0], [size], level)[0] for size in set(sizes)}

@@ -1,18 +1,22 @@
 """Issues statements about clients that nobody has seen: gamma and bets come from the clients that trained."""
 
 from dataclasses import replace
+from fractions import Fraction
 
 from torch import nn
 
 from wafl.base.errors import PreconditionError
 from wafl.data.arguments import check_alike, check_arguments
 from wafl.data.federation import Federation
+from wafl.promises.bets import place_of
 from wafl.promises.check import ball_of, loss_of
+from wafl.promises.in_words import plain
 from wafl.promises.issue import issue, listed, provable, sealed
 from wafl.promises.promise import Metric, Promise, Row
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
 from wafl.theory.certificates.certify import check_confidence
+from wafl.theory.population.levels import USUAL, highest_confidence, too_confident
 from wafl.weights import uniform
 
 
@@ -26,7 +30,7 @@ def issue_next_client(
     metric: Metric = "loss",
     share: float = 0.9,
     own_sampling: bool = True,
-    confidence: float = 0.95,
+    confidence: float | None = None,
     loss: Loss | None = None,
 ) -> Promise:
     """What :func:`wafl.next_client` says, as a file that anyone can check with :func:`wafl.verify`.
@@ -44,7 +48,9 @@ def issue_next_client(
         metric: ``"loss"``, or ``"error"``, the error rate of a classifier, which needs no bounds of the data.
         share: of all clients, between 0 and 1.
         own_sampling: whether it is about the clients' distributions, or about examples as many as these have.
-        confidence: the probability with which each statement holds.
+        confidence: the probability with which each statement holds. If you leave it out, it is 0.95, and the statement
+            about the next client has the highest confidence that the held-out clients support, if that is lower. If
+            you pass one that they do not support, a PreconditionError, which is a ValueError, names the highest.
         loss: the loss to use instead of the run's own; cross-entropy for a plain model.
 
     >>> import wafl
@@ -55,10 +61,14 @@ def issue_next_client(
     ['mean', 'share 0.9', 'next']
     """
     check_arguments("issue_next_client(model, seen, unseen)", model, seen)
-    check_confidence(confidence, "test")
+    if confidence is not None:
+        check_confidence(confidence, "test")
     check_alike(seen, unseen)
     if not 0.0 < share < 1.0:
         raise ValueError(f"share={share} must lie between 0 and 1, such as 0.9")
+    level, count = float(USUAL if confidence is None else confidence), unseen.num_clients
+    if confidence is not None and not _supports(count, level, own_sampling):
+        raise PreconditionError(too_confident(level, count, own_sampling=own_sampling))
     trained = issue(model, seen, radii=[radius], norm=norm, metric=metric, client_weights=uniform(), loss=loss).parts
     if own_sampling and metric == "loss" and unseen.bounds is None:
         raise PreconditionError(
@@ -66,15 +76,24 @@ def issue_next_client(
             "preprocess='unit'), or use own_sampling=False, which is about examples as many as these clients have"
         )
     module, reach = model.module if isinstance(model, Run) else model, trained.claim.rows[0].radius
-    sampled = float(confidence) if own_sampling else None
+    sampled = level if own_sampling else None
     proof = provable(module, loss_of(model, loss), ball_of(trained.claim), unseen, sampled)
-    asked = Row("mean", None, reach, 0.0), Row("share", float(share), reach, 0.0), Row("next", None, reach, 0.0)
+    following = Row("next", None, reach, 0.0)
+    if not _supports(count, level, own_sampling):
+        # One client supports nothing about the next one's distribution, and the row is left out.
+        following = replace(following, confidence=highest_confidence(count, own_sampling=own_sampling) or None)
+    asked = Row("mean", None, reach, 0.0), Row("share", float(share), reach, 0.0), following
     claim = replace(
         trained.claim,
         part="all",
-        confidence=float(confidence),
+        confidence=level,
         own_sampling=own_sampling,
         clients=tuple(listed(unseen, "all", [1.0 / unseen.num_clients] * unseen.num_clients)),
         rows=asked,
     )
     return sealed(model, loss, proof, claim, [trained.witnesses[0].gamma], unseen, seen.train.joined(seen.test))
+
+
+def _supports(count: int, confidence: float, own_sampling: bool) -> bool:
+    """Return whether the checker proves a statement about the next client from `count` clients."""
+    return place_of(None, count, (1 - Fraction(plain(confidence))) / (2 if own_sampling else 1)) <= count

@@ -55,6 +55,8 @@ class Row:
     share: float | None
     radius: float
     value: float
+    confidence: float | None = None
+    """The probability with which it holds, if that is lower than the claim's; otherwise None, which is not written."""
 
     @property
     def name(self) -> str:
@@ -78,6 +80,10 @@ class Claim:
     model: str
     clients: tuple[Client, ...]
     rows: tuple[Row, ...]
+
+    def confidence_of(self, row: Row) -> float | None:
+        """Return the probability with which a row holds; None if it holds for certain."""
+        return self.confidence if row.confidence is None else row.confidence
 
 
 @dataclass(frozen=True)
@@ -156,7 +162,16 @@ class Promise:
     @property
     def content(self) -> dict[str, Any]:
         """What the file holds, as plain values."""
-        return asdict(self.parts)
+        whole = asdict(self.parts)
+        for row in whole["claim"]["rows"]:
+            if row["confidence"] is None:
+                del row["confidence"]
+        return whole
+
+    @property
+    def proven(self) -> bool:
+        """Whether every row was proven with the model and the data, by :func:`wafl.issue` or :func:`wafl.verify`."""
+        return self.facts.proven
 
     @property
     def values(self) -> dict[Any, float]:

@@ -78,6 +78,9 @@ def _complaints(found: Content) -> Iterator[str]:
         yield "its confidence, its part and its sampling do not belong together"
     if claim.confidence is not None and not 0.0 < claim.confidence < 1.0:
         yield f"its confidence {claim.confidence:g} must lie between 0 and 1"
+    lower = [row.confidence for row in claim.rows if row.confidence is not None]
+    if lower and not (of_all and all(0.0 < each < (claim.confidence or 0.0) for each in lower)):
+        yield "the confidence of a row must lie between 0 and the certificate's, and is for all clients"
     shares = [(row.about == "share", row.share) for row in claim.rows]
     if any(wanted != (share is not None) or (share is not None and not 0.0 < share < 1.0) for wanted, share in shares):
         yield "a share of clients is missing, there without a use, or not between 0 and 1"

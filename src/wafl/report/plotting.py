@@ -179,7 +179,7 @@ class Curve:
 
 
 def certificates_against_radius(runs: Mapping[str, Curve], norm: float, unit: str, path: Path | None = None) -> Any:
-    """A figure of each run's certified worst-case loss against the radius, and of the loss that an ascent reaches."""
+    """Draw each run's certified or estimated worst-case loss by radius, and the loss that an ascent reaches."""
     figure, (axes,) = _figure()
     for (name, curve), style in zip(runs.items(), styles(list(runs)), strict=True):
         color = style["color"]
@@ -189,7 +189,11 @@ def certificates_against_radius(runs: Mapping[str, Curve], norm: float, unit: st
             axes.plot(curve.radii, curve.reached, color=color, linewidth=1.2, linestyle="--")
             axes.fill_between(curve.radii, curve.reached, curve.certified, color=color, alpha=0.12, linewidth=0)
     axes.set(xlabel=f"radius of the {norm_name(norm)} ball ({unit})", ylabel="expected loss")
-    axes.set_title("worst case inside the ball: certified (solid), reached (dashed)", fontsize=10)
+    kinds = dict.fromkeys("certified" if curve.proven else "estimate" for curve in runs.values())
+    title = f"worst case inside the ball: {' or '.join(kinds)} (solid), reached (dashed)"
+    if "estimate" in kinds:
+        title = f"Not proven: an estimate can be below the truth\n{title}"
+    axes.set_title(title, fontsize=10)
     if min(curve.loss for curve in runs.values()) >= 0.0:
         axes.set_ylim(bottom=0.0)
     return _finish(figure, path, legend={})

@@ -29,8 +29,8 @@ QUANTITIES = {
 @dataclass(frozen=True)
 class Tested:
     """The row of a method: one value per seed on clean test data, by the share of attacked clients, and for the worst
-    client; the seconds of training; how many runs diverged; the study that it is from, if there are several; and what
-    is certified in a ball, per seed.
+    client; the seconds of training; how many runs diverged; the study that it is from, if there are several; and the
+    bounds in a ball, per seed, with the line that says why they are only estimates, if they are.
 
     A row has the color of its ``method``.
     """
@@ -44,6 +44,7 @@ class Tested:
     diverged: int = 0
     study: str = ""
     certified: Sequence[float] = ()
+    caveat: str = ""
 
     @property
     def name(self) -> str:
@@ -57,7 +58,8 @@ def methods(tested: Sequence[Tested], measure: str) -> Section:
     palette = _palette([row.name for row in tested], {row.name: row.method for row in tested})
     picks: dict[str, Any] = {"clean": lambda row: row.clean}
     picks |= {f"{share:.0%} attacked": lambda row, share=share: row.attacked.get(share, ()) for share in shares}
-    picks |= {"certified": lambda row: row.certified, "worst client": lambda row: row.worst}
+    caveat = next((row.caveat for row in tested if row.caveat), "")
+    picks |= {"estimate" if caveat else "certified": lambda row: row.certified, "worst client": lambda row: row.worst}
     picks = {name: pick for name, pick in picks.items() if any(pick(row) for row in tested)}
     best = {
         name: best_number([fmean(pick(row)) for row in tested if pick(row)], measure) for name, pick in picks.items()
@@ -79,7 +81,8 @@ def methods(tested: Sequence[Tested], measure: str) -> Section:
     emphasis = " The best of each column is emphasized." if any(best.values()) else ""
     caption = f"{unit}{spread}.{emphasis} Press a heading to sort."
     table = Table([*columns, *(["diverged"] if lost else [])], rows, caption)
-    return Section("Methods", "Who holds up, and at what price on clean data.", [table])
+    lead = "Who holds up, and at what price on clean data."
+    return Section("Methods", f"{caveat} {lead}" if caveat else lead, [table])
 
 
 def attacked(tested: Sequence[Tested], measure: str, attack: str) -> Section | None:

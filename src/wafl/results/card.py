@@ -11,6 +11,8 @@ from typing import Any, Protocol, Self
 from wafl.base.files import write_whole
 from wafl.results.export import Trained
 
+ATTESTED = "Not proven: these numbers are the issuer's word. `wafl verify` with model and data proves them."
+
 
 class Tested(Protocol):
     """What is asked of a score (:class:`wafl.Score`)."""
@@ -28,6 +30,8 @@ class Promised(Protocol):
 
     @property
     def values(self) -> dict[float, float]: ...
+    @property
+    def proven(self) -> bool: ...
     def save(self, path: str | os.PathLike[str]) -> Path: ...
 
 
@@ -44,10 +48,12 @@ def write_card(
     if certificate is not None:
         page = certificate.save(home / "certificate.json").read_text().splitlines()[2:]
         checked = "The file is [certificate.json](certificate.json); `wafl verify` checks it with model and data."
-        words = "\n".join([f"![{_promise(certificate)}](badge.svg)", "", *page, "", checked])
+        caveat = [] if certificate.proven else [ATTESTED, ""]
+        words = "\n".join([*caveat, f"![{_promise(certificate)}](badge.svg)", "", *page, "", checked])
         said = escape(_promise(certificate))
         long = 7 * len(_promise(certificate))
-        _write(home / "badge.svg", "badge.svg", words=said, width=long + 118, right=long + 10, length=long)
+        name = "certified" if certificate.proven else "attested"
+        _write(home / "badge.svg", "badge.svg", name=name, words=said, width=long + 118, right=long + 10, length=long)
     task, metric = _task(run)
     classes = "" if run.classes is None else f"\n\nClasses: {', '.join(run.classes)}."
     return _write(

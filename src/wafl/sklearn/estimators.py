@@ -131,7 +131,7 @@ class WassersteinEstimator(BaseEstimator, ABC):
         *,
         radius: float = 0.0,
         metric: Metric = "loss",
-        confidence: float = 0.95,
+        confidence: float | None = None,
     ) -> NextClient:
         """What a client that nobody has seen may expect, from clients that did not train.
 
@@ -141,7 +141,7 @@ class WassersteinEstimator(BaseEstimator, ABC):
             groups: whose example each is; none of them may have trained.
             radius: by how far each client's data may move, in the unit of X.
             metric: ``"loss"``, which needs bounds for some statements, or ``"error"`` of a linear classifier.
-            confidence: the probability with which each statement holds.
+            confidence: the probability with which each statement holds; by default as in :func:`wafl.next_client`.
         """
         check_is_fitted(self)
         x: Any = validate_data(self, X, reset=False, dtype=np.float64, order="C")

@@ -71,6 +71,7 @@ TESTED: dict[str, Any] = {
     "seconds": float,
     "generalization?": UNSEEN,
     "certified?": SPREAD,
+    "unproven?": str,
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from wafl.base.describe import describe
 from wafl.base.errors import CheckpointError, DivergedError, FolderError, UnboundedError, UnfitCheckpointError
@@ -244,7 +244,7 @@ class Study:
         }
 
     def _certified(self, runs: Mapping[int, Run]) -> dict[str, Any]:
-        """What is proven of the runs in the ball that the experiment asks about, around the same center for all."""
+        """Certify the runs in the experiment's ball; `unproven` explains why the values are only estimates."""
         evaluation, clients = self.plan.experiment.evaluation, self.plan.federation
         if evaluation.certified is None or clients is None:
             return {}
@@ -252,10 +252,12 @@ class Study:
 
         asked = {"radii": [evaluation.certified], "norm": evaluation.certified_norm, "client_weights": by_examples()}
         bound = partial(certify, part="test", achieved=False, progress=False, **asked)
-        if clients.num_classes is None:
-            return {"certified": spread([bound(run, clients)[0].value for run in runs.values()])}
-        errors = [bound(run, clients, metric="error")[0].value for run in runs.values()]
-        return {"certified": spread([100.0 * (1.0 - error) for error in errors])}
+        metric: Literal["loss", "error"] = "loss" if clients.num_classes is None else "error"
+        found = [bound(run, clients, metric=metric) for run in runs.values()]
+        worst = [each.best_proven(each[0]) for each in found]
+        values = worst if metric == "loss" else [100.0 * (1.0 - error) for error in worst]
+        unproven = [each.reason for each in found if each.caveat is not None]
+        return {"certified": spread(values), **({"unproven": unproven[0]} if unproven else {})}
 
     def _untested(self, scores: Sequence[Score]) -> dict[str, list[str]]:
         """Clients elsewhere that some test did without, because their node was away or they have no test examples."""

@@ -14,7 +14,6 @@ from wafl.theory.certificates.certificate import Certificates
 from wafl.theory.certificates.certify import certify
 from wafl.theory.population.next_client import NextClient, next_client
 
-ESTIMATE = "neither L_z nor L_zz of this model is proven: what is certified is an estimate"
 Made = tuple[float, str]
 """A value, and how loose it is."""
 
@@ -41,8 +40,8 @@ def promised(
     options: dict[str, Any] = {"norm": found.norm, "metric": found.metric, "confidence": 1.0 - delta}
 
     def of_sample() -> Made:
-        if not (found.proven or found.simple_proven):
-            raise PreconditionError(ESTIMATE)
+        if found.caveat is not None:
+            raise PreconditionError(_unproven(found.reason))
         best = found.best_proven(row)
         reached = f"{best / row.achieved:.3f} times what is reached inside" if row.achieved else "nothing is reached"
         return best, reached
@@ -53,7 +52,10 @@ def promised(
 
     def of_distributions() -> Made:
         refuse_labels()
-        (drawn,) = certify(run, seen, radii=[row.radius], part="test", achieved=False, **options).rows
+        beyond = certify(run, seen, radii=[row.radius], part="test", achieved=False, **options)
+        if beyond.caveat is not None:
+            raise PreconditionError(_unproven(beyond.reason))
+        (drawn,) = beyond.rows
         return drawn.best, f"{drawn.margin:.3g} of it pays for the draw of the test examples"
 
     @cache
@@ -63,7 +65,7 @@ def promised(
             raise PreconditionError("no client was held out of training: data.unseen does so")
         said = next_client(run, seen, unseen, radius=row.radius, **options)
         if not said.proven:
-            raise PreconditionError(ESTIMATE)
+            raise PreconditionError(_unproven(said.reason))
         return said
 
     def of_mean() -> Made:
@@ -78,7 +80,7 @@ def promised(
         ("any data within the radius of the training examples", 1.0, of_sample),
         ("any data within the radius of the clients' distributions", 1.0 - delta, of_distributions),
         ("all clients of the population in the mean, each moved by the radius", 1.0 - delta, of_mean),
-        ("the next client, moved by the radius", 1.0 - delta, of_next),
+        ("the next client's distribution, moved by the radius", 1.0 - delta, of_next),
     ]
     promises: list[Promised] = []
     for whom, probability, make in asked:
@@ -89,3 +91,7 @@ def promised(
         else:
             promises.append(Promised(whom, probability, value, why))
     return promises
+
+
+def _unproven(reason: str) -> str:
+    return f"this model has no proof, because {reason or 'no bound on its slope is known'}"

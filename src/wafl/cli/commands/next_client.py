@@ -15,7 +15,7 @@ def next_client(
     population_radius: Annotated[float, Option(min=0.0)] = 0.0,
     norm: str = "2",
     metric: str = "loss",
-    confidence: float = 0.95,
+    confidence: float | None = None,
     output: Annotated[Path | None, Option("--output", "-o")] = None,
     sign: Annotated[Path | None, Option(metavar="KEY")] = None,
     data_dir: Path | None = None,
@@ -37,6 +37,7 @@ def next_client(
             raise ValueError(f"{run} held no client out of training: train it with data.unseen, such as 0.5")
         if output is None:
             found = expect(model, seen, unseen, radius=radius, population_radius=population_radius, **options)
+            found.next_confidence(own_sampling=False)  # raises if nothing about the next client has this confidence
         else:
             found = issue_next_client(model, seen, unseen, radius=radius + population_radius, **options)
             output.parent.mkdir(parents=True, exist_ok=True)

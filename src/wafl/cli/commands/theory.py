@@ -62,6 +62,8 @@ def theory(
             price = math.inf if label_cost is None else label_cost
             found[name] = certify(each, clients, radii=sizes, norm=ground, metric=cast(Any, metric), label_cost=price)
             place = len(sizes) // 2
+            if (caveat := found[name].caveat) is not None:
+                console.print(f"{name}: {caveat}", markup=False, style="yellow")
             said = promised(each, clients, unseen, found[name], place, delta)
             console.print(promises(name, found[name], sizes[place], said))
             console.print(certificates(name, found[name]))

@@ -21,7 +21,7 @@ from wafl.report.blocks import Block, Figure, Pictures, Reading, Section, Stop, 
 from wafl.report.charts import Curve
 from wafl.results.run import Run
 from wafl.studies.pages.shown import radius_against_gamma
-from wafl.theory import calibrate, certify
+from wafl.theory import Certificates, calibrate, certify
 from wafl.theory.certificates.mixture import Mixture
 
 MOST_EXAMPLES = 300
@@ -107,52 +107,59 @@ def _shift(mixture: Mixture, clients: Federation, radius: float) -> _Shifted:
 
 def _radius(runs: Mapping[str, Run], clients: Federation) -> Section | None:
     """The section with one slider per model; the models of a sweep share one, each at the radius it was trained for."""
-    walks = [*_sweeps(runs, clients), *_fixed(runs, clients)][:MOST_WALKS]
+    made = [*_sweeps(runs, clients), *_fixed(runs, clients)][:MOST_WALKS]
+    walks, caveats = [walk for walk, _ in made], [caveat for _, caveat in made]
     if not walks:
         return None
+    between = "Between the radii that were computed, numbers are about (≈) those on the line between two of them"
     lead = (
         "Drag the slider to enlarge the ball. The loss that an ascent reaches inside it lies below what is "
-        "certified for every distribution in it. Between the radii that were computed, numbers are about (≈) those "
-        "on the line between two of them, and what is certified for the larger ball holds in the smaller (≤)."
+        f"certified for every distribution in it. {between}, and what is certified for the larger ball holds in the "
+        "smaller (≤)."
     )
+    unproven = list(dict.fromkeys(line for line in caveats if line))
+    if unproven and all(caveats):
+        lead = f"Drag the slider to enlarge the ball. {between}."
+    lead = " ".join([*unproven, lead])
     count, unit = len(clients.test.y), clients.unit
     caption = f"The l_2 ball around {count:,} test examples, mixed with the model's client weights; radii in {unit}."
     return Section("Radius", lead, [Walks(walks, caption)])
 
 
-def _fixed(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
-    """The sliders of single models: each model in balls of several sizes."""
+def _fixed(runs: Mapping[str, Run], clients: Federation) -> list[tuple[Walk, str | None]]:
+    """Return the sliders of single models, each in balls of several sizes, and a line for each that is not proven."""
     x = clients.test.x.double().flatten(1)
     spread = float((x - x.mean(0)).square().sum(1).mean().sqrt())
     radii = [rounded(part * spread, 2) for part in SIZES]
     chosen = _pictured(clients)
-    walks: list[Walk] = []
+    walks: list[tuple[Walk, str | None]] = []
     for label, run in list(_distinct(runs).items())[:MOST_WALKS]:
         mixture = Mixture.of(run, clients, "test")
         certificates = certify(run, clients, radii=radii, part="test", achieved=False)
         shifts = [_shift(mixture, clients, radius) for radius in radii]
-        bounds = [row.best for row in certificates.rows]
+        bounds = [certificates.best_proven(row) for row in certificates.rows]
         stops = [
-            _stop(f"{radius:g}", radius, shift, _certified(bound, certificates.proven, same=True), clients, chosen)
+            _stop(f"{radius:g}", radius, shift, _certified(bound, certificates.column, same=True), clients, chosen)
             for radius, shift, bound in zip(radii, shifts, bounds, strict=True)
         ]
-        proven = "certified" if certificates.proven else "certified (estimate)"
-        curves = _curves(label, radii, bounds, shifts, proven)
+        curves = _curves(label, radii, bounds, shifts, certificates.column)
         palette = charts.colors([label], [run.method])
-        walks.append(Walk(label, stops, charts.lines(curves, "radius", "expected loss", palette, marks=True)))
+        chart = charts.lines(curves, "radius", "expected loss", palette, marks=True)
+        walks.append((Walk(label, stops, chart), certificates.caveat))
     return walks
 
 
-def _curves(
-    of: str, radii: list[float], bounds: list[float], shifts: list[_Shifted], proven: str = "certified"
-) -> list[Curve]:
-    """The lines of the certified loss by radius, and of the loss that was reached."""
+def _curves(of: str, radii: list[float], bounds: list[float], shifts: list[_Shifted], column: str) -> list[Curve]:
+    """Return the lines of the certified or estimated loss by radius, and of the loss that was reached."""
     reached = [shift.loss for shift in shifts]
-    return [Curve(proven, radii, bounds, of=of), Curve("reached", radii, reached, dash=True, of=of)]
+    return [Curve(column, radii, bounds, of=of), Curve("reached", radii, reached, dash=True, of=of)]
 
 
-def _sweeps(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
-    """The sliders of sweeps over one number: each model at the radius that its training achieved."""
+def _sweeps(runs: Mapping[str, Run], clients: Federation) -> list[tuple[Walk, str | None]]:
+    """Return the sliders of sweeps over one number, each model at the radius that its training achieved.
+
+    With each is a line for the first of its models that is not proven, if there is one.
+    """
     groups: dict[tuple[str, str], dict[float, tuple[str, Run]]] = {}
     for label, run in runs.items():
         swept = {name: value for name, value in run.point.items() if name != "seed"}
@@ -161,7 +168,7 @@ def _sweeps(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
         ((name, value),) = swept.items()
         if isinstance(value, int | float):
             groups.setdefault((run.method, name), {})[float(value)] = label, run
-    walks: list[Walk] = []
+    walks: list[tuple[Walk, str | None]] = []
     for (method, name), models in groups.items():
         radii = {value: run.history[-1].achieved_radius for value, (_, run) in models.items() if run.history}
         known = {value: (models[value][1], radius) for value, radius in radii.items() if radius}
@@ -169,23 +176,29 @@ def _sweeps(runs: Mapping[str, Run], clients: Federation) -> list[Walk]:
             continue
         chosen, stops = _pictured(clients), list[Stop]()
         ordered = sorted(known.items(), key=lambda pair: pair[1][1])
-        certified, shifts = list[float](), list[_Shifted]()
-        for value, (run, radius) in ordered:
+        found, shifts = list[Certificates](), list[_Shifted]()
+        for _, (run, radius) in ordered:
             shifts.append(_shift(Mixture.of(run, clients, "test"), clients, radius))
-            found = certify(run, clients, radii=[radius], part="test", achieved=False)
-            certified.append(found[0].best)
-            text, bound = f"{radius:.3g} ({name}={value:g})", _certified(found[0].best, found.proven, same=False)
-            stops.append(_stop(text, radius, shifts[-1], bound, clients, chosen))
-        curves = _curves(method, [radius for _, (_, radius) in ordered], certified, shifts)
+            found.append(certify(run, clients, radii=[radius], part="test", achieved=False))
+        bounds = [each.best_proven(each[0]) for each in found]
+        caveat = next((each.caveat for each in found if each.caveat), None)
+        column = "certified" if caveat is None else "estimate"
+        for (value, (_, radius)), shift, bound in zip(ordered, shifts, bounds, strict=True):
+            text, reading = f"{radius:.3g} ({name}={value:g})", _certified(bound, column, same=False)
+            stops.append(_stop(text, radius, shift, reading, clients, chosen))
+        curves = _curves(method, [radius for _, (_, radius) in ordered], bounds, shifts, column)
         palette = charts.colors([method])
         chart = charts.lines(curves, "radius each model was trained for", "expected loss", palette, marks=True)
-        walks.append(Walk(f"{method}, the sweep over {name}", stops, chart))
+        walks.append((Walk(f"{method}, the sweep over {name}", stops, chart), caveat))
     return walks
 
 
-def _certified(loss: float, proven: bool, *, same: bool) -> dict[str, Reading]:
-    """The certified loss by its name; it bounds smaller balls too if the ``same`` model is there all along."""
-    return {"loss certified" if proven else "loss certified (estimate)": Reading(loss, bound=same)}
+def _certified(loss: float, column: str, *, same: bool) -> dict[str, Reading]:
+    """Return the certified or estimated loss by its name.
+
+    A certified loss bounds smaller balls too if the ``same`` model is there all along.
+    """
+    return {f"loss {column}": Reading(loss, bound=same and column == "certified")}
 
 
 def _stop(

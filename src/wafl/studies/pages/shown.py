@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from wafl.base.describe import some
+from wafl.base.unproven import unproven_line
 from wafl.config.experiment import Experiment
 from wafl.report import charts, sections
 from wafl.report.blocks import Block, Cell, Figure, Note, Section, Study, Table
@@ -119,9 +120,15 @@ def scores_of(results: Mapping[str, Any], study: str = "") -> list[Tested]:
             len(row.get("diverged", ())),
             study,
             row["certified"]["seeds"] if "certified" in row else (),
+            _caveat(row, results),
         )
         for label, row in results.get("methods", {}).items()
     ]
+
+
+def _caveat(row: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+    side = "above" if results.get("measure") == "accuracy" else "below"
+    return unproven_line(row["unproven"], side) if "unproven" in row else ""
 
 
 def _method_of(label: str, row: Mapping[str, Any]) -> str:

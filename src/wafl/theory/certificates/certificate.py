@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wafl.base.norms import norm_name
+from wafl.base.unproven import unproven_line
 from wafl.report.plotting import Curve, certificates_against_radius
 from wafl.theory.certificates.upper import setting_of
 from wafl.theory.constants.constant import Constant
@@ -37,6 +38,8 @@ class Question:
     unit: str = ""
     steep: Constant = UNKNOWN
     bent: Constant = UNKNOWN
+    reason: str = ""
+    """Why no bound on L_z is known; empty if one is."""
 
     @property
     def labels_move(self) -> bool:
@@ -94,6 +97,8 @@ class Certificates:
     metric: Metric = "loss"
     power: int = 2
     label_cost: float = math.inf
+    reason: str = ""
+    """Why nothing is proven; empty if something is."""
 
     @property
     def proven(self) -> bool:
@@ -108,6 +113,16 @@ class Certificates:
     @property
     def simple_proven(self) -> bool:
         return self.L_z.proven or (self.metric == "error" and self.L_z.kind != "attested")
+
+    @property
+    def column(self) -> str:
+        """The name of the column of bounds: "certified" if they are proven, otherwise "estimate"."""
+        return "certified" if self.proven or self.simple_proven else "estimate"
+
+    @property
+    def caveat(self) -> str | None:
+        """The line to print above estimates; None if the bounds are proven."""
+        return None if self.column == "certified" else unproven_line(self.reason)
 
     def __getitem__(self, place: int) -> Certificate:
         return self.rows[place]
@@ -126,6 +141,9 @@ class Certificates:
         about = {"metric": self.metric, "power": self.power, "loss": self.loss, "norm": norm, "unit": self.unit}
         if math.isfinite(self.label_cost):
             about["label_cost"] = self.label_cost
+        about["column"] = self.column
+        if self.caveat is not None:
+            about["caveat"] = self.caveat
         return {**about, "confidence": self.confidence, "constants": constants, "certificates": rows}
 
     def plot(self, path: str | os.PathLike[str] | None = None, **others: Certificates) -> Any:
@@ -150,6 +168,8 @@ class Certificates:
         walks = [found.walk(name) for name, found in {"this run": self, **others}.items()]
         caption = f"The {norm_name(self.norm)} ball; radii in {self.unit}."
         lead = "The loss that an objective reaches inside the ball lies below what is certified for all of it."
+        unproven = {name: found.caveat for name, found in {"this run": self, **others}.items()}
+        lead = " ".join([*(f"{name}: {line}" for name, line in unproven.items() if line), lead])
         section = Section("Radius", lead, [Walks(walks, caption)])
         return write_page(Page("WAFL report", [Study("certificates", [section])]), Path(path))
 
@@ -159,14 +179,14 @@ class Certificates:
         from wafl.report.blocks import Reading, Stop, Walk
 
         curve = self.curve()
-        best = "loss certified" if curve.proven else "loss certified (estimate)"
+        best = f"loss {self.column}"
         lines = [charts.Curve(best, curve.radii, curve.certified, of=name)]
         if curve.reached is not None:
             lines.append(charts.Curve("loss reached", curve.radii, curve.reached, dash=True, of=name))
         stops: list[Stop] = []
         for row in sorted(self.rows, key=lambda row: row.radius):
             reached = {} if row.achieved is None else {"loss reached": Reading(row.achieved)}
-            numbers = {**reached, best: Reading(self.best_proven(row), bound=True)}
+            numbers = {**reached, best: Reading(self.best_proven(row), bound=curve.proven)}
             stops.append(Stop(f"radius {row.radius:g}", row.radius, numbers))
         return Walk(name, stops, charts.lines(lines, "radius", "expected loss"))
 
@@ -192,22 +212,25 @@ class Certificates:
         return min([value for value, proven in values.items() if proven] or values)
 
     def __str__(self) -> str:
-        lines = [f"{'radius':>10} {'achieved':>10} {'certified':>10} {'simple':>10} {'gamma':>10}"]
+        lines = [] if self.caveat is None else [self.caveat]
+        lines.append(f"{'radius':>10} {'achieved':>10} {self.column:>10} {'simple':>10} {'gamma':>10}")
         for row in self.rows:
             achieved = "-" if row.achieved is None else f"{row.achieved:.4f}"
             best = self.best_proven(row)
             numbers = (f"{row.radius:.4g}", achieved, f"{best:.4f}", f"{row.simple:.4f}", f"{row.gamma:.4g}")
             lines.append(" ".join(f"{number:>10}" for number in numbers))
-        label = "proven" if self.proven or self.simple_proven else "an estimate: neither L_z nor L_zz is proven"
-        if self.L_z.kind == "attested":
-            label = "attested: it rests on the Lipschitz constant that the model declares"
+        label = "certified is proven" if self.caveat is None else "the estimate is not proven"
         what = "error rate" if self.metric == "error" else "loss"
         ball = f"{norm_name(self.norm)} ball of W_{self.power}, {self.unit}, unbounded"
         if math.isfinite(self.label_cost):
             ball += f", labels change at {self.label_cost:g}"
         if self.confidence is not None:
             label += f", for the clients' true mixture with probability {self.confidence:g}"
-        return "\n".join([*lines, f"{what} in the {ball}; certified is {label}"])
+        if self.proven and not self.simple_proven:
+            label += "; simple is an estimate"
+        return "\n".join([*lines, f"{what} in the {ball}; {label}"])
+
+    __repr__ = __str__
 
 
 def plot_certificates(runs: Mapping[str, Certificates], path: Path | None = None) -> Any:

@@ -37,6 +37,7 @@ from wafl.theory.certificates.mixture import Asked, Mixture
 from wafl.theory.certificates.network_bound import AskMeans, knows_errors, knows_margins, prove_network, surrogates_of
 from wafl.theory.certificates.sampling import Domain, Drawn
 from wafl.theory.certificates.soundness import Room, hold_flipped, hold_moved, hold_rows, room_of
+from wafl.theory.certificates.unproven import why_unproven
 from wafl.theory.certificates.upper import ErrorSurrogate, SearchedSurrogate, setting_of
 from wafl.theory.constants.assumptions import data_free_constants, input_constants
 from wafl.theory.constants.constant import Constant
@@ -163,7 +164,9 @@ def certify(
     limit = finite_above(mixture.task, mixture.params, norm) if curvature is None else None
     if limit is not None:
         limit += (mixture.task.loss.quadratic or 0.0) / label_cost
+    reason = "" if known["L_z"].proven else why_unproven(mixture.task)
     question = Question(norm, power, metric, gap, limit, by_margins, label_cost, clients.unit, known["L_z"], bent)
+    question = replace(question, reason=reason)
     if confidence is None:
         means = with_labels(partial(mixture.means, seed=seed), label_cost)
         found = certificates_of(means, wanted, question, partial(room_of, mixture), reach)
@@ -267,7 +270,8 @@ def _found(
                 for radius, (value, gamma, tolerance), cruder in zip(radii, found, simple, strict=True)
             ]
     made = Certificates(tuple(rows), clean, question.norm, question.unit, question.steep, question.bent)
-    return replace(made, metric=question.metric, power=question.power, label_cost=question.label_cost)
+    made = replace(made, metric=question.metric, power=question.power, label_cost=question.label_cost)
+    return made if made.proven or made.simple_proven else replace(made, reason=question.reason)
 
 
 def _simple(means: AskMeans, radii: Sequence[float], question: Question, clean: float) -> list[float]:

@@ -108,6 +108,11 @@ def plain_layers(model: nn.Module) -> list[nn.Module] | None:
     return [layer for part in known for layer in part] if len(known) == len(parts) and known else None
 
 
+def is_bounded(layer: nn.Module) -> bool:
+    """Return whether a bound on the slope of a single layer is known."""
+    return _step(layer) is not None
+
+
 def _used(layer: nn.Linear | nn.Conv2d) -> Tensor:
     weight = layer.weight.detach().double()
     return layer.rescale(weight) if isinstance(layer, Rescaled) else weight

@@ -24,10 +24,12 @@ share of at least its delta-quantile of all clients is at most ``V_(j)``: exact 
 
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Annotated
 
 from wafl.base.errors import PreconditionError
 from wafl.base.options import NotNegative, frozen
+from wafl.theory.population.levels import exact
 
 
 @frozen
@@ -65,15 +67,16 @@ class Population:
             f"{1.0 - self.delta:g}: it takes {needed}, or a smaller share"
         )
 
-    def next_client(self, probability: float) -> float:
-        """A number that one more client does not exceed, with this probability over all K + 1 clients."""
+    def next_client(self, probability: float | Fraction) -> float:
+        """Return a number that one more client does not exceed, with this probability over all K + 1 clients."""
         if not 0.0 < probability < 1.0:
             raise ValueError(f"probability={probability} must lie between 0 and 1")
-        place = math.ceil((len(self.values) + 1) * probability - 1e-9)
+        chance = probability if isinstance(probability, Fraction) else exact(probability)
+        place = math.ceil((len(self.values) + 1) * chance)
         if place > len(self.values):
             raise PreconditionError(
-                f"{len(self.values)} clients say nothing about the next one with probability {probability:g}: it takes "
-                f"{math.ceil(probability / (1.0 - probability) - 1e-9)}, or a smaller probability"
+                f"{len(self.values)} clients say nothing about the next one with probability {float(chance):g}: it "
+                f"takes {math.ceil(chance / (1 - chance))}, or a smaller probability"
             )
         return sorted(self.values)[max(place, 1) - 1]
 

@@ -1,6 +1,7 @@
 """What the next client may expect: certificates of clients that never trained, as a sample of all clients."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -11,6 +12,7 @@ from torch import nn
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import norm_name
 from wafl.base.options import frozen
+from wafl.base.unproven import unproven_line
 from wafl.data.arguments import check_alike, check_arguments
 from wafl.data.federation import Federation
 from wafl.results.run import Run
@@ -22,6 +24,7 @@ from wafl.theory.certificates.sampling import Domain, Moments, Sample, largest_s
 from wafl.theory.certificates.soundness import hold, room_of
 from wafl.theory.certificates.upper import ErrorSurrogate, Moved, report_for
 from wafl.theory.population.intervals import Population
+from wafl.theory.population.levels import USUAL, exact, highest_confidence, is_supported, percent, too_confident
 from wafl.weights import ClientWeights, uniform
 
 
@@ -41,9 +44,11 @@ class NextClient:
     radius: Annotated[float, "How far each client's data may move, plus how far the population of clients may."]
     norm: Annotated[float, "The ground norm."]
     unit: Annotated[str, "The unit of the data."]
-    confidence: Annotated[float, "The probability with which each statement holds."]
+    confidence: Annotated[float, "The probability with which each statement holds; see :meth:`next_confidence`."]
     proven: Annotated[bool, "Whether the certified losses are proven; otherwise they rest on estimates of L_z or L_zz."]
     metric: Annotated[Metric, "What is certified."] = "loss"
+    fallback: Annotated[bool, "Whether :meth:`next` lowers the confidence to what the clients support."] = False
+    reason: Annotated[str, "Why the certified losses are not proven; empty if they are."] = ""
 
     @property
     def measured(self) -> tuple[float, ...]:
@@ -91,16 +96,40 @@ class NextClient:
             return Population(self.measured, math.inf, delta).upper_quantile(share)
         return Population(self._upper(delta / 2.0), math.inf, delta / 2.0).upper_quantile(share)
 
-    def next(self, *, own_sampling: bool = True) -> float:
-        """A certified loss that one more client does not exceed, with probability ``confidence``.
+    def next_confidence(self, *, own_sampling: bool = True) -> float:
+        """Return the confidence of :meth:`next`: `confidence`, or with `fallback` the highest that the clients support.
+
+        K clients support ``(K - 1) / (K + 1)`` about the next client's distribution, and ``K / (K + 1)`` about its
+        examples. Raises PreconditionError, a ValueError, if that is less than `confidence` and there is no fallback.
 
         Args:
-            own_sampling: whether it is about the client's distribution, or about examples as many as these have.
+            own_sampling: If True, for a statement about the client's distribution; otherwise, about its examples.
         """
+        count = len(self.names)
+        if is_supported(self.confidence, count, own_sampling=own_sampling):
+            return self.confidence
+        highest = highest_confidence(count, own_sampling=own_sampling)
+        if not self.fallback:
+            raise PreconditionError(too_confident(self.confidence, count, own_sampling=own_sampling))
+        if highest <= 0.0:
+            raise PreconditionError(
+                "1 held-out client supports no statement about the next client's distribution: hold out 2 or more, or "
+                "use own_sampling=False for its examples"
+            )
+        return highest
+
+    def next(self, *, own_sampling: bool = True) -> float:
+        """Return a certified loss that one more client does not exceed, with probability :meth:`next_confidence`.
+
+        Args:
+            own_sampling: If True, it is about the client's distribution; otherwise, about its examples, if the client
+                has about as many as these clients.
+        """
+        confidence = self.next_confidence(own_sampling=own_sampling)
         if not own_sampling:
-            return Population(self.measured, math.inf, 0.5).next_client(self.confidence)
-        delta = (1.0 - self.confidence) / 2.0
-        return Population(self._upper(delta), math.inf, 0.5).next_client(1.0 - delta)
+            return Population(self.measured, math.inf, 0.5).next_client(confidence)
+        delta = (1.0 - confidence) / 2.0
+        return Population(self._upper(delta), math.inf, 0.5).next_client((1 + exact(confidence)) / 2)
 
     def _upper(self, delta: float) -> list[float]:
         """Upper bounds on each held-out client's true certified loss, which all hold but for probability ``delta``."""
@@ -117,20 +146,37 @@ class NextClient:
         return [self._certified(each.upper_mean([1.0], bets[each.sizes[0]], level)) for each in singles]
 
     def __str__(self) -> str:
-        about = f"{len(self.names)} clients that never trained, moved by {self.radius:g} ({norm_name(self.norm)}"
-        lines = [f"{about}, {self.unit}); with probability {self.confidence:g}:"]
-        for what, bound in (
-            (f"the mean certified {'error rate' if self.metric == 'error' else 'loss'} of all clients", self.mean),
-            ("that of at least 90% of all clients", lambda: self.share(0.9)),
-            ("that of the next client", self.next),
+        about = f"{len(self.names)} client{'s' * (len(self.names) != 1)} that never trained"
+        lines = [] if self.proven else [unproven_line(self.reason)]
+        lines.append(f"{about}, moved by {self.radius:g} ({norm_name(self.norm)}, {self.unit}):")
+        what = "error rate" if self.metric == "error" else "loss"
+        number = f"certified {what}" if self.proven else f"estimated {what}"
+        usual = f"with {percent(self.confidence)} confidence"
+        for name, bound in (
+            (f"the mean {number} of all clients", self.mean),
+            (f"the {number} of at least 90% of all clients", lambda: self.share(0.9)),
         ):
-            try:
-                lines.append(f"{what} is at most {bound():.4f}")
-            except PreconditionError as refusal:
-                lines.append(f"{what}: {refusal}")
-        if not self.proven:
-            lines.append("all of this is an estimate: neither L_z nor L_zz of this model is proven")
+            lines.append(_sentence(name, bound, f"on their distributions, {usual}"))
+        for own, where in ((True, "on its distribution"), (False, "on its examples")):
+            lines.append(self._next_sentence(f"the next client's {number} {where}", own))
         return "\n".join(lines)
+
+    def _next_sentence(self, name: str, own_sampling: bool) -> str:
+        try:
+            confidence = self.next_confidence(own_sampling=own_sampling)
+        except PreconditionError as refusal:
+            return f"{name}: {refusal}"
+        fallen = f", the most that {len(self.names)} client{'s support' if len(self.names) != 1 else ' supports'}"
+        level = f"with {percent(confidence)} confidence{fallen if confidence < self.confidence else ''}"
+        return _sentence(name, lambda: self.next(own_sampling=own_sampling), level)
+
+
+def _sentence(name: str, bound: Callable[[], float], how: str) -> str:
+    """Say what a number is at most, or why there is no bound."""
+    try:
+        return f"{name} is at most {bound():.4f} {how}"
+    except PreconditionError as refusal:
+        return f"{name}: {refusal}"
 
 
 def next_client(
@@ -142,7 +188,7 @@ def next_client(
     population_radius: float = 0.0,
     norm: float = 2,
     metric: Metric = "loss",
-    confidence: float = 0.95,
+    confidence: float | None = None,
     client_weights: ClientWeights | None = None,
     curvature: float | None = None,
     loss: Loss | None = None,
@@ -167,7 +213,9 @@ def next_client(
         radius: how far each client's data may move, in the unit of the data.
         population_radius: how far the population of clients may move, in the same unit; then only the mean is about it.
         metric: ``"loss"``, or ``"error"``, the error rate of a linear classifier, which needs no bounds of the data.
-        confidence: the probability with which each statement holds.
+        confidence: the probability with which each statement holds. If you leave it out, it is 0.95, and statements
+            about the next client have the highest confidence that the held-out clients support, if that is lower. If
+            you pass one that they do not support, :meth:`NextClient.next` raises ValueError.
         client_weights: of the clients that trained, for choosing gamma; by default as in :func:`wafl.certify`.
 
     >>> import wafl
@@ -178,7 +226,8 @@ def next_client(
     True
     """
     check_arguments("next_client(model, seen, unseen)", model, seen)
-    check_confidence(confidence, "test")
+    asked = USUAL if confidence is None else confidence
+    check_confidence(asked, "test")
     check_radii([radius, population_radius])
     check_alike(seen, unseen)
     reach = radius + population_radius
@@ -201,7 +250,7 @@ def next_client(
     if metric == "error":
         gamma = LARGEST if reach == 0 else row.gamma
         moments, setting, most = Moments(ErrorSurrogate(norm)), {"gamma": gamma}, 1.0
-        offset, proven = gamma * reach**2, True
+        offset, proven = gamma * reach**2, reach == 0 or chosen.proven
     else:
         moments, setting, offset, gamma = _loss_moments(chosen, reach)
         proven = reach == 0 or chosen.proven or chosen.simple_proven
@@ -217,7 +266,20 @@ def next_client(
             promised = float(offset) + mean
             reached = float(offset) + min(value - gamma * cost, sample.most)
             hold(f"{name}, at gamma {gamma:.4g}", promised, reached, partial(room, reach, promised))
-    return NextClient(unseen.names, sample, float(offset), trained, reach, norm, seen.unit, confidence, proven, metric)
+    return NextClient(
+        unseen.names,
+        sample,
+        float(offset),
+        trained,
+        reach,
+        norm,
+        seen.unit,
+        asked,
+        proven,
+        metric,
+        fallback=confidence is None,
+        reason="" if proven else chosen.reason,
+    )
 
 
 def _loss_moments(chosen: Certificates, reach: float) -> tuple[Moments, dict[str, float], float, float]:
