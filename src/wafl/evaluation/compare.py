@@ -53,7 +53,7 @@ class Comparison:
 
     def to_pandas(self, *, all: bool = False) -> Any:
         """A ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the rows, with columns that differ, or ``all``."""
-        return to_frame(self._values(all))
+        return to_frame(lambda: self._values(all))
 
     def _values(self, all: bool = False) -> list[dict[str, Any]]:
         rows = [row.values() for row in self.rows]
@@ -127,8 +127,9 @@ class Comparison:
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
         """Write a page with the table, figures and each client (needs ``wafl-learn[report]``); returns the file."""
         from wafl.report.blocks import Page, Study
-        from wafl.report.page import write_page
+        from wafl.report.page import check_page_packages, write_page
 
+        check_page_packages()
         facts = {"unit": self.rows[0].score.unit, "runs": str(len({row.run for row in self.rows}))}
         return write_page(Page("WAFL report", [Study("comparison", self.sections(), facts=facts)]), Path(path))
 

@@ -173,7 +173,7 @@ class Score:
     def to_pandas(self, *, all: bool = False) -> Any:
         """A ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the clients, with columns that differ, or ``all``."""
         rows = [asdict(client) for client in self.per_client]
-        return to_frame(rows if all else varying(rows, keep=("name", "accuracy", "loss")))
+        return to_frame(lambda: rows if all else varying(rows, keep=("name", "accuracy", "loss")))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """A matplotlib figure of every client's accuracy in percent (for a regression, its loss), the worst first.

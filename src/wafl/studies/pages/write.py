@@ -8,7 +8,7 @@ from wafl.attacks import Attack
 from wafl.data.federation import Federation
 from wafl.evaluation.compare import compare
 from wafl.report.blocks import Page, Study
-from wafl.report.page import write_page
+from wafl.report.page import check_page_packages, write_page
 from wafl.results.run import Run, Runs
 from wafl.studies.pages.measured import measure
 from wafl.studies.pages.progress import rounds_in_words
@@ -40,6 +40,7 @@ def write_report(
         unseen: clients that took no part in training.
         title: the title of the page.
     """
+    check_page_packages()
     named = runs if isinstance(runs, Mapping) else _by_name(runs)
     if not named:
         raise ValueError("there are no runs to report")
