@@ -51,7 +51,8 @@ def write_report(
     ordered = sorted(found.values(), key=lambda section: ORDER.index(section.title))
     rounds = {run.name: (len(run.history), len(run.history)) for run in named.values()}
     facts = {"clients": str(clients), "unit": clients.unit, "rounds": rounds_in_words(rounds)}
-    facts |= {} if attack is None else {"attack": attack.describe(clients.unit)}
+    facts |= {} if attack is None else {"attack": attack.within(clients.bounds).describe(clients.unit)}
+    facts |= {"shift of unseen clients": unseen.shift} if unseen is not None and unseen.shift else {}
     return write_page(Page(title, [Study(title, ordered, facts=facts)]), Path(path))
 
 
