@@ -136,7 +136,7 @@ def test_differences_from_fedavg_are_paired_by_seed() -> None:
         sections.Tested("WAFL", "WAFL", [90.0, 92.0], {0.4: [80.0, 70.0]}),
         sections.Tested("FedAvg", "FedAvg", [80.0, 92.0], {0.4: [60.0, 60.0]}),
     ]
-    figure = sections.attacked(rows, "accuracy", "PGD").blocks[0]
+    figure = sections.attacked(rows, "accuracy", sections.Conditions(attack="PGD")).blocks[0]
     wafl, fedavg = figure.views["minus FedAvg"]["data"]
     assert wafl["y"] == [5.0, 15.0]
     assert fedavg["y"] == [0.0, 0.0]

@@ -139,7 +139,7 @@ def test_nothing_is_best_while_there_is_one_and_ties_are_ties(folder: StudyFolde
     assert two[0] == ("best so far on clean data", "91.0%", "WAFL")
     three = highlights(FedAvg=row(90.0), WAFL=row(91.0), DRFA=row(80.0))
     assert three[0] == ("best on clean data", "91.0%", "WAFL")
-    assert three[2] == ("best for the worst client", "50.0%", "FedAvg, WAFL, DRFA")
+    assert three[2] == ("best for the worst client on clean data", "50.0%", "FedAvg, WAFL, DRFA")
 
 
 def test_a_finished_study_says_its_rounds_by_method_where_they_differ(folder: StudyFolder) -> None:
@@ -164,7 +164,7 @@ def test_the_list_has_a_bar_and_the_last_numbers_of_every_study(folder: StudyFol
     assert running["progress"].part == pytest.approx((10 + 4) / (10 + 20 + 10))
     assert running["progress"].small == "WAFL, training: round 4 of 20"
     assert (running["time left"].text, running["loss"].text, running["radius"].text) == ("0:00:16", "2", "0.275")
-    assert running["on clean data"].text == "90.0% FedAvg"
+    assert running["best, clean"].text == "90.0% FedAvg"
     assert garbage["state"].text == "damaged"
     assert "results.json" in garbage["progress"].small
 

@@ -23,7 +23,7 @@ from wafl.base.norms import norm_name
 from wafl.base.options import Choice, Count, Range, check_options, documented
 from wafl.tasks.problem import Problem
 
-_package = partial(require, "pyautoattack", extra="autoattack", what="attack='autoattack'")
+autoattack_package = partial(require, "pyautoattack", extra="autoattack", what="attack='autoattack'")
 
 
 @documented
@@ -53,7 +53,7 @@ class AutoAttack(Attack):
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
         if self.bounds != DATA:
             self._box()
-        _package()
+        autoattack_package()
 
     @property
     def reach(self) -> tuple[str, float, float] | None:
@@ -90,7 +90,7 @@ class AutoAttack(Attack):
 
         unit = ((examples - low) / (high - low)).float()
         with _undisturbed():
-            attack = _package().AutoAttack(
+            attack = autoattack_package().AutoAttack(
                 logits,
                 norm="Linf" if self.norm == math.inf else "L2",
                 eps=self.epsilon / (high - low),

@@ -32,6 +32,14 @@ Json = Annotated[bool, Option("--json", help="Print one JSON object per line: ro
 Serve = Annotated[bool, Option("--serve", help="Show the study in a browser while it trains, on this machine.")]
 
 
+def check_packages(*, serve: bool) -> None:
+    """Raise a ValueError if ``--serve`` needs a package that is missing, before a study is written."""
+    if serve:
+        from wafl.report.page import check_page_packages
+
+        check_page_packages()
+
+
 def train_and_show(study: "Study", *, quiet: bool = False, as_json: bool = False, serve: bool = False) -> None:
     """Train what is not done yet of a study, and show what it gave; exits if it was interrupted or a run diverged."""
     from wafl.cli.bars import Bars

@@ -59,6 +59,14 @@ def reading(trust: bool) -> Generator[None, None, None]:
         yield
 
 
+def check_signing(key: Path | None, *, private: bool) -> None:
+    """Read the key of a signature, if there is one, before any work that a wrong key would waste."""
+    if key is not None:
+        from wafl.promises.sign import read_key
+
+        read_key(key, private=private)
+
+
 def on_a_terminal() -> bool:
     return sys.stdin.isatty()
 

@@ -171,8 +171,8 @@ def _headline(results: Mapping[str, Any]) -> tuple[str, str]:
     lost = len(diverged(results))
     count = f"{lost} run{'s' if lost > 1 else ''} diverged" if lost else ""
     unit = "" if results.get("measure") == "accuracy" else " loss"
-    leaders = {test: f"{whose}: {number}{unit} ({test})" for _, test, number, whose in leaders_of(results)}
-    best = next((leaders[test] for test in reversed(leaders) if test != WORST), "")
+    leaders = [each for each in leaders_of(results) if each.column != WORST]
+    best = f"{leaders[-1].whose}: {leaders[-1].number}{unit} ({leaders[-1].test})" if leaders else ""
     return str(len(results.get("methods", {}))), "; ".join(filter(None, (best, count)))
 
 

@@ -139,6 +139,7 @@ def make_plan(
     this process. ``trust`` says whether your own functions may run if they have not run before.
     """
     experiment.trackers.check()
+    attack = make_attack(experiment.attack)
     _check_stopping(experiment)
     check_unseen(experiment)
     if experiment.faults is not None and experiment.engine != "embedded":
@@ -155,7 +156,6 @@ def make_plan(
         clients = find_clients(entries) if find_clients is not None else embedded(experiment, federation)
         model = make_model(experiment.model, federation or clients.roster)
     experiment = _resolved(experiment, federation)
-    attack = make_attack(experiment.attack)
     attack = None if attack is None else attack.within(clients.roster.bounds)
     plan = Plan(experiment, clients, federation, model, entries, attack, unseen)
     if attack is not None:

@@ -39,4 +39,4 @@ def shifted(clients: Federation, data: config.Data) -> Federation:
     for part in (clients.train, clients.test):
         rows = torch.arange(first, first := first + len(part.y))
         parts.append(Examples(shift.apply(part.x, rows=rows), part.y, part.offsets))
-    return replace(clients, train=parts[0], test=parts[1])
+    return replace(clients, train=parts[0], test=parts[1], shift=shift.describe(clients.unit))

@@ -33,7 +33,8 @@ class Federation:
     ``unit`` says what the numbers in ``x`` mean and ``bounds`` gives the range they lie in, because every gamma,
     radius and epsilon is in those units. ``left_out`` counts the examples of a data set that no client has; ``recipe``
     says how to rebuild the federation, if a name and numbers are enough for that. ``classes`` are the names of the
-    classes and ``columns`` those of the inputs, if they have names.
+    classes and ``columns`` those of the inputs, if they have names. ``shift`` describes how the examples were shifted,
+    if they were; tables and figures show it.
     """
 
     train: Examples
@@ -46,6 +47,7 @@ class Federation:
     recipe: Mapping[str, Any] | None = None
     classes: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
+    shift: str = ""
 
     @classmethod
     def from_arrays(
@@ -325,6 +327,12 @@ class Federation:
     def intake(self) -> Intake:
         """How the examples came in, and what their classes are called."""
         return Intake(self.classes, self.columns, self.train.prepare, self.input_shape)
+
+    @property
+    def title(self) -> str:
+        """A few words for captions, such as ``digits, 20 clients``."""
+        name = f"{self.recipe['dataset']}, " if self.recipe else ""
+        return f"{name}{self.num_clients:,} client{'s' * (self.num_clients != 1)}"
 
     def fingerprint(self) -> dict[str, str]:
         """Digests of all examples, by which these data are known again."""

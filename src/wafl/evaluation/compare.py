@@ -14,6 +14,7 @@ from torch import Tensor
 from wafl import models
 from wafl.attacks import Attack, BoundedAttack, Function, same_but_size
 from wafl.base.checks import check_seed
+from wafl.base.conditions import CLEAN, attacked_clients, brief
 from wafl.base.files import write_whole
 from wafl.base.shown import shows
 from wafl.data.arguments import check_federation
@@ -50,10 +51,14 @@ class Comparison:
     """A table of scores in the order of runs, attacks and shares: what :func:`compare` returns."""
 
     rows: list[Row]
+    data: str = ""
+    """The data set and its clients, in words."""
+    model: str = ""
+    """The model, in words."""
 
     def to_pandas(self, *, all: bool = False) -> Any:
         """A ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the rows, with columns that differ, or ``all``."""
-        return to_frame(self._values(all))
+        return to_frame(lambda: self._values(all))
 
     def _values(self, all: bool = False) -> list[dict[str, Any]]:
         rows = [row.values() for row in self.rows]
@@ -68,7 +73,9 @@ class Comparison:
         file = None if path is None else Path(path)
         measure = "loss" if self.rows[0].score.accuracy is None else "accuracy (%)"
         if against is not None:
-            return measure_against_parameter(self._by_parameter(against), against, measure, file)
+            return measure_against_parameter(
+                self._by_parameter(against), against, measure, "; ".join(self._attacks()) or "clean data", file
+            )
         tests = self._attacks()
         if len(tests) > 1:
             raise ValueError(f"there are {len(tests)} attacks ({'; '.join(tests)}): compare under one, or set against=")
@@ -88,8 +95,8 @@ class Comparison:
         several = len(self._attacks()) > 1
         for row in self.rows:
             attack = row.score.attack
-            by = f" by {attack}" if several else ""
-            test = "clean" if attack == "none" or row.attacked == 0 else f"{row.attacked:.0%} attacked{by}"
+            clean = attack == "none" or row.attacked == 0
+            test = CLEAN if clean else attacked_clients(row.attacked, brief(attack) if several else "")
             points = found.setdefault(row.method, {}).setdefault(test, {})
             points.setdefault(float(row.point[name]), []).append(percent_or_loss(row.score))
         return {method: {test: _line(points) for test, points in tests.items()} for method, tests in found.items()}
@@ -127,8 +134,9 @@ class Comparison:
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
         """Write a page with the table, figures and each client (needs ``wafl-learn[report]``); returns the file."""
         from wafl.report.blocks import Page, Study
-        from wafl.report.page import write_page
+        from wafl.report.page import check_page_packages, write_page
 
+        check_page_packages()
         facts = {"unit": self.rows[0].score.unit, "runs": str(len({row.run for row in self.rows}))}
         return write_page(Page("WAFL report", [Study("comparison", self.sections(), facts=facts)]), Path(path))
 
@@ -152,16 +160,18 @@ class Comparison:
             tested.append(sections.Tested(name, method, [percent_or_loss(score) for score in clean], shares, worst))
         for row in self.rows:
             plain = row.score.attack == "none"
-            parts = {"clean data" if plain else f"{row.attacked:.0%} attacked, {row.score.attack}": row.score}
+            parts = {"clean data" if plain else attacked_clients(row.attacked, brief(row.score.attack)): row.score}
             if plain and row.score.unseen is not None:
-                parts["unseen clients"] = row.score.unseen
+                parts[row.score.name_of_unseen] = row.score.unseen
             for test, score in parts.items():
                 points = [(client.name, percent_or_loss(client)) for client in score.per_client]
                 tests.setdefault(test, {}).setdefault(row.run, points)
+        shifts = (row.score.unseen.shift for row in self.rows if row.score.unseen is not None)
+        conditions = sections.Conditions(self.data, self.model, "; ".join(attacks), next(shifts, ""))
         found = [
-            sections.methods(tested, measure),
-            sections.attacked(tested, measure, attacks[0]) if attacks else None,
-            sections.by_client(tests, methods, measure),
+            sections.methods(tested, measure, conditions),
+            sections.attacked(tested, measure, conditions) if attacks else None,
+            sections.by_client(tests, methods, measure, conditions),
         ]
         return [section for section in found if section is not None]
 
@@ -220,7 +230,8 @@ def compare(
         name, run = named[place[0]]
         share = attacked[place[2]] if every[place[1]] is not None else 0.0
         rows.append(Row(name, share, score, run.settings.get("schedule", {}).get("seed"), run.point, run.method))
-    return Comparison(rows)
+    kinds = dict.fromkeys(models.title(run.module) for run in tested)
+    return Comparison(rows, clients.title, ", ".join(kinds))
 
 
 def _line(points: Mapping[float, Sequence[float]]) -> Line:

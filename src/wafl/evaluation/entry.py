@@ -13,7 +13,8 @@ class Entry:
     """The numbers of one row: a model, trained with one or several seeds, under one attack on a share of the clients.
 
     Accuracies, or losses for a regression: ``pooled`` is over all examples, one value per seed, ``interval`` is that of
-    their mean; ``middle`` and ``std`` are across clients. ``unseen`` has those of clients that took no part.
+    their mean; ``middle`` and ``std`` are across clients. ``unseen`` has those of clients that took no part, and
+    ``shift`` describes how their examples were shifted.
     """
 
     accuracy: bool
@@ -25,3 +26,4 @@ class Entry:
     worst_tenth: float
     loss: float
     unseen: Mapping[str, Any] | None
+    shift: str = ""

@@ -174,7 +174,8 @@ def make_score(
                 weight=float(total),
             )
         )
-    return Score(scores, "none" if attack is None else attack.describe(clients.unit), clients.unit, seed)
+    about = "none" if attack is None else attack.describe(clients.unit)
+    return Score(scores, about, clients.unit, seed, shift=clients.shift)
 
 
 def check_share(attacked: float) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wafl.base.conditions import CLEAN, attacked_clients, brief, unseen_clients
 from wafl.base.options import Range
 from wafl.base.random import Key, Purpose, bits
 from wafl.evaluation.entry import PARTS, Entry
@@ -48,7 +49,8 @@ class Score:
 
     ``accuracy`` and ``loss`` are over all test examples pooled; ``per_client`` is in the order of the clients. Clients
     without test examples are left out. Tests with unseen clients add two scores: ``train``, of the same clients'
-    training examples, and ``unseen``, of clients that took no part in training.
+    training examples, and ``unseen``, of clients that took no part in training. ``attack`` and ``shift`` describe what
+    was done to the examples.
     """
 
     per_client: list[ClientScore]
@@ -57,6 +59,24 @@ class Score:
     seed: int = 0
     train: Score | None = None
     unseen: Score | None = None
+    shift: str = ""
+
+    @property
+    def conditions(self) -> str:
+        """What was done to the examples, such as ``40% attacked: l_inf PGD, epsilon 0.1 (...)``, or ``clean``."""
+        return "; ".join(filter(None, (self.shift, self._under_attack))) or CLEAN
+
+    @property
+    def name_of_unseen(self) -> str:
+        """What tables and figures call the test on unseen clients, with its shift and attack."""
+        if self.unseen is None:
+            return ""
+        return unseen_clients(brief(self.unseen.shift), brief(self.unseen._under_attack))
+
+    @property
+    def _under_attack(self) -> str:
+        share = 0.0 if self.attack == "none" else fmean(client.attacked for client in self.per_client)
+        return attacked_clients(share, self.attack) if share else ""
 
     @property
     def accuracy(self) -> float | None:
@@ -168,12 +188,14 @@ class Score:
             low, high = part.interval()
             found |= {f"{name}_accuracy": part.accuracy, f"{name}_loss": part.loss}
             found |= {f"{name}_low": low, f"{name}_high": high, f"{name}_worst_10": part.worst_tenth}
+        if self.unseen.shift:
+            found["unseen_shift"] = self.unseen.shift
         return {**found, "out_of_sample_gap": self.out_of_sample_gap, "participation_gap": self.participation_gap}
 
     def to_pandas(self, *, all: bool = False) -> Any:
         """A ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the clients, with columns that differ, or ``all``."""
         rows = [asdict(client) for client in self.per_client]
-        return to_frame(rows if all else varying(rows, keep=("name", "accuracy", "loss")))
+        return to_frame(lambda: rows if all else varying(rows, keep=("name", "accuracy", "loss")))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """A matplotlib figure of every client's accuracy in percent (for a regression, its loss), the worst first.
@@ -191,6 +213,8 @@ class Score:
             [*groups, *("unseen" for _ in unseen)],
             "accuracy (%)" if accuracy else "loss",
             percent_or_loss(self),
+            brief(self.conditions),
+            {"unseen": self.name_of_unseen},
             None if path is None else Path(path),
         )
 
@@ -242,7 +266,7 @@ class Score:
 
     def _part(self, wanted: Callable[[ClientScore], bool]) -> Score | None:
         chosen = [client for client in self.per_client if wanted(client)]
-        return Score(chosen, self.attack, self.unit, self.seed) if chosen else None
+        return Score(chosen, self.attack, self.unit, self.seed, shift=self.shift) if chosen else None
 
 
 def percent_or_loss(score: Score | ClientScore) -> float:
@@ -279,7 +303,8 @@ def entry(scores: Sequence[Score]) -> Entry:
     worst, tenth = (fmean(score.worst(part) for score in scores) for part in (1e-9, 0.1))
     pooled = [score.value for score in scores]
     accuracy, three = mean.accuracy is not None, generalization(scores)
-    return Entry(accuracy, pooled, mean.interval(), middle, mean.std, worst, tenth, mean.loss, three)
+    shift = "" if mean.unseen is None else mean.unseen.shift
+    return Entry(accuracy, pooled, mean.interval(), middle, mean.std, worst, tenth, mean.loss, three, shift)
 
 
 def generalization(scores: Sequence[Score]) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from wafl.base.conditions import unseen_clients
 from wafl.base.describe import visible
 from wafl.evaluation.entry import PARTS, Entry
 
@@ -50,8 +51,10 @@ def _tables_under(attack: str, runs: Mapping[str, Mapping[float, Entry]]) -> lis
         for share, entry in shares.items():
             if entry.unseen is not None:
                 three[run, "" if attack == "none" else f"{share:.0%}"] = entry.unseen
-    accuracy = all(entry.accuracy for shares in runs.values() for entry in shares.values())
-    return [_scores_under(attack, runs), *([generalization_table(three, accuracy)] if three else [])]
+    entries = [entry for shares in runs.values() for entry in shares.values()]
+    accuracy, shift = all(entry.accuracy for entry in entries), entries[0].shift
+    title = unseen_clients(shift, "" if attack == "none" else f"attacked: {attack}")
+    return [_scores_under(attack, runs), *([generalization_table(three, accuracy, title)] if three else [])]
 
 
 def _scores_under(attack: str, runs: Mapping[str, Mapping[float, Entry]]) -> Table:
@@ -74,7 +77,9 @@ def _scores_under(attack: str, runs: Mapping[str, Mapping[float, Entry]]) -> Tab
     return table
 
 
-def generalization_table(rows: Mapping[tuple[str, str], Mapping[str, Any]], accuracy: bool) -> Table:
+def generalization_table(
+    rows: Mapping[tuple[str, str], Mapping[str, Any]], accuracy: bool, title: str = unseen_clients()
+) -> Table:
     """A table by method and share of attacked clients: training, test and unseen data, and the gaps between them."""
     shares = any(share for _, share in rows)
     gaps = {"out_of_sample_gap": "train-\ntest", "participation_gap": "test-\nunseen"}
@@ -85,7 +90,7 @@ def generalization_table(rows: Mapping[tuple[str, str], Mapping[str, Any]], accu
         "train and test: data of the clients that train; unseen: clients that never do, with a 95% interval (bootstrap "
         "over clients) and the worst tenth of them. The gaps are positive where the model does worse."
     )
-    table = dense_table("method", headers, title="unseen clients", caption=caption)
+    table = dense_table("method", headers, title=title, caption=caption)
     show = _Shown(accuracy, percent=True)
     before = ""
     for (label, share), row in rows.items():

@@ -12,6 +12,13 @@ from wafl.models.one_lipschitz import Lipschitz
 
 FEWER = "use a smaller model, or check the labels, which say how many classes there are"
 
+TITLES = {
+    "mlr": "linear model (mlr)",
+    "cnn": "convolutional network (cnn)",
+    "lipschitz": "1-Lipschitz network (lipschitz)",
+}
+"""What captions call the built-in models."""
+
 
 class Described(Protocol):
     """What a model is sized by: a :class:`wafl.Federation`, or what a server is told about its clients."""
@@ -120,6 +127,12 @@ def _check_described(clients: Any) -> None:
 def spec(model: nn.Module) -> dict[str, Any] | None:
     """Plain values from which :func:`build` rebuilds the model; None for a user's own model."""
     return model.spec if isinstance(model, MLR | CNN | Lipschitz) else None
+
+
+def title(model: nn.Module) -> str:
+    """Return what captions call a model: the name of a built-in one, or the class of your own."""
+    about = spec(model)
+    return type(model).__name__ if about is None else TITLES[about["name"]]
 
 
 def build(about: dict[str, Any]) -> nn.Module:

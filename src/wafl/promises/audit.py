@@ -30,6 +30,7 @@ from wafl.promises.read import read_file
 from wafl.results.run import Run
 from wafl.tasks.losses import output_loss
 from wafl.tasks.task import Loss
+from wafl.weights.transport.costs import transport_package
 
 POWER_DRAWS = 100
 """How many moved draws of a site's own examples say how often a shift is noticed."""
@@ -117,6 +118,7 @@ def audit(
         loss: the loss, if it is your own.
         seed: of the draws behind that probability.
     """
+    transport_package()
     path = Path(file)
     parts = read_file(path)[0].parts
     if parts.labels is None:

@@ -47,6 +47,7 @@ from wafl.theory.certificates.certify import check_confidence, check_question, c
 from wafl.theory.certificates.mixture import Mixture
 from wafl.theory.certificates.sampling import Sample
 from wafl.weights import ClientWeights
+from wafl.weights.transport.costs import transport_package
 
 ROOM = 1.0 + 1e-9
 """What is published is larger by this factor than what is proven here: other machines compute other last bits."""
@@ -167,6 +168,7 @@ def sealed(
 
 
 def _check_points(points: int, clients: Federation, metric: str, power: int, confidence: float | None) -> None:
+    transport_package()
     Count().check("points", points)
     if clients.num_classes is None:
         raise ValueError("points are per label: a regression has none")

@@ -11,12 +11,12 @@ ALGORITHM = "Ed25519"
 
 def sign(content: bytes, key: str | os.PathLike[str]) -> str:
     """The signature in hexadecimal digits; ``key`` is the file of a private key without a password."""
-    return _read(Path(key), private=True).sign(content).hex()
+    return read_key(key, private=True).sign(content).hex()
 
 
 def is_signed_by(content: bytes, signature: str, key: str | os.PathLike[str]) -> bool:
     """Whether the owner of the public key in this file has signed exactly these bytes."""
-    public = _read(Path(key), private=False)
+    public = read_key(key, private=False)
     from cryptography.exceptions import InvalidSignature
 
     try:
@@ -26,12 +26,13 @@ def is_signed_by(content: bytes, signature: str, key: str | os.PathLike[str]) ->
     return True
 
 
-def _read(path: Path, *, private: bool) -> Any:
-    """A key in PEM or in the format of OpenSSH; a clear error for any other file."""
+def read_key(file: str | os.PathLike[str], *, private: bool) -> Any:
+    """Read a key in PEM or in the format of OpenSSH; raise a ValueError for any other file."""
     require("cryptography", extra="sign", what="a signature")
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as library
 
+    path = Path(file)
     data, kind = path.read_bytes(), "private" if private else "public"
     for form in ("pem", "ssh"):
         try:

@@ -24,6 +24,11 @@ def shown(name: object) -> str:
     return escape(visible(str(name)), quote=False)
 
 
+def on_lines(texts: Sequence[str]) -> str:
+    """Return texts as Plotly shows them, one per line."""
+    return "<br>".join(map(shown, texts))
+
+
 @dataclass(frozen=True)
 class Curve:
     """A line: its name, where it goes, and the interval around it, if there is one."""
@@ -54,8 +59,13 @@ def lines(
     log: bool = False,
     marks: bool = False,
     zero: bool = False,
+    names: Mapping[float, str] | None = None,
 ) -> Chart:
-    """A chart of lines with bars for intervals; ``log`` is of the horizontal axis, and ``zero`` draws a line at 0."""
+    """Return a chart of lines with bars for intervals.
+
+    ``log`` is of the horizontal axis, and ``zero`` draws a line at 0. ``names`` are what hover texts call values of x.
+    """
+    where = "%{customdata}" if names else f"{shown(x)} %{{customdata:.4~g}}"
     owners = [curve.of or curve.name for curve in curves]
     palette, order = palette or colors(owners), list(dict.fromkeys(owners))
     data: list[Any] = []
@@ -68,11 +78,11 @@ def lines(
             "mode": "lines+markers" if marks else "lines",
             "name": shown(curve.name),
             "x": [curve.x[place] + dodge * (number - (len(curves) - 1) / 2) for place in thin],
-            "customdata": [curve.x[place] for place in thin],
+            "customdata": [shown(names[curve.x[place]]) if names else curve.x[place] for place in thin],
             "y": [curve.y[place] for place in thin],
             "line": {"color": color, "width": 2, "dash": "dash" if curve.dash else "solid"},
             "marker": {"color": color, "size": 7, "symbol": SYMBOLS[order.index(owner) % len(SYMBOLS)]},
-            "hovertemplate": f"{shown(curve.name)}<br>%{{customdata:.4~g}}: <b>%{{y:.4~g}}</b><extra></extra>",
+            "hovertemplate": f"{shown(curve.name)}<br>{where}: <b>%{{y:.4~g}}</b><extra></extra>",
         }
         if curve.low is not None and curve.high is not None:
             trace["error_y"] = {
@@ -81,14 +91,22 @@ def lines(
                 "color": color,
             }
         data.append(trace)
-    axis: Chart = {"title": {"text": shown(x)}, "zeroline": False}
+    axis: Chart = {"title": {"text": on_lines(x.split("\n"))}, "zeroline": False}
     return _chart(data, {**axis, "type": "log"} if log else axis, {"title": {"text": shown(y)}, "zeroline": zero})
 
 
 def strip(
-    groups: Mapping[str, Sequence[tuple[str, float]]], y: str, palette: Mapping[str, str], unit: str = ""
+    groups: Mapping[str, Sequence[tuple[str, float]]],
+    y: str,
+    palette: Mapping[str, str],
+    unit: str = "",
+    test: str = "",
 ) -> Chart:
-    """A chart with one column of points per group, each point a named value, over a box of the quartiles."""
+    """Return a chart with one column of points per group, each point a named value, over a box of the quartiles.
+
+    Hover texts name the ``test``.
+    """
+    under = f"<br>{shown(test)}" if test else ""
     data: list[Any] = [
         {
             "type": "box",
@@ -97,7 +115,7 @@ def strip(
             "text": [shown(client) for client, _ in points],
             "marker": {"color": palette.get(name, BLUE), "size": 6, "opacity": 0.75},
             "line": {"color": palette.get(name, BLUE), "width": 1},
-            "hovertemplate": f"%{{text}}: <b>%{{y:.4~g}}{unit}</b><extra>{shown(name)}</extra>",
+            "hovertemplate": f"%{{text}}: <b>%{{y:.4~g}}{unit}</b>{under}<extra>{shown(name)}</extra>",
         }
         for name, points in groups.items()
     ]

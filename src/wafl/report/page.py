@@ -13,6 +13,14 @@ from wafl.base.extras import require
 from wafl.base.files import write_whole
 from wafl.report.blocks import Page
 
+PAGE = "a report page"
+
+
+def check_page_packages() -> None:
+    """Raise a ValueError if a package that pages need is missing; call it before the numbers of a page are computed."""
+    for module in ("jinja2", "plotly"):
+        require(module, extra="report", what=PAGE)
+
 
 def write_page(page: Page, path: Path) -> Path:
     """Write the page to a file, which replaces an earlier one as a whole; returns its path."""
@@ -30,7 +38,7 @@ def as_html(page: Page, *, live: bool = False) -> str:
 
 def plotly_script() -> bytes:
     """Plotly's JavaScript, from its Python package."""
-    return (files(require("plotly", extra="report", what="the page")) / "package_data" / "plotly.min.js").read_bytes()
+    return (files(require("plotly", extra="report", what=PAGE)) / "package_data" / "plotly.min.js").read_bytes()
 
 
 @cache
@@ -56,7 +64,7 @@ def _own(name: str) -> str:
 
 @cache
 def _template() -> Any:
-    jinja2 = require("jinja2", extra="report", what="the page")
+    jinja2 = require("jinja2", extra="report", what=PAGE)
     loader = jinja2.FunctionLoader(_own)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["plain"] = plain

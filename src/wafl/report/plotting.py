@@ -4,8 +4,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, cast
 
+from wafl.base.conditions import brief, unseen_clients
 from wafl.base.norms import norm_name
 from wafl.methods import METHODS as NAMED
 
@@ -23,6 +25,8 @@ METHODS = {name.lower(): PALETTE[preset.options.about.place] for name, preset in
 MARKERS = ("o", "s", "^", "v", "D", "P", "X")
 OUTSIDE = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
 """Where a legend is: next to the figure."""
+
+BARS, BANDS = "bars: ± standard deviation over seeds", "bands: ± standard deviation over seeds"
 
 
 def styles(labels: Sequence[str], methods: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -84,14 +88,18 @@ def measure_against_attacked(
             **style,
         )
     axes.set(xlabel="attacked clients (%)", ylabel=measure)
-    axes.set_title(title, fontsize=10)
+    deviations = any(line.std is not None for line in lines.values())
+    axes.set_title(f"{title}\n{BARS}" if deviations else title, fontsize=10)
     return _finish(figure, path)
 
 
 def measure_against_parameter(
-    panels: Mapping[str, Mapping[str, Line]], parameter: str, measure: str, path: Path | None = None
+    panels: Mapping[str, Mapping[str, Line]], parameter: str, measure: str, title: str, path: Path | None = None
 ) -> Any:
-    """A figure of accuracy (or loss) against a swept parameter: panels by method, lines by test, bands over seeds."""
+    """Draw accuracy (or loss) against a swept parameter: panels by method, lines by test, bands over seeds.
+
+    ``title`` describes the attack.
+    """
     figure, row = _figure(max(5.5, 4.2 * len(panels)) + 1.5, 4.2, len(panels), sharey=True)
     for axes, (method, lines) in zip(row, panels.items(), strict=True):
         color = METHODS.get(_family(method), COLORS[2])
@@ -106,6 +114,8 @@ def measure_against_parameter(
         axes.set_xlabel(parameter)
         axes.set_title(method, fontsize=10)
     row[0].set_ylabel(measure)
+    deviations = any(line.std is not None for lines in panels.values() for line in lines.values())
+    figure.suptitle(f"{title}\n{BANDS}" if deviations else title, fontsize=10)
     return _finish(figure, path)
 
 
@@ -125,15 +135,20 @@ def measure_by_client(
     groups: Sequence[str],
     measure: str,
     pooled: float,
+    title: str,
+    labels: Mapping[str, str],
     path: Path | None = None,
 ) -> Any:
-    """A figure with one bar per client: attacked, not attacked or unseen; the dashed line is that of all examples."""
+    """Draw one bar per client: attacked, not attacked or unseen; the dashed line is that of all examples.
+
+    ``title`` describes the test, and ``labels`` are the names of groups in the legend, where they differ.
+    """
     figure, (axes,) = _figure()
     places = range(len(names))
     for group, color in {"not attacked": COLORS[2], "attacked": COLORS[0], "unseen": COLORS[1]}.items():
         own = [place for place in places if groups[place] == group]
         if own:
-            label = group if len(set(groups)) > 1 else None
+            label = labels.get(group, group) if len(set(groups)) > 1 else None
             axes.bar(own, [values[place] for place in own], color=color, label=label)
     axes.axhline(pooled, color="black", linewidth=1.0, linestyle="--", label="all examples")
     if len(names) <= 40:
@@ -141,6 +156,7 @@ def measure_by_client(
     else:
         axes.set_xlabel(f"{len(names)} clients")
     axes.set_ylabel(measure)
+    axes.set_title(title, fontsize=10)
     return _finish(figure, path)
 
 
@@ -149,6 +165,7 @@ def generalization(results: Mapping[str, Any], path: Path) -> Any:
     rows = {name: row["generalization"] for name, row in results["methods"].items()}
     figure, (axes,) = _figure()
     parts = ("train", "test", "unseen")
+    unseen = _folded(unseen_clients(brief(results.get("shift") or "")))
     for (place, (name, row)), style in zip(enumerate(rows.items()), styles(list(rows)), strict=True):
         means = [row[part]["mean"] for part in parts]
         lows, highs = zip(*(row[part]["interval"] for part in parts), strict=True)
@@ -161,9 +178,11 @@ def generalization(results: Mapping[str, Any], path: Path) -> Any:
         axes.errorbar(across, means, yerr=errors, label=name, linewidth=1.2, capsize=2, markersize=5, **style)
         worst = [row[part]["worst_tenth"]["mean"] for part in parts]
         axes.plot(across, worst, markerfacecolor="none", linestyle="none", markersize=5, **style)
-    axes.set_xticks(range(len(parts)), ("seen clients,\ntraining data", "seen clients,\ntest data", "unseen clients"))
+    axes.set_xticks(range(len(parts)), ("seen clients,\ntraining data", "seen clients,\ntest data", unseen))
     axes.set_ylabel("accuracy (%)" if results["measure"] == "accuracy" else "loss")
-    figure.suptitle("bars: 95% intervals over clients; hollow: the worst tenth of the clients", fontsize=10)
+    seeds = len(results["seeds"])
+    means = f"mean over {seeds} seeds" if seeds > 1 else "one seed"
+    figure.suptitle(f"{means}; bars: 95% intervals over clients; hollow: the worst tenth of the clients", fontsize=10)
     return _finish(figure, path)
 
 
@@ -237,6 +256,11 @@ def weights_and_distances(
     right.set(xlabel="client weight", xlim=(0.0, 1.0))
     _finish(figure, path, legend={"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}, grid="x")
     return path
+
+
+def _folded(label: str, width: int = 24) -> str:
+    """Break a label into lines that are narrow enough for a tick of an axis."""
+    return "\n".join(wrap(label, width))
 
 
 def _figure(width: float = 7.0, height: float = 4.2, panels: int = 1, *, sharey: bool = False) -> tuple[Any, Any]:

@@ -4,8 +4,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
+from textwrap import wrap
 from typing import Any
 
+from wafl.base.conditions import CLEAN, attacked_clients, brief, unseen_clients
 from wafl.report import charts
 from wafl.report.blocks import Block, Cell, Code, Figure, Section, Table
 from wafl.report.charts import Curve
@@ -27,10 +29,34 @@ QUANTITIES = {
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """What captions say about the numbers on a page: data and model, the attack, and what else was tested.
+
+    ``shift`` describes how unseen clients' examples were shifted, ``certified`` the ball of the certified numbers.
+    """
+
+    data: str = ""
+    model: str = ""
+    attack: str = ""
+    shift: str = ""
+    certified: str = ""
+
+    @property
+    def setting(self) -> str:
+        """Data and model, as a sentence."""
+        parts = [f"Data: {self.data}" if self.data else "", f"Model: {self.model}" if self.model else ""]
+        return "".join(f" {part}." for part in parts if part)
+
+
+NO_CONDITIONS = Conditions()
+
+
+@dataclass(frozen=True)
 class Tested:
     """The row of a method: one value per seed on clean test data, by the share of attacked clients, and for the worst
-    client; the seconds of training; how many runs diverged; the study that it is from, if there are several; and the
-    bounds in a ball, per seed, with the line that says why they are only estimates, if they are.
+    client; the seconds of training; how many runs diverged; the study that it is from, if there are several; the bounds
+    in a ball, per seed, and the line that explains why they are only estimates, if they are; and the values on unseen
+    clients.
 
     A row has the color of its ``method``.
     """
@@ -45,21 +71,24 @@ class Tested:
     study: str = ""
     certified: Sequence[float] = ()
     caveat: str = ""
+    unseen: Sequence[float] = ()
 
     @property
     def name(self) -> str:
         return f"{self.label} · {self.study}" if self.study else self.label
 
 
-def methods(tested: Sequence[Tested], measure: str) -> Section:
-    """The section with the table of methods, with intervals over seeds."""
+def methods(tested: Sequence[Tested], measure: str, conditions: Conditions = NO_CONDITIONS) -> Section:
+    """Return the section with the table of methods, with intervals over seeds."""
     several = any(row.study for row in tested)
     shares = sorted({share for row in tested for share in row.attacked})
     palette = _palette([row.name for row in tested], {row.name: row.method for row in tested})
     picks: dict[str, Any] = {"clean": lambda row: row.clean}
-    picks |= {f"{share:.0%} attacked": lambda row, share=share: row.attacked.get(share, ()) for share in shares}
+    picks |= {attacked_clients(share): lambda row, share=share: row.attacked.get(share, ()) for share in shares}
+    others = unseen_clients(brief(conditions.shift))
     caveat = next((row.caveat for row in tested if row.caveat), "")
-    picks |= {"estimate" if caveat else "certified": lambda row: row.certified, "worst client": lambda row: row.worst}
+    bound = "estimate" if caveat else "certified"
+    picks |= {bound: lambda row: row.certified, others: lambda row: row.unseen, "worst client": lambda row: row.worst}
     picks = {name: pick for name, pick in picks.items() if any(pick(row) for row in tested)}
     best = {
         name: best_number([fmean(pick(row)) for row in tested if pick(row)], measure) for name, pick in picks.items()
@@ -77,32 +106,58 @@ def methods(tested: Sequence[Tested], measure: str) -> Section:
     ]
     columns = ["method", *(["study"] if several else []), *picks, *(["seconds"] if timed else [])]
     unit = "Accuracy in percent" if measure == "accuracy" else "Loss"
-    spread = ", with the 95% interval of the mean over seeds" if any(len(row.clean) > 2 for row in tested) else ""
+    about = [
+        "Clean and worst client: test data of the clients that train.",
+        f"Attacked: {conditions.attack}." if shares and conditions.attack else "",
+        f"{bound.capitalize()}: {conditions.certified}." if bound in picks and conditions.certified else "",
+        f"Shift of unseen clients: {conditions.shift}." if others in picks and conditions.shift else "",
+    ]
     emphasis = " The best of each column is emphasized." if any(best.values()) else ""
-    caption = f"{unit}{spread}.{emphasis} Press a heading to sort."
+    words = " ".join(part for part in about if part)
+    caption = f"{unit}, {over_seeds(tested)}. {words}{conditions.setting}{emphasis} Press a heading to sort."
     table = Table([*columns, *(["diverged"] if lost else [])], rows, caption)
     lead = "Who holds up, and at what price on clean data."
     return Section("Methods", f"{caveat} {lead}" if caveat else lead, [table])
 
 
-def attacked(tested: Sequence[Tested], measure: str, attack: str) -> Section | None:
-    """The section of accuracy or loss by the share of attacked clients, and of the difference from the plain method."""
+def over_seeds(tested: Sequence[Tested]) -> str:
+    """Return what a mean and its interval are over."""
+    seeds = max((len(row.clean) for row in tested), default=0)
+    if seeds < 2:
+        return "one seed"
+    return f"mean over {seeds} seeds" + (", with the 95% interval of that mean (Student's t)" if seeds > 2 else "")
+
+
+def attacked(tested: Sequence[Tested], measure: str, conditions: Conditions) -> Section | None:
+    """Return the section of accuracy or loss by the share of attacked clients, and of the gain over FedAvg."""
     rows = [row for row in tested if row.clean and row.attacked]
     if not rows:
         return None
     palette = _palette([row.name for row in tested], {row.name: row.method for row in tested})
     unit = unit_of(measure)
     curves = [_curve(row.name, {0.0: row.clean, **row.attacked}) for row in rows]
-    views = {unit: charts.lines(curves, "attacked clients (%)", unit, palette, marks=True)}
+    shares = {share for row in rows for share in row.attacked}
+    names = {0.0: CLEAN, **{100.0 * each: attacked_clients(each, brief(conditions.attack)) for each in shares}}
+    axis = "\n".join(["attacked clients (%)", *([brief(conditions.attack)] if conditions.attack else [])])
+    views = {unit: charts.lines(curves, axis, unit, palette, marks=True, names=names)}
     base = next((row for row in rows if row.label.lower() == "fedavg"), None)
     if base is not None and len(rows) > 1:
-        views = {f"minus {base.label}": _differences(rows, base, unit, palette), **views}
-    more = "" if base is None else " The first view shows what each method gains over FedAvg, paired by seed."
-    caption = f"Bars are 95% intervals of the mean over three or more seeds.{more}"
-    return Section("Under attack", f"Attack: {attack}." if attack else "", [Figure(views, caption)])
+        views = {f"minus {base.label}": _differences(rows, base, unit, palette, axis, names), **views}
+    more = " The first view shows what each method gains over FedAvg, paired by seed." if len(views) > 1 else ""
+    bars = " Bars are the intervals." if any(len(row.clean) > 2 for row in rows) else ""
+    attack = f" Attack: {conditions.attack}." if conditions.attack else ""
+    caption = f"Each point: {over_seeds(rows)}.{bars}{attack}{conditions.setting}{more}"
+    return Section("Under attack", "What is left when a share of the clients is attacked.", [Figure(views, caption)])
 
 
-def _differences(rows: Sequence[Tested], base: Tested, unit: str, palette: Mapping[str, str]) -> charts.Chart:
+def _differences(
+    rows: Sequence[Tested],
+    base: Tested,
+    unit: str,
+    palette: Mapping[str, str],
+    axis: str,
+    names: Mapping[float, str],
+) -> charts.Chart:
     """A chart of what each row gains over the base, paired by seed: all have the same clients, attacked alike."""
     before, found = {0.0: base.clean, **base.attacked}, list[Curve]()
     for row in rows:
@@ -111,31 +166,33 @@ def _differences(rows: Sequence[Tested], base: Tested, unit: str, palette: Mappi
         points = {share: [mine - other for mine, other in pair] for share, pair in pairs.items() if pair}
         found.append(_curve(row.name, points))
     title = "accuracy (%), minus FedAvg's" if "%" in unit else "loss, minus FedAvg's"
-    return charts.lines(found, "attacked clients (%)", title, palette, marks=True, zero=True)
+    return charts.lines(found, axis, title, palette, marks=True, zero=True, names=names)
 
 
-def rounds(
-    quantities: Mapping[str, Sequence[Curve]], methods: Mapping[str, str], lead: str = "How training went."
-) -> Section | None:
-    """The section with one view per quantity and one line per run; ``methods`` has the method of each line."""
+def rounds(quantities: Mapping[str, Sequence[Curve]], methods: Mapping[str, str], caption: str = "") -> Section | None:
+    """Return the section with one view per quantity and one line per run; ``methods`` has the method of each line."""
     views: dict[str, Any] = {}
     for quantity, curves in quantities.items():
         drawn = list(curves)[:MOST_LINES]
         if any(len(curve.x) > 1 for curve in drawn):
             palette = _palette([curve.name for curve in drawn], methods)
             views[quantity] = charts.lines(drawn, "round", quantity, palette)
-    return Section("Round by round", lead, [Figure(views)]) if views else None
+    return Section("Round by round", "How training went.", [Figure(views, caption)]) if views else None
 
 
 def by_client(
-    tests: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]], methods: Mapping[str, str], measure: str
+    tests: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]],
+    methods: Mapping[str, str],
+    measure: str,
+    conditions: Conditions = NO_CONDITIONS,
 ) -> Section | None:
-    """The section of each client's value by test and method, and of the worst clients by name."""
+    """Return the section of each client's value by test and method, and of the worst clients by name."""
     if not any(points for groups in tests.values() for points in groups.values()):
         return None
     unit, views = unit_of(measure), dict[str, Any]()
     for test, groups in tests.items():
-        views[test] = charts.strip(groups, unit, _palette(groups, methods), "%" if measure == "accuracy" else "")
+        percent = "%" if measure == "accuracy" else ""
+        views[test] = charts.strip(groups, unit, _palette(groups, methods), percent, test)
     first_test = next(iter(tests))
     palette = _palette(tests[first_test], methods)
     rows: list[list[Cell]] = []
@@ -152,8 +209,15 @@ def by_client(
     most = max(len(row) for row in rows)
     whole = [[*row[:-1], *[Cell("", "")] * (most - len(row)), row[-1]] for row in rows]
     names = ["worst", "second", "third", "fourth"][: most - 2]
-    table = Table(["method", *names, "worst tenth"], whole, f"The clients that each method serves worst: {first_test}.")
-    caption = "One point per client, over the quartiles; hover to see which."
+    table = Table(
+        ["method", *names, "worst tenth"], whole, f"The clients that each method serves worst: {first_test}, one seed."
+    )
+    attack = f" Attack: {conditions.attack}." if conditions.attack else ""
+    shift = f" Shift of unseen clients: {conditions.shift}." if conditions.shift else ""
+    caption = (
+        "One point per client, over the quartiles; hover to see which client. One seed."
+        f"{attack}{shift}{conditions.setting}"
+    )
     return Section(
         "Client by client",
         "An average hides who suffers. One model per method: that of its first seed.",
@@ -161,9 +225,15 @@ def by_client(
     )
 
 
-def unseen(rows: Mapping[str, Mapping[str, Any]], methods: Mapping[str, str], measure: str) -> Section:
-    """The section of each method on training, test and unseen data, with intervals over clients."""
-    parts = {"train": "seen clients, training data", "test": "seen clients, test data", "unseen": "unseen clients"}
+def unseen(
+    rows: Mapping[str, Mapping[str, Any]],
+    methods: Mapping[str, str],
+    measure: str,
+    conditions: Conditions = NO_CONDITIONS,
+) -> Section:
+    """Return the section of each method on training, test and unseen data, with intervals over clients."""
+    others = unseen_clients(brief(conditions.shift))
+    parts = {"train": "seen clients, training data", "test": "seen clients, test data", "unseen": others}
     palette = _palette(rows, methods)
     curves: list[Any] = []
     for label, row in rows.items():
@@ -171,10 +241,14 @@ def unseen(rows: Mapping[str, Mapping[str, Any]], methods: Mapping[str, str], me
         lows = [min(row[part]["interval"][0], row[part]["mean"]) for part in parts]
         highs = [max(row[part]["interval"][1], row[part]["mean"]) for part in parts]
         curves.append(Curve(label, list(range(len(parts))), means, lows, highs))
-    chart = charts.lines(curves, "", unit_of(measure), palette, marks=True)
+    chart = charts.lines(
+        curves, "", unit_of(measure), palette, marks=True, names=dict(zip((0.0, 1.0, 2.0), parts.values(), strict=True))
+    )
     chart["layout"]["xaxis"] |= {
         "tickvals": list(range(len(parts))),
-        "ticktext": list(parts.values()),
+        "ticktext": [charts.on_lines(wrap(name, 14)) for name in parts.values()],
+        "tickangle": 0,
+        "automargin": True,
         "range": [-0.3, 2.3],
     }
     cells = [
@@ -189,10 +263,17 @@ def unseen(rows: Mapping[str, Mapping[str, Any]], methods: Mapping[str, str], me
         ]
         for label, row in rows.items()
     ]
-    columns = ["method", "training data", "test data", "unseen clients", "worst tenth unseen", *GAPS.values()]
-    table = Table(columns, cells, "Intervals: 95% bootstraps over clients. A gap is positive where a model does worse.")
+    columns = ["method", "training data", "test data", others, "worst tenth unseen", *GAPS.values()]
+    seeds = max((len(row["unseen"]["seeds"]) for row in rows.values()), default=1)
+    means = f"mean over {seeds} seeds" if seeds > 1 else "one seed"
+    intervals = f"{means}, with 95% intervals over clients (bootstrap)"
+    shift = f" Shift of unseen clients: {conditions.shift}." if conditions.shift else ""
+    unit = "Accuracy in percent" if measure == "accuracy" else "Loss"
+    caption = f"{unit}: {intervals}.{shift}{conditions.setting}"
+    table = Table(columns, cells, f"{caption} A gap is positive where a model does worse.")
     lead = "Clients that never took part in training show what the model is worth to others."
-    return Section("Seen and unseen", lead, [Figure({unit_of(measure): chart}), table])
+    figure = Figure({unit_of(measure): chart}, "Means and intervals of the table below.")
+    return Section("Seen and unseen", lead, [figure, table])
 
 
 GAPS = {"out_of_sample_gap": "training - test", "participation_gap": "test - unseen"}

@@ -18,7 +18,7 @@ class Tested(Protocol):
     """What is asked of a score (:class:`wafl.Score`)."""
 
     @property
-    def attack(self) -> str: ...
+    def conditions(self) -> str: ...
     @property
     def value(self) -> float: ...
     @property
@@ -65,7 +65,7 @@ def write_card(
         data=f"{_data(run)} Inputs are in {run.settings.get('unit', 'input units')}.{classes}",
         settings=json.dumps(run.settings.get("method", {}), indent=1, default=str),
         metric=metric,
-        rows="".join(f"| {who} | {attack} | {value:.4g} |\n" for who, attack, value in rows),
+        rows="".join(f"| {who} | {test} | {value:.4g} |\n" for who, test, value in rows),
         certificate=words,
     )
 
@@ -85,9 +85,11 @@ def _task(run: Trained) -> tuple[str, str]:
 
 
 def _rows(score: Tested) -> list[tuple[str, str, float]]:
-    """Whose test examples, under which attack, and the accuracy or loss there."""
-    seen = ("that trained, on held-out examples", score.attack, score.value)
-    return [seen] if score.unseen is None else [seen, ("that never trained", score.attack, score.unseen.value)]
+    """Return whose test examples, what was done to them, and the accuracy or loss there."""
+    seen = ("that trained, on held-out examples", score.conditions, score.value)
+    if score.unseen is None:
+        return [seen]
+    return [seen, ("that never trained", score.unseen.conditions, score.unseen.value)]
 
 
 def _metadata(run: Trained, rows: Sequence[tuple[str, str, float]]) -> dict[str, Any]:
@@ -100,11 +102,11 @@ def _metadata(run: Trained, rows: Sequence[tuple[str, str, float]]) -> dict[str,
             "dataset": {
                 "type": name.replace(" ", "-"),
                 "name": f"{name}, clients {who}",
-                "config": f"attack: {attack}",
+                "config": f"test data: {test}",
             },
             "metrics": [{"type": metric, "value": value}],
         }
-        for who, attack, value in rows
+        for who, test, value in rows
     ]
     about = {"library_name": "wafl-learn", "pipeline_tag": task, "tags": ["federated-learning", "robustness"]}
     return {**about, "metrics": [metric], "model-index": [{"name": run.method, "results": results}]}

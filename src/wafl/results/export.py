@@ -111,8 +111,7 @@ def export_model(
     if format not in FORMATS:
         raise ValueError(f"format={format!r} is unknown: use one of {', '.join(FORMATS)}")
     refuse_existing(path)
-    if format == "onnx":
-        require("onnxscript", extra="onnx", what="format='onnx'")
+    check_export_packages(format)
     export = _Export.of(run, preprocessing, shape)
     about = json.dumps(
         {
@@ -131,6 +130,12 @@ def export_model(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, content)
     return path
+
+
+def check_export_packages(format: str) -> None:
+    """Raise a ValueError if a package that the format needs is missing."""
+    if format == "onnx":
+        require("onnxscript", extra="onnx", what="format='onnx'")
 
 
 def refuse_existing(path: Path) -> None:

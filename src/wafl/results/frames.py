@@ -2,16 +2,17 @@
 
 import csv
 import io
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from wafl.base.extras import require
 
 
-def to_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """A ``pandas.DataFrame``; pandas is an optional package."""
-    return require("pandas", extra="pandas", what="to_pandas").DataFrame(list(rows))
+def to_frame(make_rows: Callable[[], Sequence[Mapping[str, Any]]]) -> Any:
+    """Return a ``pandas.DataFrame``; rows are made only if pandas, an optional package, is installed."""
+    pandas = require("pandas", extra="pandas", what="to_pandas")
+    return pandas.DataFrame(list(make_rows()))
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:

@@ -77,7 +77,7 @@ class History(Sequence[Record]):
 
     def to_pandas(self) -> Any:
         """A ``pandas.DataFrame`` with one row per round (needs ``wafl-learn[pandas]``)."""
-        return to_frame(self.rows())
+        return to_frame(self.rows)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """A matplotlib figure of the loss and, if there is one, the achieved radius by round; saved if given a path."""

@@ -218,7 +218,7 @@ class Runs(list[Run]):
 
     def to_pandas(self, *, all: bool = False) -> Any:
         """A ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the runs, with columns that differ, or ``all``."""
-        return to_frame(self.rows() if all else varying(self.rows(), keep=("method", "final_loss")))
+        return to_frame(lambda: self.rows() if all else varying(self.rows(), keep=("method", "final_loss")))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """A matplotlib figure of loss and achieved radius by round, one line per run; saved if given a path."""
@@ -228,8 +228,9 @@ class Runs(list[Run]):
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
         """Write a page of what the runs themselves know, as :meth:`Run.report` does for one; returns the file."""
         from wafl.report.blocks import Page, Study
-        from wafl.report.page import write_page
+        from wafl.report.page import check_page_packages, write_page
 
+        check_page_packages()
         if not self:
             raise ValueError("there are no runs to report")
         study = Study(self[0].method if len(self) == 1 else repr(self), self.sections())

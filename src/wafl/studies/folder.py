@@ -49,6 +49,8 @@ UNSEEN: dict[str, Any] = {
 }
 RESULTS: dict[str, Any] = {
     "attack?": str | None,
+    "shift?": str,
+    "radius?": float,
     "seeds": list[int],
     "measure": str,
     "methods": dict[str, dict[str, Any]],

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 
 from wafl.base.describe import describe
 from wafl.base.errors import CheckpointError, DivergedError, FolderError, UnboundedError, UnfitCheckpointError
+from wafl.base.extras import require
 from wafl.base.files import remove_temporary, write_whole
 from wafl.base.norms import norm_name
 from wafl.callbacks import Callback, Callbacks, EvaluateEvery, TestedElsewhere, as_callbacks
@@ -51,6 +52,9 @@ class Study:
         numbered: bool = False,
     ) -> Self:
         """A new study, checked before anything is written; ``source`` has the modules of its file."""
+        if experiment.engine == "flower-sim":
+            for module in ("flwr", "ray"):
+                require(module, extra="flower", what="engine = 'flower-sim'")
         plan = make_plan(experiment, source, find_clients)
         fingerprint = fingerprint_of(plan)
         return cls(StudyFolder.create(path, plan.experiment, source, fingerprint, numbered=numbered), plan)

@@ -66,7 +66,7 @@ class Tuning:
 
     def to_pandas(self) -> Any:
         """A ``pandas.DataFrame`` with one row per trial (needs ``wafl-learn[pandas]``)."""
-        return to_frame(self.rows())
+        return to_frame(self.rows)
 
     def __repr__(self) -> str:
         lines = [f"Tuning by {self.measure}:"]

@@ -7,7 +7,7 @@ import typer
 from typer import Argument, Option
 
 from wafl.cli.commands.verify import UNSIGNED, check_certificate, read_data
-from wafl.cli.shared import PublicKey, Trust, only_run, reading
+from wafl.cli.shared import PublicKey, Trust, check_signing, only_run, reading
 
 
 def audit(
@@ -22,10 +22,13 @@ def audit(
 
     with reading(trust):
         check_certificate(certificate)
+        check_signing(key, private=False)
         from wafl.cli.tables import audited
         from wafl.promises.audit import audit as look
         from wafl.promises.verify import verify
+        from wafl.weights.transport.costs import transport_package
 
+        transport_package()
         run = only_run(model)[1]
         checked = verify(certificate, model=run, key=key)
         if not checked.ok:

@@ -6,7 +6,16 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from wafl.cli.shared import StudyOrRun, Trust, only_run, parse_norm, parse_numbers, reading, seen_and_unseen
+from wafl.cli.shared import (
+    StudyOrRun,
+    Trust,
+    check_signing,
+    only_run,
+    parse_norm,
+    parse_numbers,
+    reading,
+    seen_and_unseen,
+)
 
 
 def certify(
@@ -31,6 +40,11 @@ def certify(
     with reading(trust):
         wanted = parse_numbers("radii", radii)
         options: dict[str, Any] = {"norm": parse_norm(norm), "power": power, "metric": metric, "part": part}
+        check_signing(sign, private=True)
+        if points is not None:
+            from wafl.weights.transport.costs import transport_package
+
+            transport_package()
         name, model = only_run(run)
         from wafl.promises.issue import issue
 

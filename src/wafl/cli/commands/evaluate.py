@@ -78,6 +78,10 @@ def _check_attack(name: str, space: str | None) -> None:
         raise ValueError(f"unknown attack {name!r}{hint}")
     if space is not None and name not in SPACES:
         raise ValueError(f"--space {space} needs --attack pgd, fgsm or wasserstein, not {name}")
+    if name == "autoattack":
+        from wafl.attacks.autoattack import autoattack_package
+
+        autoattack_package()
 
 
 def _attacks(

@@ -45,9 +45,10 @@ def export(
 def _export_model(folder: Path, format: "Format", output: Path | None, data_dir: Path | None) -> Path:
     if format not in FORMATS:
         raise ValueError(f"--format {format} is unknown: use one of {', '.join((*FORMATS, 'card'))}")
-    name, run = only_run(folder)
-    from wafl.results.export import export_model, refuse_existing
+    from wafl.results.export import check_export_packages, export_model, refuse_existing
 
+    check_export_packages(format)
+    name, run = only_run(folder)
     home = folder if (folder / "run.json").exists() else folder / name
     path = output or home / f"model.{format}"
     refuse_existing(path)

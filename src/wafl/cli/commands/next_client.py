@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from wafl.cli.shared import StudyOrRun, Trust, only_run, parse_norm, reading, seen_and_unseen
+from wafl.cli.shared import StudyOrRun, Trust, check_signing, only_run, parse_norm, reading, seen_and_unseen
 
 
 def next_client(
@@ -28,6 +28,7 @@ def next_client(
         if sign is not None and output is None:
             raise ValueError("--sign signs a file: give --output too")
         options: dict[str, Any] = {"norm": parse_norm(norm), "metric": metric, "confidence": confidence}
+        check_signing(sign, private=True)
         name, model = only_run(run)
         from wafl.promises.next_client import issue_next_client
         from wafl.theory.population.next_client import next_client as expect

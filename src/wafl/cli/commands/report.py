@@ -22,11 +22,13 @@ def report(
 ) -> None:
     """Write one page that shows what studies found; it opens in any browser, from disk, without a network."""
     with reading(trust):
+        from wafl.report.page import check_page_packages, write_page
+
+        check_page_packages()
         for path in studies:
             if not all((path / file).is_file() for file in ("config.toml", "about.json")):
                 raise ValueError(f"{path} is not a study: give a folder that wafl run made, such as runs/digits")
         from wafl.report.blocks import Page
-        from wafl.report.page import write_page
         from wafl.studies.pages.shown import together
 
         shown = [_study(path, quick, data_dir) for path in studies]

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from typer import Option
 
-from wafl.cli.progress import Json, Quiet, Serve, exit_if_diverged, train_and_show
+from wafl.cli.progress import Json, Quiet, Serve, check_packages, exit_if_diverged, train_and_show
 from wafl.cli.shared import OneStudy, Trust, check_study, reading
 
 
@@ -20,6 +20,7 @@ def resume(
     from wafl.cli.terminal import make_console
 
     with reading(trust):
+        check_packages(serve=serve)
         check_study(folder)
         from wafl.studies.extend import extend
         from wafl.studies.pages.figures import draw_figures

@@ -7,7 +7,7 @@ import typer
 from typer import Argument, Option
 
 from wafl.cli.method_options import read_options, with_method_options
-from wafl.cli.progress import Json, Quiet, Serve, train_and_show
+from wafl.cli.progress import Json, Quiet, Serve, check_packages, train_and_show
 from wafl.cli.shared import Changes, one_line_errors
 from wafl.cli.terminal import say
 from wafl.config.toml_file import read_toml
@@ -56,6 +56,7 @@ def run(
     from wafl.config.demo import demo_experiment
 
     with one_line_errors():
+        check_packages(serve=serve)
         if experiment is not None:
             if experiment.suffix != ".toml" and not experiment.exists():
                 raise ValueError(f"{experiment} is no experiment file: to train a method, use --method {experiment}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from wafl.cli.shared import PublicKey, Trust, only_run, reading, seen_and_unseen
+from wafl.cli.shared import PublicKey, Trust, check_signing, only_run, reading, seen_and_unseen
 
 if TYPE_CHECKING:
     from wafl.data.federation import Federation
@@ -32,6 +32,7 @@ def verify(
 
     with reading(trust):
         check_certificate(certificate)
+        check_signing(key, private=False)
         from wafl.cli.tables import verification
         from wafl.promises.read import read_file
         from wafl.promises.verify import verify as check

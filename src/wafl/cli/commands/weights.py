@@ -29,10 +29,12 @@ def weights(
     from wafl.data.named.domains import domains, federation_of
     from wafl.report.plotting import weights_and_distances
     from wafl.weights import barycenter, cover, mixture, nearest
+    from wafl.weights.transport.costs import transport_package
 
     sample = sample or (100 if target is None else 600)
     options: dict[str, Any] = {"sample": sample, "seed": seed, "label_aware": label_aware, "label_cost": label_cost}
     with one_line_errors():
+        transport_package()
         if target is not None:
             task = domains(source, target, data_dir=data_dir, size=size, preprocess=preprocess)
             found = [rule(task.clients, task.target, **options) for rule in (nearest, mixture)]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from wafl.base.near import nearest
 from wafl.data.named.natural import NATURAL
 from wafl.data.named.readers import KEYS, LAYOUTS, Layout, reading
-from wafl.data.named.sources import SOURCES, DownloadError, Source, download
+from wafl.data.named.sources import SOURCES, DownloadError, Source, check_download_packages, download
 from wafl.data.unpack import read_npz
 
 GROUP_KEYS = ("u_train", "u_test")
@@ -133,13 +133,16 @@ def _download(source: Source, folder: Path) -> RawDataset:
     if not source.files:
         message = f"{source.name} is not in {folder}, and there is no file to download for it."
         raise FileNotFoundError(f"{message}\n{_remedy(source)}")
+    layout = LAYOUTS[source.name][-1]
+    check_download_packages()
+    layout.check_packages()
     with _temporary_folder(source, folder) as temporary:
         try:
             paths = [download(file, temporary) for file in source.files]
         except DownloadError as error:
             message = f"{source.name} is not in {folder}, and could not be downloaded:\n{error}"
             raise FileNotFoundError(f"{message}\n{_remedy(source)}") from error
-        arrays = LAYOUTS[source.name][-1].read(paths)
+        arrays = layout.read(paths)
         raw = RawDataset.from_arrays(source.name, arrays)
         part = temporary / f"{source.name}.npz"
         np.savez_compressed(part, **arrays)  # pyright: ignore[reportArgumentType]

@@ -40,6 +40,13 @@ class Layout:
     files: tuple[str, ...]
     read: Reader
     endings: tuple[str, ...] = ("",)
+    packages: tuple[str, ...] = ()
+    """Modules of the extra ``data`` that ``read`` imports."""
+
+    def check_packages(self) -> None:
+        """Raise a ValueError if a package that the reader needs is missing, before the files are downloaded."""
+        for module in self.packages:
+            require(module, extra="data", what=", ".join(self.files))
 
     def find(self, data_dir: Path) -> tuple[Path, ...] | None:
         """The paths of all files, or None if one is missing."""
@@ -211,7 +218,7 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
     "fashion-mnist": (_idx("FashionMNIST/raw"), _idx("fashion-mnist")),
     "usps": (Layout(".", ("usps.bz2", "usps.t.bz2"), read_usps),),
     "svhn": (Layout(".", ("train_32x32.mat", "test_32x32.mat"), read_svhn),),
-    "mnist-m": (Layout(".", ("mnist_m.tar.gz",), read_mnist_m),),
+    "mnist-m": (Layout(".", ("mnist_m.tar.gz",), read_mnist_m, packages=("PIL.Image",)),),
     "cifar10": (
         Layout("cifar-10-batches-py", tuple(CIFAR10_BATCHES), read_cifar10_folder),
         Layout(".", ("cifar-10-python.tar.gz",), read_cifar10_archive),

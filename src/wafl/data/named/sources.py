@@ -81,6 +81,12 @@ PAUSE = 1.0
 """Seconds between two rounds: a dropped connection often comes back."""
 
 
+def check_download_packages() -> None:
+    """Raise a ValueError if a package that downloads need is missing."""
+    for module in ("pooch", "requests"):
+        require(module, extra="data", what="a download")
+
+
 def download(file: RemoteFile, folder: Path) -> Path:
     """Fetch one file into ``folder``; a file that is truncated or has the wrong checksum is not kept."""
     pooch = require("pooch", extra="data", what="a download")

@@ -27,7 +27,7 @@ from wafl.promises.known import known
 from wafl.promises.next_client import issue_next_client
 from wafl.promises.promise import Promise, digest_of, to_bytes
 from wafl.promises.read import read_file
-from wafl.promises.sign import is_signed_by, sign
+from wafl.promises.sign import is_signed_by, read_key, sign
 from wafl.results.run import Run
 from wafl.studies.folder import provenance
 from wafl.tasks.losses import output_loss
@@ -42,6 +42,7 @@ def issue_all(scale: str, output: Path, work: Path, say: Say = print) -> Path:
     if not (key.exists() and (output / PUBLIC).exists()):
         make = f"openssl genpkey -algorithm ed25519 -out {key}; openssl pkey -in {key} -pubout -out {output / PUBLIC}"
         raise FileNotFoundError(f"there is no pair of keys to sign with: {make}")
+    read_key(key, private=True)
     tasks, rows = tasks_of(table, scale), list[dict[str, Any]]()
     absent = {task.name: missing for task in tasks if (missing := task.missing) is not None}
     for task in (task for task in tasks if task.name not in absent):

@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from wafl.base.conditions import attacked_clients
 from wafl.base.files import TEMPORARY, remove_temporary
 from wafl.report.plotting import Line, generalization, measure_against_attacked, measure_against_parameter
 from wafl.studies.study import Study
@@ -47,7 +48,9 @@ def _figures(study: Study, results: Mapping[str, Any]) -> dict[str, Draw]:
         drawn = partial(measure_against_attacked, lines, unit, attack or "clean data", methods=methods)
         found[f"{measure}.png"] = drawn
     for parameter, panels in _swept(study, rows).items():
-        found[f"{measure}-{parameter}.png"] = partial(measure_against_parameter, panels, parameter, unit)
+        found[f"{measure}-{parameter}.png"] = partial(
+            measure_against_parameter, panels, parameter, unit, attack or "clean data"
+        )
     if unseen:
         found["unseen.png"] = partial(generalization, {**results, "methods": rows})
     return found
@@ -74,7 +77,7 @@ def _swept(study: Study, rows: Mapping[str, Any]) -> dict[str, dict[str, dict[st
 def _tests(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "clean": row["clean"],
-        **{f"{float(share):.0%} attacked": value for share, value in row["attacked"].items()},
+        **{attacked_clients(float(share)): value for share, value in row["attacked"].items()},
     }
 
 

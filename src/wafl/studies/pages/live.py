@@ -13,10 +13,9 @@ from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from wafl.base.extras import require
 from wafl.base.files import is_temporary
 from wafl.report.blocks import Page
-from wafl.report.page import as_html, plotly_script
+from wafl.report.page import as_html, check_page_packages, plotly_script
 from wafl.studies.folder import StudyFolder
 from wafl.studies.pages.shown import list_of, show_study, summary_of
 
@@ -178,8 +177,7 @@ def _changed(path: Path) -> int:
 
 def make_server(folder: Path, host: str = "127.0.0.1", port: int = 0) -> Server:
     """A server that listens already, with a token if other machines can reach it."""
-    for module in ("jinja2", "plotly"):
-        require(module, extra="report", what="the page")
+    check_page_packages()
     try:
         return Server(folder, host, port, None if is_local(host) else secrets.token_urlsafe(24))
     except OSError as error:

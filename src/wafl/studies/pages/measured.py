@@ -14,6 +14,7 @@ from wafl.base.norms import norm_name
 from wafl.data.federation import Federation
 from wafl.evaluation.compare import compare
 from wafl.evaluation.evaluate import present_clients
+from wafl.models import title as model_title
 from wafl.objectives import Wasserstein
 from wafl.objectives.surrogate import move_one_lane
 from wafl.report import charts, pictures, sections
@@ -35,6 +36,10 @@ SIZES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 PICTURES = 10
 NORMS = (2.0, math.inf, 1.0)
 FEATURES = 12
+STEPS = 50
+"""The most ascent steps of the worst shift within a radius."""
+DOUBLING_STEPS = 20
+"""The most ascent steps of the search for the ball in which the loss doubles."""
 
 Told = Callable[[str], None]
 
@@ -88,7 +93,7 @@ class _Shifted:
 
 def _shift(mixture: Mixture, clients: Federation, radius: float) -> _Shifted:
     population = mixture.population()
-    attack = WassersteinShift(radius, steps=50, tolerance=1e-3).within(clients.bounds)
+    attack = WassersteinShift(radius, steps=STEPS, tolerance=1e-3).within(clients.bounds)
     moved = attack.move(mixture.problem, population)
     share = population.shares()
     losses = mixture.problem.loss(moved, population.y)[0]
@@ -122,7 +127,11 @@ def _radius(runs: Mapping[str, Run], clients: Federation) -> Section | None:
         lead = f"Drag the slider to enlarge the ball. {between}."
     lead = " ".join([*unproven, lead])
     count, unit = len(clients.test.y), clients.unit
-    caption = f"The l_2 ball around {count:,} test examples, mixed with the model's client weights; radii in {unit}."
+    caption = (
+        f"The l2 ball around {count:,} clean test examples, mixed with the model's client weights; radii in {unit}. "
+        f"Accuracy, worst client and loss reached are under the worst l2 Wasserstein shift of that radius, found with "
+        f"at most {STEPS} ascent steps. One seed. Data: {clients.title}. Model: {_models(runs)}."
+    )
     return Section("Radius", lead, [Walks(walks, caption)])
 
 
@@ -244,12 +253,16 @@ def _moves(runs: Mapping[str, Run], clients: Federation) -> Section | None:
             else:
                 blocks.append(sections.features(f"{label}, {name} radius {radius:.3g}", _features(shift, clients)))
         if strips:
-            caption = f"{label}: radius by norm: {', '.join(sizes)}; loss at rest {rest:.3g}."
+            radii = f"radius by norm, in {clients.unit}: {', '.join(sizes)}"
+            caption = f"{label}, one seed: {radii}; loss on clean data {rest:.3g}."
             blocks.append(Pictures(strips, caption))
     if not blocks:
         return None
     what = "Added is blue, taken away is orange." if image else "Distances are in each input's own unit."
-    lead = f"The smallest ball in which the model's loss doubles (if it can), and what happens in it. {what}"
+    lead = (
+        "The smallest ball in which the model's loss doubles (if it can), and what happens in it, with at most "
+        f"{DOUBLING_STEPS} ascent steps. {what}"
+    )
     return Section("What the ball moves", lead, blocks)
 
 
@@ -259,7 +272,7 @@ def _doubling(mixture: Mixture, clients: Federation, norm: float) -> tuple[float
     share, rest = population.shares(), float(population.shares() @ mixture.problem.loss(population.x, population.y)[0])
 
     def at(gamma: float) -> tuple[float, float, Tensor]:
-        objective = Wasserstein(gamma, norm=norm, steps=20).within(clients.bounds)
+        objective = Wasserstein(gamma, norm=norm, steps=DOUBLING_STEPS).within(clients.bounds)
         move = move_one_lane(objective, mixture.problem, population.x, population.y)
         loss = float(share @ mixture.problem.loss(move.x_adv, population.y)[0])
         return loss, math.sqrt(float(share @ move.cost[0])), move.x_adv
@@ -300,7 +313,10 @@ def _calibration(runs: Mapping[str, Run], clients: Federation) -> Section | None
         ball = calibrate(run, clients, gammas=gammas, part="test", steps=50, tolerance=1e-4)
         pairs = [(g, r) for g, r in zip(ball.gammas, ball.radii, strict=True) if 0 < r < math.inf]
         curves.append(Curve(label, [g for g, _ in pairs], [r for _, r in pairs]))
-    what = "of each gamma, for the trained models on their clients' test examples (l_2)"
+    what = (
+        f"of each gamma (l2 ball, in {clients.unit}), for the trained models on their clients' clean test examples. "
+        f"One seed. Data: {clients.title}. Model: {_models(runs)}"
+    )
     drawn = [curve for curve in curves if curve.x]
     return radius_against_gamma(drawn, what) if drawn else None
 
@@ -356,6 +372,11 @@ def _pictured(clients: Federation) -> Tensor:
         return torch.arange(min(PICTURES, len(y)))
     places = [(y == label).nonzero().flatten()[:1] for label in range(clients.num_classes)]
     return torch.cat([place for place in places if len(place)][:PICTURES])
+
+
+def _models(runs: Mapping[str, Run]) -> str:
+    """Return the models of the runs in words, each once."""
+    return ", ".join(dict.fromkeys(model_title(run.module) for run in runs.values()))
 
 
 def _distinct(runs: Mapping[str, Run]) -> dict[str, Run]:

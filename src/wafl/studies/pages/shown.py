@@ -2,18 +2,21 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
+from wafl.base.conditions import attacked_clients, brief, unseen_clients
 from wafl.base.describe import some
 from wafl.base.unproven import unproven_line
 from wafl.config.experiment import Experiment
+from wafl.models import TITLES
 from wafl.report import charts, sections
 from wafl.report.blocks import Block, Cell, Figure, Note, Section, Study, Table
 from wafl.report.charts import Curve
-from wafl.report.sections import QUANTITIES, Tested
+from wafl.report.sections import QUANTITIES, Conditions, Tested
 from wafl.studies.attendance import privacies, read_nodes
 from wafl.studies.folder import StudyFolder, refuse_links
 from wafl.studies.pace import Lines, point_of
@@ -27,7 +30,7 @@ ORDER = (
     "Setup",
 )  # fmt: skip
 """The order of the sections on a page, by title."""
-WORST = "for the worst client"
+WORST = "worst client"
 
 T = TypeVar("T")
 
@@ -60,14 +63,14 @@ def show_study(
         return names[client] if names is not None and client < len(names) else f"client {client}"
 
     tested, spent = scores_of(results), [Note(line) for line in privacies(results)]
-    measure = results.get("measure", "accuracy")
+    measure, conditions = results.get("measure", "accuracy"), conditions_of(results, experiment)
     methods = [] if experiment is None else progress_of(experiment, results, lines, folder.status(), titles, name)
     found: list[Section | None] = [
         progress.progress_section(methods),
-        sections.methods(tested, measure) if tested else None,
-        sections.attacked(tested, measure, results.get("attack") or ""),
-        _unseen(results),
-        sections.rounds(*_by_round(lines, titles)),
+        sections.methods(tested, measure, conditions) if tested else None,
+        sections.attacked(tested, measure, conditions),
+        _unseen(results, conditions),
+        _rounds(lines, titles, conditions),
         _participation(lines, name, results),
         _nodes(bulletin),
         Section("Privacy", "What each client has spent.", spent) if spent else None,
@@ -83,28 +86,60 @@ def show_study(
         path.name,
         ordered,
         folder.status(),
-        _facts(results, about, experiment, methods),
-        [(f"{best} {test}".strip(), number, whose) for best, test, number, whose in leaders_of(results)],
+        _facts(results, about, experiment, methods, conditions),
+        [(f"{each.word} {each.test}".strip(), each.number, each.whose) for each in leaders_of(results)],
     )
+
+
+def conditions_of(results: Mapping[str, Any], experiment: Experiment | None) -> Conditions:
+    """Return what captions say about a study: its data and model, its attack, and its other tests."""
+    data, model = "", ""
+    if experiment is not None:
+        clients = str(results.get("clients") or "").partition("\n")[0].partition(" with ")[0].partition(",")[0]
+        data = ", ".join(filter(None, (experiment.data.source or experiment.data.dataset, clients)))
+        model = TITLES.get(experiment.model.kind, experiment.model.kind)
+    ball = ""
+    if "radius" in results:
+        least = "at least this accuracy" if results.get("measure") == "accuracy" else "at most this loss"
+        ball = f"within W_2 distance {results['radius']:g} (l2, {results.get('unit') or 'input units'})"
+        ball = f"{least} for every distribution {ball} of the clients' test data"
+    return Conditions(data, model, results.get("attack") or "", results.get("shift") or "", ball)
 
 
 def together(studies: Mapping[str, Path]) -> list[Section]:
     """The sections about several studies together: one table and one figure of all their methods."""
-    rows, tests = list[Tested](), set[tuple[str, str]]()
+    rows, tests = list[Tested](), set[tuple[str, Conditions]]()
     for name, path in studies.items():
         try:
-            results = StudyFolder(path).read_results()
+            results, experiment = StudyFolder(path).read_results(), StudyFolder(path).experiment()
         except (OSError, ValueError):
             continue
         rows += scores_of(results, name)
-        tests |= {(results["measure"], results.get("attack") or "")} if results else set()
+        tests |= {(results["measure"], conditions_of(results, experiment))} if results else set()
     measures = {measure for measure, _ in tests}
     if not rows or len(measures) != 1:
         return []
-    found = [sections.methods(rows, *measures)]
-    if len(tests) == 1 and (drawn := sections.attacked(rows, *tests.pop())) is not None:
+    (measure,), conditions = measures, _shared([each for _, each in tests])
+    found = [sections.methods(rows, measure, conditions)]
+    same = len({each.attack for _, each in tests}) == 1
+    if same and (drawn := sections.attacked(rows, measure, conditions)) is not None:
         found.append(drawn)
     return [Section(f"All studies: {each.title.lower()}", each.lead, each.blocks) for each in found]
+
+
+def _shared(conditions: Sequence[Conditions]) -> Conditions:
+    """Join the conditions of several studies, each once."""
+
+    def joined(texts: Iterable[str]) -> str:
+        return " or ".join(dict.fromkeys(filter(None, texts)))
+
+    return Conditions(
+        joined(each.data for each in conditions),
+        joined(each.model for each in conditions),
+        joined(each.attack for each in conditions),
+        joined(each.shift for each in conditions),
+        joined(each.certified for each in conditions),
+    )
 
 
 def scores_of(results: Mapping[str, Any], study: str = "") -> list[Tested]:
@@ -121,6 +156,7 @@ def scores_of(results: Mapping[str, Any], study: str = "") -> list[Tested]:
             study,
             row["certified"]["seeds"] if "certified" in row else (),
             _caveat(row, results),
+            row["generalization"]["unseen"]["seeds"] if "generalization" in row else (),
         )
         for label, row in results.get("methods", {}).items()
     ]
@@ -178,11 +214,20 @@ def radius_against_gamma(curves: Sequence[Curve], what: str) -> Section:
     return Section("Radius and gamma", lead, [Figure({"radius": chart}, f"The achieved radius {what}.")])
 
 
-def _unseen(results: Mapping[str, Any]) -> Section | None:
+def _rounds(lines: Lines, titles: Mapping[str, str], conditions: Conditions) -> Section | None:
+    """Return the section of what was measured round by round."""
+    curves, methods = _by_round(lines, titles)
+    seeds = len({row["seed"] for row in lines if isinstance(row.get("seed"), int)})
+    means = f"Lines are means over {seeds} seeds." if seeds > 1 else "One seed."
+    tested = " Accuracy and test loss are on clean test data." if QUANTITIES["test_loss"] in curves else ""
+    return sections.rounds(curves, methods, f"{means}{tested}{conditions.setting}")
+
+
+def _unseen(results: Mapping[str, Any], conditions: Conditions) -> Section | None:
     tested = results.get("methods", {}).items()
     rows = {label: row["generalization"] for label, row in tested if "generalization" in row}
     methods = {label: _method_of(label, results["methods"][label]) for label in rows}
-    return sections.unseen(rows, methods, results["measure"]) if rows else None
+    return sections.unseen(rows, methods, results["measure"], conditions) if rows else None
 
 
 def _participation(lines: Lines, name: Callable[[int], str], results: Mapping[str, Any]) -> Section | None:
@@ -238,10 +283,15 @@ def _facts(
     about: Mapping[str, Any],
     experiment: Experiment | None,
     methods: Sequence[progress.MethodProgress],
+    conditions: Conditions,
 ) -> dict[str, str]:
     found = {
+        "data": "" if experiment is None else str(experiment.data.source or experiment.data.dataset),
         "clients": str(results.get("clients") or ""),
-        "attack": str(results.get("attack") or ""),
+        "model": conditions.model,
+        "attack": conditions.attack,
+        "shift of unseen clients": conditions.shift,
+        "certified": conditions.certified,
         "unit": str(results.get("unit") or ""),
         "seeds": str(len(results["seeds"])) if "seeds" in results else "",
         "rounds": progress.rounds_in_words({each.pace.method: (each.pace.round, each.pace.rounds) for each in methods}),
@@ -249,27 +299,45 @@ def _facts(
     }
     if experiment is not None and not found["clients"]:
         data = experiment.data
-        found["clients"] = f"{data.num_clients or ''} clients, {data.source or data.dataset}"
+        found["clients"] = f"{data.num_clients or ''} clients".strip()
     return {name: text for name, text in found.items() if text and text != "0"}
 
 
-def leaders_of(results: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """The best on clean data, under the strongest attack and for the worst client: a word, test, number, and whose."""
+@dataclass(frozen=True)
+class Leader:
+    """The best of a study in one test.
+
+    ``word`` is how final it is (empty with one method), ``test`` describes the test, ``column`` is its short name.
+    """
+
+    word: str
+    column: str
+    test: str
+    number: str
+    whose: str
+
+
+def leaders_of(results: Mapping[str, Any]) -> list[Leader]:
+    """Return the best on clean data, on unseen clients, under the strongest attack, and for the worst client."""
     tested, measure = scores_of(results), results.get("measure", "accuracy")
     most = max((share for row in tested for share in row.attacked), default=None)
-    tests: dict[str, Callable[[Tested], Sequence[float]]] = {"on clean data": lambda row: row.clean}
+    shift, attack = brief(results.get("shift") or ""), brief(results.get("attack") or "")
+    tests: dict[str, tuple[str, Callable[[Tested], Sequence[float]]]] = {
+        "clean": ("on clean data", lambda row: row.clean),
+        "unseen": (f"on {unseen_clients(shift)}", lambda row: row.unseen),
+    }
     if most is not None:
-        tests[f"with {most:.0%} attacked"] = lambda row: row.attacked.get(most, ())
-    tests[WORST] = lambda row: row.worst
+        tests["attacked"] = f"with {attacked_clients(most, attack)}", lambda row: row.attacked.get(most, ())
+    tests[WORST] = "for the worst client on clean data", lambda row: row.worst
     word, percent = "best" if results.get("finished") else "best so far", "%" if measure == "accuracy" else ""
-    found: list[tuple[str, str, str, str]] = []
-    for test, pick in tests.items():
+    found: list[Leader] = []
+    for column, (test, pick) in tests.items():
         means = {row.label: fmean(pick(row)) for row in tested if pick(row)}
         numbers = {label: sections.number(mean, measure) for label, mean in means.items()}
         best = sections.best_number(list(means.values()), measure)
         whose = [label for label, number in numbers.items() if number == best or not best]
         if whose:
-            found.append((word if best else "", test, numbers[whose[0]] + percent, some(whose, 4)))
+            found.append(Leader(word if best else "", column, test, numbers[whose[0]] + percent, some(whose, 4)))
     return found
 
 
@@ -279,8 +347,9 @@ def summary_of(path: Path, link: str) -> Study:
     try:
         refuse_links(path)
         results, state = folder.read_results(), folder.status()
-        found = {test: Cell(f"{number} {whose}") for _, test, number, whose in leaders_of(results)}
-        cells = {**_progress(folder, results), **found}
+        leaders = leaders_of(results)
+        best = {f"best, {each.column}": Cell(f"{each.number} {each.whose}", small=each.test) for each in leaders}
+        cells = {**_progress(folder, results), **best}
     except (OSError, ValueError) as error:
         cells = {"progress": Cell("cannot be read", small=str(error))}
     return Study(path.name, [], state, link=link, cells=cells)

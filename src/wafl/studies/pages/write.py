@@ -8,7 +8,7 @@ from wafl.attacks import Attack
 from wafl.data.federation import Federation
 from wafl.evaluation.compare import compare
 from wafl.report.blocks import Page, Study
-from wafl.report.page import write_page
+from wafl.report.page import check_page_packages, write_page
 from wafl.results.run import Run, Runs
 from wafl.studies.pages.measured import measure
 from wafl.studies.pages.progress import rounds_in_words
@@ -40,6 +40,7 @@ def write_report(
         unseen: clients that took no part in training.
         title: the title of the page.
     """
+    check_page_packages()
     named = runs if isinstance(runs, Mapping) else _by_name(runs)
     if not named:
         raise ValueError("there are no runs to report")
@@ -50,7 +51,8 @@ def write_report(
     ordered = sorted(found.values(), key=lambda section: ORDER.index(section.title))
     rounds = {run.name: (len(run.history), len(run.history)) for run in named.values()}
     facts = {"clients": str(clients), "unit": clients.unit, "rounds": rounds_in_words(rounds)}
-    facts |= {} if attack is None else {"attack": attack.describe(clients.unit)}
+    facts |= {} if attack is None else {"attack": attack.within(clients.bounds).describe(clients.unit)}
+    facts |= {"shift of unseen clients": unseen.shift} if unseen is not None and unseen.shift else {}
     return write_page(Page(title, [Study(title, ordered, facts=facts)]), Path(path))
 
 

@@ -163,8 +163,9 @@ class Certificates:
             The file.
         """
         from wafl.report.blocks import Page, Section, Study, Walks
-        from wafl.report.page import write_page
+        from wafl.report.page import check_page_packages, write_page
 
+        check_page_packages()
         walks = [found.walk(name) for name, found in {"this run": self, **others}.items()]
         caption = f"The {norm_name(self.norm)} ball; radii in {self.unit}."
         lead = "The loss that an objective reaches inside the ball lies below what is certified for all of it."

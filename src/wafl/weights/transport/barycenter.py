@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from wafl.base.extras import require
 from wafl.base.random import Key, Purpose, permutation
 from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Cloud, Features, Sampling, read_clients
-from wafl.weights.transport.costs import check_size, ground_cost, network_simplex
+from wafl.weights.transport.costs import check_size, ground_cost, network_simplex, transport_package
 from wafl.weights.transport.distances import exact_distance
 from wafl.weights.transport.result import TransportWeights
 
@@ -45,6 +44,7 @@ def barycenter(
     >>> result.weights, result.value, result.distances
     ((0.0, 1.0, 0.0), 0.0, (16.0, 0.0, 1.0))
     """
+    transport_package()
     clouds = read_clients(clients, Sampling(sample, seed, features))
     check_size(max(len(cloud) for cloud in clouds) ** 2)
     weights = [1.0 / len(clouds)] * len(clouds)
@@ -89,6 +89,7 @@ def bilevel(
     >>> round(result.value, 9), result.distances  # Q is 2 and 4
     (3.5, (6.5, 6.5))
     """
+    transport_package()
     clouds = read_clients(clients, Sampling(sample, seed, features))
     check_size(max(len(cloud) for cloud in clouds) * sum(len(cloud) for cloud in clouds))
     shares = [float(weight) for weight in weights]
@@ -108,7 +109,7 @@ def _minimizer(clouds: Sequence[Cloud], weights: Sequence[float], seed: int) -> 
     """The Q of least ``sum_i lambda_i W_2^2(P_i, Q)``: a single client itself, otherwise POT's local solution."""
     if max(weights) == 1.0:
         return clouds[weights.index(1.0)]
-    ot = require("ot", extra="transport", what="optimal transport")
+    ot = transport_package()
     pooled = torch.cat([cloud.x for cloud in clouds])
     order = permutation(Key.of(seed, round=3), Purpose.TRANSPORT, torch.tensor(len(pooled)), len(pooled))
     start = pooled[order[: min(len(cloud) for cloud in clouds)]]

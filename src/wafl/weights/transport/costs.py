@@ -28,6 +28,11 @@ class Pair:
         return replace(self, arcs=(self.arcs[1], self.arcs[0]), f=self.g, g=self.f)
 
 
+def transport_package() -> Any:
+    """Return POT, or raise a ValueError that says how to install it."""
+    return require("ot", extra="transport", what="optimal transport")
+
+
 def ground_cost(a: Cloud, b: Cloud) -> Tensor:
     """``d^p((x, y), (x', y')) = ||x - x'||^p``, and for clouds with labels what the labels cost.
 
@@ -41,7 +46,7 @@ def ground_cost(a: Cloud, b: Cloud) -> Tensor:
     tensor([[0., 2.],
             [2., 0.]], dtype=torch.float64)
     """
-    ot = require("ot", extra="transport", what="optimal transport")
+    ot = transport_package()
     x = a.x.numpy()
     cost = torch.from_numpy(ot.dist(x, x if a is b else b.x.numpy(), "sqeuclidean" if a.order == 2 else "euclidean"))
     if a.y is None or b.y is None:
@@ -76,7 +81,7 @@ def solve_pair(cost: Tensor) -> Pair:
 
 def network_simplex(a: Tensor, b: Tensor, cost: Any) -> tuple[Any, float, Tensor, Tensor]:
     """Plan, value and potentials; a sparse cost allows only its own arcs. What POT warns about is an error here."""
-    ot = require("ot", extra="transport", what="optimal transport")
+    ot = transport_package()
     scale = float(cost.max()) or 1.0  # POT's tolerances are absolute
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

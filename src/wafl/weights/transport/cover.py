@@ -7,7 +7,7 @@ from torch import Tensor
 
 from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Cloud, Features, Sampling, read_clients
-from wafl.weights.transport.costs import Pair, check_size, ground_cost, solve_pair
+from wafl.weights.transport.costs import Pair, check_size, ground_cost, solve_pair, transport_package
 from wafl.weights.transport.cutting_planes import MixtureDistance, nearest_mixture, pick_tolerance
 from wafl.weights.transport.distances import Distance, standard_error
 from wafl.weights.transport.result import TransportWeights
@@ -56,6 +56,7 @@ def cover(
             f"exchange={exchange!r} must be 'examples': clients cannot be covered without pooled examples, as every "
             "client is a target; with one target, mixture and nearest take exchange='cuts'"
         )
+    transport_package()
     clouds = read_clients(clients, sampling)
     size = sum(len(cloud) for cloud in clouds) ** 2
     check_size(size)

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from wafl.base.checks import check_positive
-from wafl.base.extras import require
 from wafl.weights.transport.clouds import Cloud, Features, Sampling, read_sources_and_target
-from wafl.weights.transport.costs import check_size, ground_cost, solve_pair
+from wafl.weights.transport.costs import check_size, ground_cost, solve_pair, transport_package
 
 Method = Literal["exact", "entropic"]
 
@@ -60,6 +59,7 @@ def distance(
     """
     sampling = Sampling(sample, seed, features, label_aware, label_cost, order)
     check_method(method, regularization)
+    transport_package()
     (cloud,), target = read_sources_and_target([a], b, sampling)
     check_size(len(cloud) * len(target))
     return cloud_distance(cloud, target, method, regularization)
@@ -114,7 +114,7 @@ def sinkhorn_divergence(a: Cloud, b: Cloud, regularization: float) -> Distance:
 
 def _sinkhorn(cost: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """Potentials whose means sum to ``OT_eps``: near the optimum the error of this dual value is of second order."""
-    ot = require("ot", extra="transport", what="optimal transport")
+    ot = transport_package()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:

@@ -10,7 +10,7 @@ from torch import Tensor
 from wafl.base.checks import check_positive
 from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Features, Sampling, read_apart, read_sources_and_target
-from wafl.weights.transport.costs import check_size, ground_cost, solve_pair
+from wafl.weights.transport.costs import check_size, ground_cost, solve_pair, transport_package
 from wafl.weights.transport.cutting_planes import MixtureDistance, nearest_mixture, pick_tolerance
 from wafl.weights.transport.distances import Distance, standard_error
 from wafl.weights.transport.exchange import MOST_POINTS, Cuts, Exchange, check_exchange, cuts, mixture_from_cuts
@@ -67,6 +67,7 @@ def mixture(
     if exchange == "cuts":
         clouds, aim = read_apart(sources, target, sampling, MOST_POINTS)
         return weights_from_cuts(partial(cuts, [cloud.x for cloud in clouds], aim.x), aim.x, tolerance)
+    transport_package()
     clouds, aim = read_sources_and_target(sources, target, sampling)
     size = sum(len(cloud) for cloud in clouds) * len(aim)
     check_size(size)

@@ -7,7 +7,7 @@ from typing import Any
 
 from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Features, Sampling, read_apart, read_sources_and_target
-from wafl.weights.transport.costs import check_size
+from wafl.weights.transport.costs import check_size, transport_package
 from wafl.weights.transport.distances import Distance, Method, check_method, cloud_distance
 from wafl.weights.transport.exchange import MOST_POINTS, Exchange, check_exchange, cuts
 from wafl.weights.transport.mixture import weights_from_cuts
@@ -69,6 +69,7 @@ def nearest(
         found = [Distance(each.value, math.nan) for each in alone]
         least = min(each.value - each.gap for each in alone)
     else:
+        transport_package()
         clouds, aim = read_sources_and_target(sources, target, sampling)
         check_size(max(len(cloud) for cloud in clouds) * len(aim))
         found = [cloud_distance(cloud, aim, method, regularization) for cloud in clouds]

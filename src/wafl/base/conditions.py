@@ -1,0 +1,40 @@
+"""Names of tests in tables and figures: who is tested, and what was done to their examples."""
+
+import re
+
+CLEAN = "clean"
+_BOUNDS = re.compile(r", (within \[[^\]]*\]|within the bounds of the data|unbounded)(?=$|;)")
+_UNIT = re.compile(r" \((?!at the output of )[^()]*\)")
+
+
+def brief(test: str) -> str:
+    """Shorten the description of an attack or shift: drop the unit and the bounds, keep norm, size and steps.
+
+    >>> brief("l_inf PGD, epsilon 0.1 (pixels in [0, 1]), 20 steps, within [0, 1]")
+    'l_inf PGD, epsilon 0.1, 20 steps'
+    >>> brief("Gaussian noise, std 0.3 (pixels in [0, 1]), unbounded")
+    'Gaussian noise, std 0.3'
+    """
+    return _UNIT.sub("", _BOUNDS.sub("", test))
+
+
+def attacked_clients(share: float, attack: str = "") -> str:
+    """Name a test with a share of attacked clients, and the attack if it is given.
+
+    >>> attacked_clients(0.4), attacked_clients(1.0, "l_inf PGD, epsilon 0.1, 20 steps")
+    ('40% attacked', 'all attacked: l_inf PGD, epsilon 0.1, 20 steps')
+    """
+    whom = "all attacked" if share == 1.0 else f"{share:.0%} attacked"
+    return f"{whom}: {attack}" if attack else whom
+
+
+def unseen_clients(shift: str | None = None, under: str = "") -> str:
+    """Name a test on clients that never train: their shift, and ``under`` which attack, if there are any.
+
+    >>> unseen_clients(), unseen_clients("Gaussian noise, std 0.3")
+    ('unseen clients, clean', 'unseen clients with Gaussian noise, std 0.3')
+    >>> unseen_clients(under="40% attacked: l2 FGSM, epsilon 1")
+    'unseen clients, 40% attacked: l2 FGSM, epsilon 1'
+    """
+    parts = [f"unseen clients with {shift}" if shift else "unseen clients", under or ("" if shift else CLEAN)]
+    return ", ".join(part for part in parts if part)
