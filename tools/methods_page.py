@@ -162,10 +162,11 @@ def methods_list() -> str:
 def _listed(each: Entry) -> dict[str, Any]:
     words = {"name": each.name, "summary": each.summary, "moves": each.moves, "sends": each.sends}
     about = {"use": each.about.use, "paper": each.about.paper, "short": each.about.short}
-    return {**words, **about, "options": [_option(option) for option in each.options]}
+    return {**words, **about, "options": [option_as_json(option) for option in each.options]}
 
 
-def _option(option: Option) -> dict[str, Any]:
+def option_as_json(option: Option) -> dict[str, Any]:
+    """Return an option as plain data; ``wafl.config.known_methods`` reads it."""
     kind = option.kind.__name__ if option.kind in KINDS.values() else "str"
     said = {"doc": option.doc, "default": option.default, "optional": option.optional}
     return {"name": option.name, "kind": kind, "limits": _limits(option.limits), **said}

@@ -87,7 +87,21 @@ def test_the_command_and_python_mean_the_same_attack_by_default(
     ("arguments", "message"),
     [
         (("nowhere",), "nowhere is not a folder: give a study, such as runs/digits, or one of its runs"),
-        (("{study}", "--attack", "magic"), "unknown attack 'magic'"),
+        (
+            ("{study}", "--attack", "magic"),
+            "unknown attack 'magic': use one of none, pgd, fgsm, wasserstein,",
+        ),
+        (("{study}", "--attack", "pdg"), "unknown attack 'pdg' (did you mean 'pgd'?): use one of none, pgd,"),
+        (("{study}", "--attack", "fgsm", "--steps", "3"), "--steps is an option of --attack pgd, not of fgsm"),
+        (
+            ("{study}", "--attack", "none", "--epsilon", "1"),
+            "is an option of --attack pgd, fgsm, autoattack, not of none",
+        ),
+        (
+            ("{study}", "--attack", "autoattack", "--space", "0"),
+            "of --attack pgd, fgsm, wasserstein, not of autoattack",
+        ),
+        (("{study}", "--attack", "label_shift", "--bounds", "none"), "not of label_shift"),
         (("{study}", "--attacked", "0.2;0.4"), "must be numbers with commas between them"),
         (("{study}", "--attacked", "1.5"), "attacked=1.5 is a share of the clients"),
         (("{study}", "--epsilon", "-1"), "epsilon=-1.0 must be finite and at least 0"),
