@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.attacks.test_worst_distribution import by_the_dual
 from tests.oracles.objective import linear_model
 from tests.oracles.reference import Ball, Minimized, cross_entropy
+from tests.oracles.worst_distribution import by_the_dual
 from wafl import FGSM, PGD, WassersteinShift
 from wafl.attacks import ATTACKS, AutoAttack
 

@@ -11,9 +11,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.cli.test_run import every_command
-from tests.lab.test_contest import in_this_process
-from tests.promises.test_issue import write_keys
+from tests.cli.commands import every_command
+from tests.lab.in_process import in_this_process
+from tests.promises.files import write_keys
 from wafl.cli.main import app
 from wafl.cli.method_options import method_options
 
