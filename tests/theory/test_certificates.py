@@ -560,9 +560,7 @@ def test_weights_whose_fourth_powers_overflow_are_refused(norm):
     case = a_case("regression")
     with torch.no_grad():
         case.model.weight.fill_(1e90)
-    with pytest.raises(
-        wafl.PreconditionError, match="no gamma gives a finite bound: .* use a model of smaller weights"
-    ):
+    with pytest.raises(wafl.PreconditionError, match=r"no gamma gives a finite bound: .* a model of smaller weights"):
         certificates_of(case, [0.0, 0.3], norm)
     at_rest = certificates_of(case, [0.0], norm)
     assert at_rest[0].value == at_rest.loss < math.inf

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from wafl.base.bounds import Bounds
+from wafl.base.bounds import Box
 from wafl.base.errors import ConfigError
 from wafl.config import experiment as config
 from wafl.data.examples import Examples
@@ -22,7 +22,7 @@ def check_unseen(experiment: config.Experiment) -> None:
             raise ConfigError(f"{key} needs the clients' examples here: leave it out of engine = 'flower'")
 
 
-def make_shift(data: config.Data, bounds: Bounds) -> Shift | None:
+def make_shift(data: config.Data, bounds: Box | None) -> Shift | None:
     """Make the shift of an experiment's unseen clients, within the bounds of their data; None if there is none."""
     if data.unseen_shift is None:
         return None

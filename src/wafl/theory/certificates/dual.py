@@ -115,8 +115,8 @@ def _next(dual: Dual, radius: float, turn: int, close: float) -> float | None:
         higher = max(dear) * RUNG
         if math.isinf(limit + higher):
             raise PreconditionError(
-                "no gamma gives a finite bound: the model's outputs are so large that float64 overflows; use a model of "
-                "smaller weights, or smaller inputs"
+                "no gamma gives a finite bound: the model's outputs are so large that float64 overflows; use a model "
+                "of smaller weights, or smaller inputs"
             )
         return higher
     if not dear:
