@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 # Before torch is imported: a process that forks with idle threads of OpenMP leaves a child that may wait forever.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -101,6 +102,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     heavy = Counter(item.path for item in items if any(map(item.get_closest_marker, ("processes", "long"))))
     items.sort(key=lambda item: -heavy[item.path])
     return result
+
+
+def seed_everything() -> None:
+    """Seed the global generators, so that what a test draws does not depend on the tests before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    if isinstance(collector, pytest.Module):
+        seed_everything()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    seed_everything()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -149,9 +149,9 @@ def reason_not_to_run(block: Block) -> str | None:
 
 
 def compiled(block: Block, text: str) -> Any:
-    """The block with the line numbers of its page."""
+    """Compile a block as a reader's file: with the line numbers of its page, and without this file's __future__."""
     tree = ast.parse("\n" * (block.line - 1) + text, block.page)
-    return compile(tree, block.page, "exec")
+    return compile(tree, block.page, "exec", dont_inherit=True)
 
 
 @pytest.fixture(scope="module")

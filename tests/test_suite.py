@@ -8,10 +8,13 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+import torch
 
-from tests.conftest import LONG, SEED, shuffled
+from tests.conftest import LONG, SEED, pytest_sessionstart, shuffled
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "tests").rglob("*.py"))
@@ -84,5 +87,20 @@ def test_the_order_is_random_but_the_same_for_a_seed_and_keeps_files_together() 
         assert order != sorted(tests, key=lambda test: files.index(test[0])), "shuffled within files"
 
 
-def test_the_seed_is_given_to_every_process() -> None:
+def test_the_seed_is_printed_and_given_to_every_process() -> None:
+    lines: list[str] = []
+    reporter = SimpleNamespace(write_line=lines.append)
+    plugins = SimpleNamespace(get_plugin={"terminalreporter": reporter}.get)
+    pytest_sessionstart(cast(pytest.Session, SimpleNamespace(config=SimpleNamespace(pluginmanager=plugins))))
+    assert lines == [f"Order of tests: WAFL_TEST_SEED={SEED}"]
     assert os.environ["WAFL_TEST_SEED"] == SEED
+
+
+DRAWN = torch.rand(1)
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_every_test_and_every_module_draws_as_if_it_were_alone(turn: int) -> None:
+    first = torch.Generator().manual_seed(0)
+    assert torch.equal(DRAWN, torch.rand(1, generator=first))
+    assert torch.equal(torch.rand(1), DRAWN)
