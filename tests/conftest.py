@@ -1,23 +1,32 @@
-"""One thread per test process, and no Python processes except in tests that are marked ``processes`` or ``slow``."""
+"""Settings of all tests: their order, which is random, one thread per process, and who may start processes.
+
+No test may depend on what ran before it. The order follows from the seed that is printed first: to repeat it, run the
+same tests with the environment variable ``WAFL_TEST_SEED``.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import sys
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 # Before torch is imported: a process that forks with idle threads of OpenMP leaves a child that may wait forever.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+
+Item = TypeVar("Item")
 
 torch.set_num_threads(1)
 settings.register_profile("wafl", deadline=None, derandomize=True)
@@ -29,6 +38,9 @@ LONG = {name for _, name in map(str.split, LINES)}
 
 OURS = re.compile(r"python|pytest|wafl|flwr|flower-")
 """Programs that take seconds; any test may start git or uname."""
+
+SEED = os.environ.setdefault("WAFL_TEST_SEED", str(time.time_ns() % 10**6))
+"""Decides the order of the tests; the processes of pytest-xdist inherit it."""
 
 running: pytest.Item | None = None
 
@@ -51,19 +63,62 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("long")
 
 
-@pytest.hookimpl(trylast=True)  # after -m and -k
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files with long tests come first: the short ones even out the end."""
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Print the seed, also with -q, which leaves out the header."""
+    if (reporter := session.config.pluginmanager.get_plugin("terminalreporter")) is not None:
+        reporter.write_line(f"Order of tests: WAFL_TEST_SEED={SEED}")
+
+
+def shuffled(items: list[Item], file: Callable[[Item], Any], seed: str) -> list[Item]:
+    """Return the items in a random order that keeps the items of a file together."""
+    files: dict[Any, list[Item]] = {}
+    for item in items:
+        files.setdefault(file(item), []).append(item)
+    order, found = random.Random(seed), list(files.values())
+    order.shuffle(found)
+    for each in found:
+        order.shuffle(each)
+    return [item for each in found for item in each]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, Any, Any]:
+    """Shuffle the tests, then put files with long tests first: the short ones even out the end.
+
+    Between the two, pytest selects tests by -m and -k, and puts those together that share a fixture.
+    """
+    position = {item: index for index, item in enumerate(items)}
+    items[:] = shuffled(items, lambda item: item.path, SEED)
+    result = yield
     if config.getoption("one_case"):
         first: dict[str, pytest.Item] = {}
-        for item in items:
+        for item in sorted(items, key=lambda item: position[item]):
             function = item.nodeid.partition("[")[0]
             first.setdefault(function if function in LONG else item.nodeid, item)
         kept = set(first.values())
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = first.values()
+        items[:] = [item for item in items if item in kept]
     heavy = Counter(item.path for item in items if any(map(item.get_closest_marker, ("processes", "long"))))
     items.sort(key=lambda item: -heavy[item.path])
+    return result
+
+
+def seed_everything() -> None:
+    """Seed the global generators, so that what a test draws does not depend on the tests before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    if isinstance(collector, pytest.Module):
+        seed_everything()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    seed_everything()
 
 
 @pytest.hookimpl(wrapper=True)

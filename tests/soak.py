@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 import wafl
-from tests.studies.test_study import contents, outcome
+from tests.studies.commands import contents, outcome
 from wafl.config.experiment import Experiment
 from wafl.config.read import parse_experiment
 from wafl.engine.keeping.checkpoint import Checkpoint

@@ -31,7 +31,6 @@ from tools.notebook import notebook
 
 import wafl
 from wafl.cli.main import app
-from wafl.methods import FAMILIES
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -150,9 +149,9 @@ def reason_not_to_run(block: Block) -> str | None:
 
 
 def compiled(block: Block, text: str) -> Any:
-    """The block with the line numbers of its page."""
+    """Compile a block as a reader's file: with the line numbers of its page, and without this file's __future__."""
     tree = ast.parse("\n" * (block.line - 1) + text, block.page)
-    return compile(tree, block.page, "exec")
+    return compile(tree, block.page, "exec", dont_inherit=True)
 
 
 @pytest.fixture(scope="module")
@@ -410,8 +409,7 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 def test_the_reference_has_every_public_name() -> None:
     entries = set(re.findall(r"^::: [\w.]+\.(\w+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE))
-    families = [family for family in FAMILIES if family.__name__.rpartition(".")[2] in entries]
-    named = {name for family in families for name in vars(family) if name in wafl.METHODS}
+    named = {name for name, preset in wafl.METHODS.items() if preset.options.__module__.rpartition(".")[2] in entries}
     missing = set(wafl.__all__) - entries - named - {"METHODS"}
     assert not missing, "docs/api.md needs a line for each, such as `::: wafl.engine.fit.fit`"
 

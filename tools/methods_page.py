@@ -1,6 +1,7 @@
-"""``python tools/methods_page.py`` writes ``docs/methods.md`` and ``methods.json`` from the lists of methods and parts.
+"""``python tools/methods_page.py`` writes what follows from the lists of methods and parts.
 
-A test holds them up to date.
+These are ``docs/methods.md``, ``methods.json``, and the lines of the methods in ``wafl/__init__.pyi``. A test fails if
+they are not up to date.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from wafl.weights import Round
 
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 LIST = Path(__file__).parents[1] / "src" / "wafl" / "config" / "methods.json"
+STUB = Path(__file__).parents[1] / "src" / "wafl" / "__init__.pyi"
 HEAD = """\
 # Methods
 
@@ -162,10 +164,11 @@ def methods_list() -> str:
 def _listed(each: Entry) -> dict[str, Any]:
     words = {"name": each.name, "summary": each.summary, "moves": each.moves, "sends": each.sends}
     about = {"use": each.about.use, "paper": each.about.paper, "short": each.about.short}
-    return {**words, **about, "options": [_option(option) for option in each.options]}
+    return {**words, **about, "options": [option_as_json(option) for option in each.options]}
 
 
-def _option(option: Option) -> dict[str, Any]:
+def option_as_json(option: Option) -> dict[str, Any]:
+    """Return an option as plain data; ``wafl.config.known_methods`` reads it."""
     kind = option.kind.__name__ if option.kind in KINDS.values() else "str"
     said = {"doc": option.doc, "default": option.default, "optional": option.optional}
     return {"name": option.name, "kind": kind, "limits": _limits(option.limits), **said}
@@ -182,6 +185,27 @@ def _limits(limits: Any) -> dict[str, Any] | None:
     }
 
 
+def stub() -> str:
+    """Return the text of ``wafl/__init__.pyi`` with one import per method, in the order that ruff asks for."""
+    lines = STUB.read_text().splitlines()
+    folder = [line for line in lines if line.startswith("from .methods.")]
+    others = [line for line in folder if line.startswith("from .methods.method ")]
+    named = [
+        f"from .{preset.options.__module__.removeprefix('wafl.')} import {name} as {name}"
+        for name, preset in METHODS.items()
+    ]
+    first = lines.index(folder[0])
+    rest = [line for line in lines[first:] if line not in folder]
+    return "\n".join([*lines[:first], *sorted([*others, *named], key=_order), *rest]) + "\n"
+
+
+def _order(line: str) -> tuple[str, bool, str]:
+    """Return what ruff sorts imports by: the module, then names in capitals, then others."""
+    _, module, _, name, *_ = line.split()
+    return module, not name.isupper(), name
+
+
 if __name__ == "__main__":
     PAGE.write_text(page())
     LIST.write_text(methods_list())
+    STUB.write_text(stub())

@@ -138,8 +138,7 @@ def _no_move(self, problem, x, y, state=None):
 def of_lists() -> Iterator[Mutant]:
     """Everything that has a name in a list becomes what does nothing; what does nothing already is left out."""
     import wafl
-    from wafl.attacks import FGSM, PGD, WassersteinShift
-    from wafl.attacks.autoattack import AutoAttack
+    from wafl.attacks import ATTACKS
     from wafl.local import LOCAL_STEPS
     from wafl.servers import AGGREGATES, OPTIMIZERS
     from wafl.weights import RULES
@@ -176,7 +175,7 @@ def of_lists() -> Iterator[Mutant]:
             new = NO_MOVE + replaced(kind, {"__call__": "_no_move"})
             yield Mutant(f"objective {kind.__name__} is none", file_of(kind), "", new, (test,))
     still = {"move": "lambda self, problem, population, seed=0: population.x"}
-    for attack in (PGD, FGSM, WassersteinShift, AutoAttack):
+    for attack in ATTACKS.values():
         new, tests = replaced(attack, still), ("tests/attacks/test_small_references.py",)
         yield Mutant(f"attack {attack.__name__} is none", file_of(attack), "", new, tests)
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from tests.attacks.test_worst_distribution import by_the_dual
 from tests.oracles.objective import linear_model
 from tests.oracles.reference import Ball, Minimized, cross_entropy
+from tests.oracles.worst_distribution import by_the_dual
 from wafl import FGSM, PGD, WassersteinShift
-from wafl.attacks.autoattack import AutoAttack
-from wafl.config.experiment import Attack
+from wafl.attacks import ATTACKS, AutoAttack
 
 X = torch.tensor([[0.3, 0.6], [0.8, 0.2]], dtype=torch.float64)
 Y = torch.tensor([0, 1])
@@ -61,7 +60,7 @@ def autoattack() -> None:
 KINDS: dict[str, Any] = {"pgd": pgd, "fgsm": fgsm, "wasserstein": wasserstein, "autoattack": autoattack}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in get_args(get_type_hints(Attack)["kind"]) if kind != "none"])
+@pytest.mark.parametrize("kind", ATTACKS)
 def test_an_attack_moves_examples_like_its_reference(kind: str) -> None:
     assert kind in KINDS, f"{kind} has no small reference: write one in tests/attacks/test_small_references.py"
     KINDS[kind]()

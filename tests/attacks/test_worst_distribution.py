@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
-from scipy.optimize import minimize_scalar
 from torch import nn
 
 from tests.oracles.objective import linear_model
+from tests.oracles.worst_distribution import by_the_dual
 from wafl import WassersteinShift
 from wafl.attacks import Population
 from wafl.objectives.surrogate import single_lane
-
-Array = npt.NDArray[np.float64]
-
-
-def by_the_dual(slope: float, x: Array, share: Array, radius: float) -> float:
-    """The worst loss in one dimension: the minimum over gamma of ``gamma radius^2 + E[phi_gamma]``, which is convex."""
-    moves = np.linspace(-40.0, 40.0, 16001)
-    loss = np.logaddexp(0.0, -slope * (x[:, None] + moves))
-
-    def dual(gamma: float) -> float:
-        return gamma * radius**2 + float(share @ (loss - gamma * moves**2).max(1))
-
-    return float(minimize_scalar(dual, bounds=(1e-3, 100.0), method="bounded", options={"xatol": 1e-6}).fun)
 
 
 @pytest.mark.parametrize("radius", [0.3, 3.0])

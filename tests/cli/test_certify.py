@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 import wafl
-from tests.promises.test_issue import forge, write_keys
+from tests.promises.files import forge, write_keys
 from wafl.cli.commands.verify import read_data
 from wafl.cli.main import app
 from wafl.data.preprocessing import Preprocessing

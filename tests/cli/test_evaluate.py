@@ -6,15 +6,19 @@ import csv
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
 import wafl
+from wafl.attacks import ATTACKS
 from wafl.cli import tables
 from wafl.cli.main import app
+from wafl.config.known_attacks import known_attacks
 from wafl.config.read import parse_experiment
+from wafl.shifts import SHIFTS
 from wafl.studies.study import Study
 
 INF = float("inf")
@@ -87,7 +91,21 @@ def test_the_command_and_python_mean_the_same_attack_by_default(
     ("arguments", "message"),
     [
         (("nowhere",), "nowhere is not a folder: give a study, such as runs/digits, or one of its runs"),
-        (("{study}", "--attack", "magic"), "unknown attack 'magic'"),
+        (
+            ("{study}", "--attack", "magic"),
+            "unknown attack 'magic': use one of none, pgd, fgsm, wasserstein,",
+        ),
+        (("{study}", "--attack", "pdg"), "unknown attack 'pdg' (did you mean 'pgd'?): use one of none, pgd,"),
+        (("{study}", "--attack", "fgsm", "--steps", "3"), "--steps is an option of --attack pgd, not of fgsm"),
+        (
+            ("{study}", "--attack", "none", "--epsilon", "1"),
+            "is an option of --attack pgd, fgsm, autoattack, not of none",
+        ),
+        (
+            ("{study}", "--attack", "autoattack", "--space", "0"),
+            "of --attack pgd, fgsm, wasserstein, not of autoattack",
+        ),
+        (("{study}", "--attack", "label_shift", "--bounds", "none"), "not of label_shift"),
         (("{study}", "--attacked", "0.2;0.4"), "must be numbers with commas between them"),
         (("{study}", "--attacked", "1.5"), "attacked=1.5 is a share of the clients"),
         (("{study}", "--epsilon", "-1"), "epsilon=-1.0 must be finite and at least 0"),
@@ -100,6 +118,28 @@ def test_bad_input_is_one_clear_line(study: Path, arguments: tuple[str, ...], me
     assert result.exit_code == 2
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+FLAGS = {"norm": ("2", 2.0), "bounds": ("0,0.5", (0.0, 0.5)), "space": ("0", "0")}
+"""Values of the flags that are not plain numbers: as text, and as the attack has them."""
+
+
+@pytest.mark.parametrize("kind", known_attacks())
+def test_every_flag_of_an_attack_reaches_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "autoattack":
+        pytest.importorskip("pyautoattack")
+    monkeypatch.setattr("wafl.evaluation.compare.compare", lambda runs, clients, attacks, **_: made.extend(attacks))
+    monkeypatch.setattr("wafl.cli.commands.evaluate.load_seeds", lambda run: {})
+    monkeypatch.setattr("wafl.cli.commands.evaluate.seen_and_unseen", lambda *_: (None, None))
+    for name in known_attacks()[kind].options:
+        made: list[Any] = []
+        text, value = FLAGS.get(name, ("1", 1))
+        bounds = () if name in ("bounds", "space") or kind == "label_shift" else ("--bounds", "0,1")
+        flag = f"--{name.replace('_', '-')}"
+        CliRunner().invoke(app, ["evaluate", "here", "--attack", kind, flag, text, *bounds])  # nothing to print
+        _, attack = made
+        assert type(attack) is {**ATTACKS, **SHIFTS}[kind]
+        assert getattr(attack, name) == value, name
 
 
 SWEPT = [f"wafl-gamma={gamma}-learning_rate={rate}" for gamma in (0.5, 2.0, 10.0) for rate in (0.01, 0.1)]

@@ -16,10 +16,11 @@ from click.shell_completion import ShellComplete
 from typer.testing import CliRunner
 
 import wafl
-from tests.cli.test_run import every_command
+from tests.cli.commands import every_command
+from wafl.attacks import ATTACKS
 from wafl.cli import main
-from wafl.cli.commands.evaluate import ATTACKS, SHIFTS
 from wafl.cli.main import COMMANDS, app
+from wafl.shifts import SHIFTS
 
 COMMAND = typer.main.get_command(app)
 
@@ -46,7 +47,11 @@ def test_every_text_belongs_to_a_command_or_an_option() -> None:
     for name, own in texts.items():
         for path, options in {(name, each): own[each] for each in own}.items() if name in groups else [((name,), own)]:
             assert set(options) - {"help"} <= found[path], path
-    assert all(f" {name}" in texts["evaluate"]["attack"] for name in (*ATTACKS, *SHIFTS))
+    evaluate = every_command(COMMAND)[("evaluate",)]
+    options = {each.name: each.help or "" for each in evaluate.params if isinstance(each, click.Option)}
+    kinds = {**ATTACKS, **SHIFTS}
+    assert all(f" {name}" in options["attack"] for name in ("none", *kinds))
+    assert all(name in options[option] for name, kind in kinds.items() for option in kind.settings.names)
 
 
 def test_completion_offers_commands_and_their_options() -> None:

@@ -11,11 +11,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.cli.test_run import every_command
-from tests.lab.test_contest import in_this_process
-from tests.promises.test_issue import write_keys
+from tests.cli.commands import every_command
+from tests.lab.in_process import in_this_process
+from tests.promises.files import write_keys
 from wafl.cli.main import app
-from wafl.cli.method_options import method_options
+from wafl.cli.method_options import attack_options, method_options
 
 EXPERIMENT = """
 methods = [{method = "FedAvg"}]
@@ -90,12 +90,13 @@ def lines() -> list[list[str]]:
 
 
 def test_no_option_is_left_without_a_command_line() -> None:
-    of_methods = {f"--{name.replace('_', '-')}" for name in method_options(())}  # tests/cli/test_run.py uses each
+    # tests/cli/test_run.py and tests/cli/test_evaluate.py use each of these.
+    of_parts = {("run",): method_options(()), ("evaluate",): attack_options()}
     for path, command in every_command(typer.main.get_command(app)).items():
         used = {word for line in lines() if tuple(line[: len(path)]) == path for word in line if word.startswith("-")}
         for parameter in command.params:
             names = {*parameter.opts, *parameter.secondary_opts}
-            if isinstance(parameter, click.Option) and not (path == ("run",) and names & of_methods):
+            if isinstance(parameter, click.Option) and parameter.name not in of_parts.get(path, ()):
                 assert names & used, f"wafl {' '.join(path)} {'/'.join(names)} is in no line of this file"
 
 

@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import torch
 import typer
 from typer.testing import CliRunner
 
 import wafl
+from tests.cli.commands import every_command
 from wafl.base.options import EachRound, Option, Range
 from wafl.cli.main import app
 from wafl.cli.method_options import method_options
@@ -178,15 +178,6 @@ def test_flags_of_methods_are_refused_with_a_file(tmp_path: Path) -> None:
         result = CliRunner().invoke(app, ["run", str(tmp_path / "exp.toml"), *flag])
         assert result.exit_code == 2
         assert f"{flag[0]} cannot be used with an experiment file: change the file, or use --set" in result.stderr
-
-
-def every_command(group: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    found: dict[tuple[str, ...], Any] = {}
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.resolve_command(context, [name])[1]
-        found |= every_command(command, (*path, name)) if hasattr(command, "commands") else {(*path, name): command}
-    return found
 
 
 def test_every_command_and_every_parameter_has_a_help_text() -> None:

@@ -9,7 +9,6 @@ import io
 import itertools
 import os
 import struct
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
+from tests.data.archives import tar_gz
 from wafl.data.named import sources
 from wafl.data.named.cache import RawDataset, data_folder, load_raw, locate
 from wafl.data.named.readers import CIFAR10_BATCHES, IDX_FILES
@@ -97,16 +97,6 @@ def python2_dump(batch: dict[Any, Any]) -> bytes:
     labels = b"](" + b"".join(number(label) for label in batch["labels"]) + b"e"
     items = short(b"data") + array + state + short(b"labels") + labels + short(b"batch_label") + short(b"a batch")
     return b"\x80\x02}(" + items + b"u."
-
-
-def tar_gz(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 def libsvm(x: np.ndarray, y: np.ndarray) -> bytes:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.test_readers import tar_gz
+from tests.data.archives import tar_gz
 from wafl.data import unpack
 from wafl.data.named.readers import read_cifar10_archive, read_idx_files, read_mnist_m, read_usps
 from wafl.data.unpack import read_npz, unpacked

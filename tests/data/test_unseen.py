@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import wafl
-from tests.data.test_federation import federation_of
+from tests.data.federations import federation_of
 
 SIZES = [5, 9, 1, 14, 7, 8, 3, 20, 2, 6]
 

@@ -11,27 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import wafl
+from tests.engine.networks import SIZES, TIMING, Normalized, images, seeded
 from tests.oracles import plain
 from wafl.tasks import fitness
 from wafl.tasks.structured import make_task
 
-SIZES = (5, 7, 3)
 WAFL = wafl.WAFL(gamma=2.0, steps=3)
-TIMING: dict[str, Any] = {"rounds": 2, "local_epochs": 1, "batch_size": 3, "learning_rate": 0.3, "seed": 7}
-
-
-def images(shape: tuple[int, ...] = (6, 3), dtype: torch.dtype = torch.float64) -> list[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(1)
-    return [
-        (torch.randn(size, *shape, generator=generator, dtype=torch.float64).to(dtype), torch.arange(size) % 3)
-        for size in SIZES
-    ]
-
-
-def seeded(model: Any, **options: Any) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(4)
-        return model(**options).double()
 
 
 def assert_same_params(run: wafl.Run, expected: dict[str, Tensor], start: nn.Module, atol: float = 1e-6) -> None:
@@ -219,21 +204,6 @@ def test_hidden_randomness_and_hidden_state_are_refused_with_the_remedy(model: A
 
 
 # -- Batch normalization with the statistics that it has ----------------------------------------------------------
-
-
-class Normalized(nn.Module):
-    """BatchNorm in evaluation mode from the start; its scale and offset are trained."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm, self.head = nn.Conv1d(6, 4, 2), nn.BatchNorm1d(4), nn.Linear(8, 3)
-        with torch.no_grad():
-            self.norm.running_mean.uniform_(-1, 1)  # pyright: ignore
-            self.norm.running_var.uniform_(0.5, 2)  # pyright: ignore
-        self.norm.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.norm(self.conv(x)).tanh().flatten(1))
 
 
 def test_frozen_batch_norm_trains_with_the_statistics_it_has():

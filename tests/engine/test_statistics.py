@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import wafl
-from tests.engine.test_models import TIMING, Normalized, images, seeded
+from tests.engine.networks import TIMING, Normalized, images, seeded
 from tests.oracles import plain
 from wafl.base.files import sealed, unsealed
 from wafl.engine.keeping.checkpoint import Checkpoint

@@ -12,6 +12,7 @@ from torch import nn
 
 import wafl
 from wafl import shifts
+from wafl.attacks import ATTACKS
 
 MODULE = importlib.import_module("wafl.evaluation.evaluate")  # the name in the package is the function
 OPTIONS = {"rounds": 3, "local_steps": 4, "batch_size": 16, "learning_rate": 0.2}
@@ -247,9 +248,9 @@ def test_autoattack_without_epsilon_or_bounds_is_refused(digits, run):
 
 
 def test_unknown_attacks_and_an_epsilon_of_no_attack_are_refused(digits, run):
-    with pytest.raises(ValueError, match="unknown attack 'pgd': use 'autoattack', or an attack such as"):
-        wafl.evaluate(run, digits, attack="pgd")
-    with pytest.raises(ValueError, match="epsilon is only for attack='autoattack'"):
+    with pytest.raises(ValueError, match=f"unknown attack 'pdg': use one of {', '.join(map(repr, ATTACKS))}, or"):
+        wafl.evaluate(run, digits, attack="pdg")
+    with pytest.raises(ValueError, match="epsilon is only for an attack that is given by name"):
         wafl.evaluate(run, digits, attack=wafl.FGSM(epsilon=0.1), epsilon=0.2)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.flower.conftest import SIZES, Stage
-from tests.flower.test_grid import SPREAD, assert_near, assert_same, keys, only, results
+from tests.flower.runs import SPREAD, assert_near, assert_same, keys, only, results
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import HANG, carried
 from wafl.base.errors import ConfigError, TooFewRepliesError

@@ -23,6 +23,25 @@ from tools.methods_page import entry
 
 import wafl
 from tests.flower.conftest import SIZES, UNEVEN, Said, Stage, embedded
+from tests.flower.runs import (
+    BASE,
+    FAKES,
+    METHODS,
+    QUICK,
+    SPREAD,
+    TESTED,
+    assert_near,
+    assert_same,
+    during,
+    everyone,
+    interrupt,
+    keys,
+    metrics,
+    only,
+    params,
+    remembers,
+    results,
+)
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import GONE, HANG, Fate, Grid, Host
 from wafl.base.errors import CheckpointWarning, ConfigError, TooFewRepliesError, UnsoundError
@@ -38,56 +57,18 @@ from wafl.flower.server.exchange import Post
 from wafl.flower.server.find_clients import Finder
 from wafl.flower.wire.run_config import OWN
 from wafl.flower.wire.values import NodeQuery
-from wafl.objectives import Objective
 from wafl.parts.messages import Replies
 from wafl.results.saved import load_run
 from wafl.studies.folder import StudyFolder
-from wafl.studies.pages.progress import read_lines
 from wafl.studies.study import Study
 from wafl.tasks.task import Task
 from wafl.theory.constants.constant import Constant
 
-FAKES = "tests.oracles.flower_fakes"
 LAYOUTS = {
     "uneven": UNEVEN,
     "one each": [["c00"], ["c01"], ["c02"], ["c03"], ["c04"], ["c05"]],
     "all at one": [["c00", "c01", "c02", "c03", "c04", "c05"]],
 }
-
-
-def remembers(method: wafl.Method) -> bool:
-    """Whether clients keep something of the objective between rounds."""
-    objective = method.objective
-    return objective is not None and type(objective).initial_memory is not Objective.initial_memory
-
-
-METHODS: list[dict[str, Any]] = [
-    {"method": "AFL"},
-    {"method": "CVaR", "alpha": [0.3, 0.6]},
-    {"method": "DRFA", "prox": 2.0, "average_last": 1.0},
-    {"method": "FedAdam", "rate": 0.05},
-    {"method": "FedAvg"},
-    *(
-        {
-            "method": "FedAvg",
-            "name": f"fedavg-{kind}",
-            "cohort": 5,
-            "server": {"kind": kind, "optimizer": {"kind": "yogi"}},
-        }
-        for kind in ("geometric_median", "multi_krum")
-    ),
-    {"method": "FedPGM", "random_start": True, "steps": 3},
-    {"method": "FedRobust", "step_size": 0.1},
-    *({"method": name} for name in wafl.METHODS if remembers(wafl.METHODS[name]()) and name != "FedRobust"),
-    {"method": f"{FAKES}:median", "cohort": 5},
-    {"method": f"{FAKES}:remembering", "options": {"pull": 0.4, "gamma": [1.5, 3.0]}},
-    {"method": "SCAFFOLD"},
-    {"method": "WAFL", "gamma": [1.0, 2.5]},
-    {"method": "WAFL", "name": "wafl-clipped", "clip_norm": [0.02, 5.0]},
-    {"method": "WAFL", "name": "wafl-control", "local": {"kind": "control_variates"}, "momentum": 0.5},
-    {"method": "WAFL", "name": "wafl-inf", "norm": "inf", "steps": 4},
-    {"method": "WAFL", "name": "wafl-radius", "radius": 0.3, "momentum": 0.5, "server_learning_rate": 0.7},
-]
 
 
 def keeps(method: wafl.Method) -> bool:
@@ -102,76 +83,10 @@ KEEPING: dict[str, dict[str, Any]] = {
     "both": {"method": "FedRobust", "name": "both", "step_size": 0.1, "local": {"kind": "control_variates"}},
 }
 """Methods whose clients keep something between rounds, by name; those of the last one keep two things."""
-BASE: dict[str, Any] = {
-    "name": "study",
-    "seeds": [3, 1],
-    "data": {"source": f"{FAKES}:everyone"},
-    "schedule": {"rounds": 2, "cohort": 4, "local_steps": 2, "batch_size": 2, "learning_rate": 0.1},
-    "attack": {"steps": 2},
-    "evaluation": {"attacked": [0.5]},
-    "flower": {"nodes": 3, "wait": 5.0, "round_timeout": 20.0},
-    "caps": fakes.BELIEVED,
-    "methods": METHODS,
-}
-TESTED = ("test_loss", "accuracy")
-QUICK = {**BASE, "seeds": [2], "attack": {"kind": "none"}, "evaluation": {}}
-"""One seed, tested once."""
-
-
-def only(*methods: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return {**QUICK, "methods": list(methods), **changes}
-
-
-def metrics(folder: Path) -> list[dict[str, Any]]:
-    rows = read_lines(StudyFolder(folder).metrics)
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
-
-
-def results(folder: Path) -> dict[str, Any]:
-    """Results without times and without the description of the clients."""
-    found = StudyFolder(folder).read_results()
-    assert found["finished"]
-    found["methods"] = {
-        name: {key: value for key, value in row.items() if key != "seconds"} for name, row in found["methods"].items()
-    }
-    return {name: value for name, value in found.items() if name not in ("clients", "metrics")}
-
-
-def params(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("params.safetensors")}
 
 
 def weights(folder: Path) -> list[float]:
     return load_run(folder).client_weights.tolist()
-
-
-def assert_near(value: Any, other: Any) -> None:
-    """Equal except for rounding."""
-    if isinstance(value, dict):
-        assert value.keys() == other.keys()
-        for name in value:
-            assert_near(value[name], other[name])
-    elif isinstance(value, list):
-        assert len(value) == len(other)
-        for one, two in zip(value, other, strict=True):
-            assert_near(one, two)
-    elif isinstance(value, float):
-        assert value == pytest.approx(other, rel=1e-12, abs=1e-12)
-    else:
-        assert value == other
-
-
-def assert_same(folder: Path, other: Path) -> None:
-    """Parameters and histories to the last bit; scores, which are means of means, up to rounding."""
-    scores = [
-        [{name: row.pop(name, None) for name in TESTED} for row in rows] for rows in (metrics(folder), metrics(other))
-    ]
-    assert_near(*scores)
-    mine, theirs = ([{**row, **dict.fromkeys(TESTED)} for row in metrics(each)] for each in (folder, other))
-    assert mine == theirs
-    assert params(folder) == params(other)
-    assert len(params(folder)) > 0
-    assert_near(results(folder), results(other))
 
 
 def assert_close(folder: Path, other: Path) -> None:
@@ -484,10 +399,6 @@ def listed(method: str) -> dict[str, set[str]]:
     return found
 
 
-def keys(content: RecordDict) -> set[str]:
-    return {f"{record}.{name}" for record in content for name in content[record]}
-
-
 def sent(grid: Grid) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for seen in grid.seen:
@@ -501,7 +412,6 @@ SURVEY = {"reply.format", "reply.count", "numbers.value", "numbers.cost"}
 MOMENTS = {"reply.sizes"}
 CUTS = {"reply.format", "numbers.means", "numbers.shares"}
 MEANS = {"reply.format", "reply.labels", "reply.places", "reply.counts", "numbers.means"}
-SPREAD = {"reply.format", "reply.sizes", "numbers.squares"}
 
 
 def documented(method: str) -> dict[str, set[str]]:
@@ -616,19 +526,6 @@ RESUMED = {
 }
 
 
-def interrupt(grid: Grid, at: int) -> None:
-    """Ctrl-C when the server sends its ``at``-th batch of work."""
-    count = 0
-
-    def before(kind: str, round: int | None) -> None:
-        nonlocal count
-        count += round is not None
-        if round is not None and count == at:
-            raise KeyboardInterrupt
-
-    grid.before_push = before
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("methods", RESUMED)
@@ -706,24 +603,6 @@ def finder_of(grid: Grid, experiment: dict[str, Any], folder: Path) -> Any:
 
 
 # -- Nodes that come and go -------------------------------------------------------------------------------------
-
-
-def during(round: int, action: Callable[[], None]) -> Callable[[str, int | None], None]:
-    """Do it once, when the work of that round is sent."""
-    done: list[int] = []
-
-    def before(kind: str, at: int | None) -> None:
-        if at == round and not done:
-            done.append(at)
-            action()
-
-    return before
-
-
-def everyone(method: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """An experiment that asks all clients in all of its six rounds."""
-    schedule = {"rounds": 6, "local_steps": 1, "batch_size": 2, "learning_rate": 0.1}
-    return only(method, schedule=schedule, **changes)
 
 
 def participants(row: dict[str, Any]) -> list[int]:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.config.commands import assert_one_line
 from tests.flower.conftest import SIZES, UNEVEN
-from tests.flower.test_grid import BASE, assert_same, interrupt, only
+from tests.flower.runs import BASE, assert_same, interrupt, only
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import Clock
-from tests.studies.test_study import assert_one_line, flip, invoke
+from tests.studies.commands import flip, invoke
 from wafl.base.errors import FolderError
 from wafl.studies.folder import StudyFolder
 

@@ -9,7 +9,7 @@ import torch
 
 import wafl
 from tests.flower.conftest import Stage
-from tests.flower.test_grid import BASE, assert_same, during, everyone, only, results
+from tests.flower.runs import BASE, assert_same, during, everyone, only, results
 from tests.oracles import flower_fakes as fakes
 from wafl.base.errors import ConfigError
 from wafl.base.files import unsealed

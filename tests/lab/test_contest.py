@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tests.lab.in_process import in_this_process
 from wafl.cli.main import app
 from wafl.lab.contest import contest, floor, ours, plain
 from wafl.lab.contest.contest import Contestant, at_home, hold, read_peers
-from wafl.lab.contest.shared.handed import Train, Work
+from wafl.lab.contest.shared.handed import Work
 from wafl.lab.contest.work import KINDS, Size, make_work
 
 SIZE = Size(clients=8, examples=70, cohort=3, rounds=2)
 PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
-MODULES = {"ours": ours, "plain": plain, "floor": floor}
 
 
 @pytest.mark.parametrize("kind", ["fedavg", "wafl"])
@@ -34,18 +33,6 @@ def test_all_contestants_end_with_the_plain_loops_parameters(kind: str, tmp_path
         train(1)  # what came before changes nothing
         for name, value in train(2).items():
             np.testing.assert_allclose(value, wanted[name], rtol=0, atol=1e-6)
-
-
-def in_this_process(each: Contestant, place: Path, threads: int | None) -> dict[str, Any]:
-    """A turn as it would be in a process; ``broken`` fails, ``lazy`` trains a round less, ``alone`` has no clock."""
-    work = Work.read(str(place))
-    if each.name == "broken":
-        return {"failed": "ImportError: no module named peer"}
-    train: Train = MODULES[each.command[-1].rpartition(".")[2]].prepare(work)
-    seconds = {"wafl": 2.0, "plain PyTorch": 6.0}.get(each.name, 1.0)
-    cpu = None if each.name == "alone" else seconds
-    params = train(work.rounds - (each.name == "lazy"))
-    return {"startup": 1.0, "wall": 2 * seconds, "cpu": cpu, "peak_bytes": 2**20, "params": params}
 
 
 def test_whoever_fails_or_does_other_work_is_said_to_and_ratios_are_to_wafl(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from tools.promises_verdict import p_value, tightness, verdicts
 from tools.significance import holm
 from typer.testing import CliRunner
 
-from tests.promises.test_issue import write_keys
+from tests.promises.files import write_keys
 from wafl.cli.main import app
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from tools.methods_page import LIST, PAGE, catalog, entry, methods_list, page
+from tools.methods_page import LIST, PAGE, STUB, catalog, entry, methods_list, page, stub
 from typer.testing import CliRunner
 
 import wafl
@@ -18,6 +18,19 @@ from wafl.config.known_methods import known_methods, range_of
 def test_the_page_is_what_the_list_of_methods_says() -> None:
     assert PAGE.read_text() == page(), "run .venv/bin/python tools/methods_page.py"
     assert LIST.read_text() == methods_list(), "run .venv/bin/python tools/methods_page.py"
+    assert STUB.read_text() == stub(), "run .venv/bin/python tools/methods_page.py"
+
+
+def test_a_new_method_gets_its_line_among_the_public_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place that ruff asks for: names in capitals come first."""
+    monkeypatch.setitem(wafl.METHODS, "FedZ", wafl.FedProx)
+    monkeypatch.setitem(wafl.METHODS, "ZFED", wafl.FedProx)
+    lines = stub().splitlines()
+    assert set(lines) - set(STUB.read_text().splitlines()) == {
+        f"from .methods.averaging import {name} as {name}" for name in ("FedZ", "ZFED")
+    }
+    family = [line.split()[3] for line in lines if line.startswith("from .methods.averaging ")]
+    assert family == ["SCAFFOLD", "ZFED", "FedAvg", "FedProx", "FedSAM", "FedZ"]
 
 
 def test_the_options_that_the_command_knows_are_those_of_the_methods() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 
 import wafl
-from wafl.methods import FAMILIES
+from wafl import methods
 from wafl.methods.preset import Preset
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +23,7 @@ SHARED = {
     Path(__file__),
     Path(__file__).with_name("test_small_references.py"),
     ROOT / "src/wafl/__init__.pyi",
+    ROOT / "src/wafl/methods/__init__.py",
     GENERATED,
 }
 """Where every method is named, with a reference or where it comes from."""
@@ -55,10 +58,17 @@ def part_of(preset: Preset[...]) -> type:
 def test_a_method_and_its_part_are_named_in_their_own_files_and_one_list(preset: Preset[...], test: str) -> None:
     part = part_of(preset)
     own = Path(str(sys.modules[part.__module__].__file__))
-    (family,) = (Path(str(each.__file__)) for each in FAMILIES if preset in vars(each).values())
+    family = Path(str(sys.modules[preset.options.__module__].__file__))
     allowed = {own, own.with_name("__init__.py"), own.parents[1] / "__init__.py", family, *SHARED}
     words = rf"\b({preset.__name__}|{preset.__name__.lower()}|{part.__name__})\b|[\"'.]{own.stem}\b"
     named = {path for path in files() if re.search(words, path.read_text(errors="ignore"))}
     elsewhere = {str(path.relative_to(ROOT)) for path in named - allowed if path.name != test}
     assert not elsewhere, f"derive these from wafl.METHODS or from the list of the part's folder: {elsewhere}"
     assert {own, family} <= named
+
+
+def test_every_preset_is_in_the_list() -> None:
+    """A preset that is missing there would be in no page and in no experiment file."""
+    families = [import_module(f"wafl.methods.{each.name}") for each in iter_modules(methods.__path__)]
+    presets = {preset.__name__ for family in families for preset in vars(family).values() if isinstance(preset, Preset)}
+    assert presets == set(wafl.METHODS)

@@ -26,12 +26,10 @@ def test_a_named_method_has_the_parts_that_it_extends_and_otherwise_those_of_fed
     assert left_open == {"client_weights", "server", "local"} & set(inspect.signature(preset).parameters)
 
 
-def test_every_preset_is_listed_and_public_and_has_a_place_of_its_own():
+def test_every_preset_is_listed_and_public():
     assert all(getattr(wafl, name) is preset for name, preset in wafl.METHODS.items())
     public = {name for name in wafl.__all__ if isinstance(getattr(wafl, name), Preset)}
     assert set(wafl.METHODS) == public
-    places = [preset.options.about.place for preset in wafl.METHODS.values()]
-    assert places == sorted(set(places)), f"two methods have one place: the next free one is {max(places) + 1}"
 
 
 def test_the_default_steps_of_fedpgm_can_cross_its_whole_ball():

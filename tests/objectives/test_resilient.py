@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 import wafl
-from tests.objectives.test_penalties import MODELS, by_autograd, drawn
+from tests.objectives.networks import MODELS, by_autograd, drawn
 from wafl.objectives import Wasserstein, resilient
 from wafl.objectives.ball.resilient import best_explained
 

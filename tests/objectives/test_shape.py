@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import wafl
-from tests.objectives.test_penalties import FEATURES, MODELS, drawn
+from tests.objectives.networks import FEATURES, MODELS, drawn
 from wafl.objectives import Wasserstein, client_shape
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task

@@ -16,7 +16,7 @@ from torch import nn
 import wafl
 from tests.oracles import objective as oracles
 from tests.oracles import theory
-from tests.promises.test_issue import forge, status
+from tests.promises.files import forge, status
 from wafl.promises.audit import _limit, _power
 from wafl.promises.bound import Ball
 from wafl.promises.known import known

@@ -12,7 +12,7 @@ from scipy import stats
 
 import wafl
 from tests.oracles import betting
-from tests.promises.test_issue import a_bounded_case, forge
+from tests.promises.files import a_bounded_case, forge
 from wafl.promises.bets import STAKES, paid, upper_mean
 
 WEIGHTS, MOST = (0.3, 0.7), 2.0

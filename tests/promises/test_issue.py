@@ -4,7 +4,6 @@ import json
 import math
 from collections import OrderedDict
 from dataclasses import replace
-from hashlib import sha256
 
 import mpmath
 import numpy as np
@@ -18,11 +17,12 @@ from torch import nn
 import wafl
 from tests.oracles import objective as oracles
 from tests.oracles import theory
-from tests.theory.test_certificates import NORMS, a_case, certificates_of, clients_of, hinge
+from tests.promises.files import a_bounded_case, forge, status, write_keys
+from tests.theory.cases import NORMS, a_case, certificates_of, clients_of, hinge
 from wafl.promises.bound import Ball, surrogates
 from wafl.promises.in_words import rounded_up
 from wafl.promises.known import known
-from wafl.promises.promise import digest_of, to_bytes
+from wafl.promises.promise import digest_of
 from wafl.tasks.losses import CrossEntropy
 
 
@@ -31,33 +31,10 @@ def promise_of(case, radii=(0.0, 0.3), norm=2, **options):
     return wafl.issue(case.model, clients_of(case), radii=radii, norm=norm, **given)
 
 
-def write_keys(folder, name="issuer"):
-    """A private and a public key, as openssl writes them."""
-    key = Ed25519PrivateKey.generate()
-    private, public = folder / f"{name}.pem", folder / f"{name}.pub.pem"
-    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    return private, public
-
-
 def saved(tmp_path, case=None, key=None, **options):
     file = tmp_path / "certificate.json"
     promise_of(a_case("mlr") if case is None else case, **options).save(file, key=key)
     return file
-
-
-def forge(file, change):
-    """Change a certificate and seal it again, as anyone without the key can."""
-    content = json.loads(file.read_bytes())
-    content.pop("checksum")
-    signature = content.pop("signature", None)
-    change(content)
-    content["checksum"] = sha256(to_bytes(content)).hexdigest()
-    file.write_bytes(to_bytes(content if signature is None else {**content, "signature": signature}))
-
-
-def status(found):
-    return {line.name: line.status for line in (*found.lines, *found.clients.values())}
 
 
 def tightest(case, radii, norm, **options):
@@ -414,14 +391,6 @@ def test_labels_that_the_model_does_not_know_are_refused(tmp_path):
 def test_radii_whose_squares_are_lost_are_refused(radius):
     with pytest.raises(ValueError, match="must be 0 or lie in"):
         promise_of(a_case("mlr"), radii=[radius])
-
-
-def a_bounded_case():
-    rng = np.random.default_rng(0)
-    pairs = [(rng.uniform(size=(20, 2)), np.arange(20) % 2) for _ in range(2)]
-    return oracles.linear_model(rng.normal(size=(2, 2)), rng.normal(size=2)), wafl.Federation.from_arrays(
-        pairs, bounds=(0.0, 1.0)
-    )
 
 
 @pytest.mark.filterwarnings("ignore::wafl.UnitWarning")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import wafl
-from tests.models.test_layers import LAYERS, operator
+from tests.models.layers import LAYERS, operator
 from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear
 from wafl.promises.bound import Ball, largest_surrogate, surrogates
 from wafl.promises.known import Known, known

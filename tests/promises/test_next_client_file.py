@@ -21,8 +21,8 @@ from torch import nn
 
 import wafl
 from tests.oracles.betting import HEDGE, log_capital
-from tests.promises.test_issue import forge, status, write_keys
-from tests.promises.test_mutations import check_mutations, grid_losses, priced
+from tests.promises.files import forge, status, write_keys
+from tests.promises.mutations import check_mutations, grid_losses, priced
 from wafl.promises.bets import place_of
 from wafl.promises.promise import digest_of, whole_file
 

@@ -8,7 +8,6 @@ import io
 import json
 import math
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -16,36 +15,13 @@ import pytest
 from matplotlib.image import imread
 from scipy import stats
 
+from tests.report.reader import Reader
 from wafl.report import charts, sections
 from wafl.report import pictures as images
 from wafl.report.blocks import Cell, Code, Figure, Note, Page, Reading, Section, Stop, Study, Table, Walk, Walks
 from wafl.report.page import as_html, plotly_script, write_page
 
 EVIL = '<script>alert("x")</script>'
-
-
-class Reader(HTMLParser):
-    """Counts tags and keeps the text of scripts."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[tuple[str, str]] = []
-        self._script: str | None = None
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag == "script":
-            self._script = dict(attrs).get("type") or "text/javascript"
-
-    def handle_data(self, data: str) -> None:
-        if self._script is not None:
-            self.scripts.append((self._script, data))
-            self._script = None
-
-    def charts(self) -> list[dict[str, object]]:
-        return [json.loads(text) for kind, text in self.scripts if kind == "application/json"]
 
 
 def page(name: str = "study") -> Page:

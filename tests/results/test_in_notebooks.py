@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import wafl
-from wafl.report.plotting import COLORS, METHODS, sequence, styles
+from wafl.report.plotting import COLORS, METHODS, PALETTE, method_colors, sequence, styles
 from wafl.results.history import History
 
 PNG = b"\x89PNG"
@@ -117,6 +118,15 @@ def test_a_method_has_one_color_and_its_sweep_is_a_sequence_of_it() -> None:
     assert styles(["mine", "WAFL"])[0]["color"] not in (METHODS["wafl"], None)
     assert styles(["mine"])[0]["color"] in COLORS
     assert len(set(METHODS.values())) == len(METHODS) == len(wafl.METHODS)
+
+
+def test_any_number_of_methods_have_colors_of_their_own_and_a_new_one_changes_none() -> None:
+    names = [*wafl.METHODS, *(f"New{number}" for number in range(100))]
+    colors = method_colors(names)
+    assert len(set(colors.values())) == len(colors) == len(names)
+    assert all(re.fullmatch("#[0-9A-F]{6}", color) for color in colors.values())
+    assert list(method_colors(names[:33]).items()) == list(colors.items())[:33]
+    assert list(METHODS.values()) == list(PALETTE[: len(METHODS)])
 
 
 def test_pandas_is_asked_for_only_where_it_is_needed(runs: wafl.Runs, monkeypatch: pytest.MonkeyPatch) -> None:

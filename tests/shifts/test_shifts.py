@@ -35,6 +35,10 @@ def images(*shape, seed=0, dtype=torch.float32, low=0.0, high=1.0):
 # What holds for every shift.
 
 
+def test_every_listed_shift_is_tested_here() -> None:
+    assert set(MOVING) == set(shifts.MOVES)
+
+
 @quick
 @given(name=st.sampled_from(MOVING), shape=shapes, seed=st.integers(0, 2**32 - 1))
 def test_severity_0_is_the_identity_even_outside_the_bounds(name, shape, seed):

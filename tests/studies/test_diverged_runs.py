@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import wafl
-from tests.studies.test_study import invoke, outcome
+from tests.studies.commands import invoke, outcome
 from wafl.base.errors import DivergedError
 from wafl.callbacks import Moment
 from wafl.config.read import parse_experiment

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.studies.test_study import contents, outcome
+from tests.studies.commands import contents, outcome
 from wafl.base.errors import ConfigError, FolderError
 from wafl.base.files import sealed
 from wafl.callbacks import Moment

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.studies.test_study import assert_one_line, contents, flip, interrupt, invoke, methods_trained, outcome
+from tests.config.commands import assert_one_line
+from tests.studies.commands import contents, flip, interrupt, invoke, methods_trained, outcome
 from wafl.base.errors import FolderError, UnfitCheckpointError
 from wafl.base.files import sealed, unsealed
 from wafl.config.read import parse_experiment

@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 import wafl
-from tests.report.test_page import Reader
+from tests.report.reader import Reader
 from wafl.cli.main import app
 from wafl.data.examples import Examples
 from wafl.data.preprocessing import Preprocessing

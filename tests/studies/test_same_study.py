@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.studies.test_study import Rounds, assert_one_line, contents, interrupt, invoke
+from tests.config.commands import assert_one_line
+from tests.studies.commands import Rounds, contents, interrupt, invoke
 from wafl.base.errors import FolderError, VersionWarning
 from wafl.base.files import sealed, unsealed
 from wafl.cli.main import app

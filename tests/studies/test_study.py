@@ -19,12 +19,11 @@ from typer.testing import CliRunner
 
 import wafl
 from tests.config.commands import assert_one_line
+from tests.studies.commands import contents, flip, interrupt, invoke, methods_trained, outcome
 from wafl.base.errors import FolderError
 from wafl.base.files import sealed, unsealed
-from wafl.callbacks import Callback, Moment
 from wafl.cli.main import app
 from wafl.config.read import parse_experiment
-from wafl.results.progress import Progress
 from wafl.studies import folder as folder_module
 from wafl.studies.folder import StudyFolder
 from wafl.studies.pages.progress import read_lines
@@ -46,36 +45,8 @@ def make(path: Path, **changes: Any) -> Study:
     return Study.create(parse_experiment({**BASE, **changes}, "here"), path)
 
 
-def invoke(*arguments: Any) -> Any:
-    return CliRunner(env={"COLUMNS": "300"}).invoke(app, [str(argument) for argument in arguments])
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    files = [file for file in folder.rglob("*") if file.is_file() and file.name != ".lock"]
-    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
-
-
 def without_figures(folder: Path) -> dict[str, bytes]:
     return {name: data for name, data in contents(folder).items() if not name.startswith("figures")}
-
-
-def outcome(folder: Path) -> dict[str, Any]:
-    """Everything that a finished study gave, to the last bit, without the time it took."""
-    study = StudyFolder(folder)
-    results = study.read_results()
-    assert results.pop("finished")
-    results.pop("metrics")
-    metrics = read_lines(study.metrics)
-    for row in (*results["methods"].values(), *metrics):
-        row.pop("seconds", None)  # a run that diverged has none
-    params = {name: data for name, data in contents(folder).items() if name.endswith("params.safetensors")}
-    return {"results": results, "metrics": metrics, "params": params}
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
 
 
 @pytest.fixture(scope="module")
@@ -102,37 +73,6 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def half(stopped: Path, tmp_path: Path) -> Path:
     """A study that was interrupted in the third of four rounds of its first method."""
     return Path(shutil.copytree(stopped, tmp_path / "half"))
-
-
-class Rounds(Callback):
-    """Counts the rounds of all runs, method by method; stops a method after ``at`` rounds, as Ctrl-C does."""
-
-    def __init__(self, study: Study, method: str = "", at: int = 0) -> None:
-        self._coming = iter([entry.name for entry in study.pending()])
-        self._stop = (method, at)
-        self.counts: dict[str, int] = {}
-
-    def on_start(self, progress: Progress | None) -> None:
-        self._method = next(self._coming)
-        self.counts[self._method] = 0
-
-    def on_round(self, moment: Moment) -> None:
-        self.counts[self._method] += 1
-        if (self._method, self.counts[self._method]) == self._stop:
-            raise KeyboardInterrupt
-
-
-def interrupt(study: Study, method: str, at: int) -> None:
-    """Stop it as Ctrl-C does, when that many rounds of all runs of the method have ended."""
-    with pytest.raises(KeyboardInterrupt):
-        study.run([Rounds(study, method, at)])
-
-
-def methods_trained(study: Study) -> list[str]:
-    """Which methods had rounds left when the study was resumed and run."""
-    rounds = Rounds(study)
-    study.run([rounds])
-    return [method for method, count in rounds.counts.items() if count]
 
 
 # -- What is in the folder ------------------------------------------------------------------------------------

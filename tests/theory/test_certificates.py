@@ -15,57 +15,15 @@ import wafl
 from tests.oracles import objective as oracles
 from tests.oracles import phi as phi_oracles
 from tests.oracles import theory
+from tests.theory.cases import NORMS, SIZES, WEIGHTS, a_case, certificates_of, clients_of, curvature_of, hinge
 from wafl.objectives import ObjectiveState
 from wafl.tasks.losses import CrossEntropy
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
-from wafl.theory import certify, constants
+from wafl.theory import certify
 from wafl.theory.certificates.dual import Surrogate, search_dual
 from wafl.theory.certificates.upper import UpperBound
 from wafl.theory.constants.layer_by_layer import loss_steepness
-
-NORMS = (1, 2, math.inf)
-SIZES = (3, 6, 9)
-WEIGHTS = (0.5, 0.2, 0.3)
-
-
-@functools.cache
-def a_case(name, seed=0):
-    """A multinomial logistic regression, a regression or a tanh network, on three clients of unequal size."""
-    rng = np.random.default_rng(seed)
-    features = 3 if name == "regression" else 2
-    x = rng.normal(size=(sum(SIZES), features))
-    if name == "regression":
-        model = oracles.linear_model(rng.normal(size=(1, features)), rng.normal(size=1))
-        return theory.Case(model, "squared_error", x, rng.normal(size=len(x)), SIZES, WEIGHTS)
-    y = np.arange(len(x)) % 3
-    if name == "mlr":
-        model = oracles.linear_model(rng.normal(size=(3, features)), rng.normal(size=3))
-    else:
-        model = nn.Sequential(nn.Linear(features, 5), nn.Tanh(), nn.Linear(5, 3)).double()
-        for value in model.parameters():
-            value.data = torch.from_numpy(0.7 * rng.normal(size=tuple(value.shape)))
-    return theory.Case(model, "cross_entropy", x, y, SIZES, WEIGHTS)
-
-
-def clients_of(case, **options):
-    return wafl.Federation.from_arrays(case.pairs(), test_fraction=0.0, **options)
-
-
-def certificates_of(case, radii, norm=2, **options):
-    given = {"client_weights": wafl.weights.fixed(case.weights), "loss": case.loss, **options}
-    return certify(case.model, clients_of(case), radii=radii, norm=norm, **given)
-
-
-def curvature_of(case, norm):
-    """A bound on L_zz, from the equations."""
-    if case.loss == "squared_error":
-        weight = case.model.weight.detach().numpy()
-        return 2.0 * float(np.linalg.norm(weight[0], ord=oracles.dual_order(norm))) ** 2
-    if isinstance(case.model, nn.Linear):
-        return theory.farthest_rows(case.model.weight.detach().numpy(), norm) ** 2 / 4.0
-    return constants(case.model, (case.x, case.y), norm=norm).L_zz
-
 
 # What clients report: upper bounds on phi.
 
@@ -532,10 +490,6 @@ def test_the_certificate_is_still_the_worst_case_if_every_residual_is_zero(norm)
         assert row.value == pytest.approx((steep * row.radius) ** 2, rel=1e-6)
 
 
-def hinge(outputs, y):
-    return torch.relu(1.0 - outputs[torch.arange(len(y)), y])
-
-
 def test_certificates_say_whether_they_are_proven():
     case = a_case("mlr")
     found = certificates_of(case, [0.1], loss=hinge, achieved=False)
@@ -600,6 +554,18 @@ def test_bad_input_is_refused_with_the_value_and_the_remedy():
     fewer = wafl.Federation.from_arrays(case.pairs()[:2], test_fraction=0.0)
     with pytest.raises(ValueError, match="the run has 3 clients, this federation 2"):
         certify(run, fewer, radii=[0.1])
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_weights_whose_fourth_powers_overflow_are_refused(norm):
+    """A squared error's phi has the fourth power of the weights, and is infinite at every gamma."""
+    case = a_case("regression")
+    with torch.no_grad():
+        case.model.weight.fill_(1e90)
+    with pytest.raises(wafl.PreconditionError, match=r"no gamma gives a finite bound: .* a model of smaller weights"):
+        certificates_of(case, [0.0, 0.3], norm)
+    at_rest = certificates_of(case, [0.0], norm)
+    assert at_rest[0].value == at_rest.loss < math.inf
 
 
 def test_a_part_that_does_not_exist_is_refused():

@@ -16,7 +16,7 @@ import wafl
 from tests.oracles import objective as oracles
 from tests.oracles import phi as phi_oracles
 from tests.oracles import reached, theory
-from tests.theory.test_never_below import ARCHITECTURES, KINDS, drawn, losses
+from tests.theory.networks import ARCHITECTURES, KINDS, drawn, losses
 from wafl.base.errors import UnsoundError
 from wafl.theory.certificates import certify as certificates
 from wafl.theory.certificates.labels import LabelsMove

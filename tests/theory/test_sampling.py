@@ -12,7 +12,7 @@ from torch import nn
 import wafl
 from tests.oracles import betting, theory
 from tests.oracles import objective as oracles
-from tests.theory.test_certificates import NORMS, a_case
+from tests.theory.cases import NORMS, a_case
 from wafl.objectives import ObjectiveState
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task

@@ -1,13 +1,23 @@
-"""What happens to clients' test data: attacks on each example, and the worst shift of a distribution.
+"""Attacks on clients' test data: on each example, and the worst shift of a distribution.
 
-``base.py`` is what an attack is; natural shifts are in ``wafl.shifts``.
+``base.py`` has the base class; natural shifts are in ``wafl.shifts``. To add an attack, write its class in a file here
+and add one line to ``ATTACKS``.
 """
 
-from wafl.attacks.base import Attack, Function, OwnAttack, Population
+from wafl.attacks.autoattack import AutoAttack
+from wafl.attacks.base import Attack, Function, OwnAttack, Population, Settings
 from wafl.attacks.bounded import FGSM, PGD, BoundedAttack, same_but_size
 from wafl.attacks.distribution import WassersteinShift
 
 __all__ = [
-    "FGSM", "PGD", "Attack", "BoundedAttack", "Function", "OwnAttack", "Population", "WassersteinShift",
-    "same_but_size",
+    "ATTACKS", "FGSM", "PGD", "Attack", "AutoAttack", "BoundedAttack", "Function", "OwnAttack", "Population",
+    "Settings", "WassersteinShift", "same_but_size",
 ]  # fmt: skip
+
+ATTACKS: dict[str, type[Attack]] = {
+    "pgd": PGD,
+    "fgsm": FGSM,
+    "wasserstein": WassersteinShift,
+    "autoattack": AutoAttack,
+}
+"""Every attack that experiment files and ``wafl evaluate`` can name."""

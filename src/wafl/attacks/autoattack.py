@@ -10,17 +10,18 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from wafl.attacks.base import Attack, Population
+from wafl.attacks.base import BOUNDS, Attack, Population, Settings
+from wafl.attacks.bounded import EPSILON
 from wafl.base.bounds import DATA, Bounds, check_bounds, in_words, is_finite
 from wafl.base.checks import check_seed
 from wafl.base.extras import require
 from wafl.base.norms import norm_name
-from wafl.base.options import Choice, Count, Range, check_options, documented
+from wafl.base.options import Box, Choice, Count, Range, check_options, documented
 from wafl.tasks.problem import Problem
 
 autoattack_package = partial(require, "pyautoattack", extra="autoattack", what="attack='autoattack'")
@@ -33,16 +34,16 @@ class AutoAttack(Attack):
 
     Four attacks in turn, each on the examples that are still classified correctly: APGD on the cross-entropy, APGD on
     the targeted DLR loss, targeted FAB, and the Square attack. The targeted DLR loss needs at least four classes, and
-    Square needs images of at least 5x5 pixels; otherwise they are left out.
+    Square needs images of at least 5x5 pixels; otherwise they are left out. The bounds must be finite.
 
     It looks for mistakes, not for large losses: an example that is already misclassified, or that no attack could
     flip, stays where it is. So the accuracy is the attack's result; the loss is not the worst case.
     """
 
-    epsilon: Annotated[float, Range(0.0, hint=", in the units of the data"), "The radius of the ball."]
-    bounds: Annotated[
-        Bounds, 'A box ``(low, high)`` that moved examples stay in, both finite; ``"data"``: what the data declare.'
-    ] = DATA
+    settings: ClassVar[Settings] = Settings("epsilon", 0.1, ("norm", "bounds", "queries"))
+
+    epsilon: Annotated[float, Range(0.0, hint=", in the units of the data"), EPSILON]
+    bounds: Annotated[Bounds, Box(), BOUNDS] = DATA
     norm: Annotated[float, Choice((2, math.inf)), "The norm of the ball: inf or 2."] = math.inf
     queries: Annotated[int, Count(1, "; the standard is 5000"), "How often Square may query the model per example."] = (
         5000

@@ -3,7 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -11,14 +11,15 @@ from torch import Tensor, nn
 
 from wafl.base.checks import check_seed
 from wafl.base.mover import Mover
+from wafl.base.options import Option, options_of
 from wafl.objectives.surrogate import single_lane
 from wafl.results.run import Run
 from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Loss, Moved
 
-BOUNDS = 'Where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None.'
-SPACE = "The name of a layer: its output is moved instead of the inputs, and sizes are in its units."
+BOUNDS = "Where moved examples must stay: 'data' (what the data declare), a box (low, high), or none (anywhere)."
+SPACE = "The name of a layer whose output is moved instead of the inputs; sizes are then in its units."
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,37 @@ class Population:
         return self.x.new_full((count,), 1.0 / count) if self.weight is None else self.weight.to(self.x)
 
 
+@dataclass(frozen=True)
+class Settings:
+    """The options of an attack that experiment files and ``wafl evaluate`` can set; other options keep their defaults.
+
+    ``size`` is the name of the option for the attack's size, and ``default`` the size of an attack that gives none.
+    """
+
+    size: str
+    default: float
+    others: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.size, *self.others)
+
+
 class Attack(Mover, ABC):
     """Something that happens to test examples: ``attack(model, x, y)`` returns the moved examples."""
 
+    settings: ClassVar[Settings]
+    """What experiment files and the command can set, if the attack is in the list of its folder."""
     pointwise: ClassVar[bool] = True
     """Whether each example is moved by itself, whatever the others are."""
     needs_classes: ClassVar[bool] = False
     """Whether the attack refuses a regression."""
+
+    @classmethod
+    def settable(cls) -> dict[str, Option]:
+        """Return the options that experiment files and the command can set, the size first and with its default."""
+        options = {name: options_of(cls)[name] for name in cls.settings.names}
+        return {**options, cls.settings.size: replace(options[cls.settings.size], default=cls.settings.default)}
 
     def at_once(self, usual: int, device: torch.device) -> int:
         """How many examples to attack together on a device, where other work takes ``usual`` of them together."""

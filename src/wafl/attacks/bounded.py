@@ -4,21 +4,24 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from wafl.attacks.base import BOUNDS, SPACE, Attack, Population, place, refuse_space
+from wafl.attacks.base import BOUNDS, SPACE, Attack, Population, Settings, place, refuse_space
 from wafl.base.bounds import DATA, Bounds, in_words
 from wafl.base.checks import check_seed
 from wafl.base.norms import norm_name
-from wafl.base.options import frozen, options_of
+from wafl.base.options import Box, Choice, Count, NotNegative, Positive, frozen, options_of
 from wafl.base.random import Key
 from wafl.objectives import BoundedAscent, ObjectiveState, ProjectedAscent
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Moved
+
+EPSILON = "The radius of the ball, in the units of the data."
+NORMS = Choice((2, math.inf))
 
 
 class BoundedAttack(Attack):
@@ -100,15 +103,19 @@ class PGD(BoundedAttack):
     True
     """
 
-    epsilon: Annotated[float, "The radius of the ball."]
+    settings: ClassVar[Settings] = Settings("epsilon", 0.1, ("norm", "bounds", "steps", "step_size", "space"))
+
+    epsilon: Annotated[float, NotNegative, EPSILON]
     step_size: Annotated[
-        float | None, "The length of a step; by default ``2.5 * epsilon / steps``, or ``epsilon`` for a single step."
+        float | None,
+        Positive(),
+        "The length of a step; by default 2.5 * epsilon / steps, or epsilon for a single step.",
     ] = None
-    steps: Annotated[int, "How many steps to take."] = 40
-    norm: Annotated[float, "The norm of the ball: inf or 2."] = math.inf
+    steps: Annotated[int, Count(), "How many steps to take."] = 40
+    norm: Annotated[float, NORMS, "The norm of the ball: inf or 2."] = math.inf
     random_start: Annotated[bool, "Whether to start at a random point of the ball."] = False
     restarts: Annotated[int, "How many times to start; each example keeps the end point with the largest loss."] = 1
-    bounds: Annotated[Bounds, BOUNDS] = DATA
+    bounds: Annotated[Bounds, Box(), BOUNDS] = DATA
     space: Annotated[str | None, SPACE] = None
 
     def objective(self) -> BoundedAscent:
@@ -119,9 +126,11 @@ class PGD(BoundedAttack):
 class FGSM(BoundedAttack):
     """One gradient step of length epsilon, in the units of the data."""
 
-    epsilon: Annotated[float, "The length of the step."]
-    norm: Annotated[float, "The norm of the step: inf or 2."] = math.inf
-    bounds: Annotated[Bounds, BOUNDS] = DATA
+    settings: ClassVar[Settings] = Settings("epsilon", 0.1, ("norm", "bounds", "space"))
+
+    epsilon: Annotated[float, NotNegative, EPSILON]
+    norm: Annotated[float, NORMS, "The norm of the ball: inf or 2."] = math.inf
+    bounds: Annotated[Bounds, Box(), BOUNDS] = DATA
     space: Annotated[str | None, SPACE] = None
 
     def objective(self) -> BoundedAscent:

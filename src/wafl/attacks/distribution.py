@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from wafl.attacks.base import BOUNDS, SPACE, Attack, Population, place, refuse_space
+from wafl.attacks.base import BOUNDS, SPACE, Attack, Population, Settings, place, refuse_space
 from wafl.base.bounds import DATA, Bounds, in_words
 from wafl.base.checks import check_space
 from wafl.base.norms import norm_name
-from wafl.base.options import Range, check_options, frozen
+from wafl.base.options import Box, Norm, Range, check_options, frozen
 from wafl.objectives import Move, Wasserstein
 from wafl.objectives.surrogate import move_one_lane, single_lane
 from wafl.results.run import Run
@@ -56,12 +56,15 @@ class WassersteinShift(Attack):
     """
 
     pointwise: ClassVar[bool] = False
+    settings: ClassVar[Settings] = Settings("radius", 1.0, ("norm", "bounds", "space"))
 
-    radius: Annotated[float, Range(0.0, hint=", in the units of the data"), "The radius of the W_2 ball."]
-    norm: Annotated[float, "The norm that distances are measured in: 1, 2 or inf."] = 2
+    radius: Annotated[
+        float, Range(0.0, hint=", in the units of the data"), "The radius of the W_2 ball, in the units of the data."
+    ]
+    norm: Annotated[float, Norm, "The norm that distances are measured in: 1, 2 or inf."] = 2
     steps: Annotated[int, "The most ascent steps at each gamma."] = 100
     tolerance: Annotated[float, "An example stops this close to its fixed point, relative to its move."] = 1e-5
-    bounds: Annotated[Bounds, BOUNDS] = DATA
+    bounds: Annotated[Bounds, Box(), BOUNDS] = DATA
     space: Annotated[str | None, SPACE] = None
 
     @property

@@ -1,4 +1,4 @@
-"""The options of methods as flags of a command, from the same fields that methods check and experiment files read."""
+"""The options of methods and attacks as flags, from the same fields that they check and experiment files read."""
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
@@ -9,9 +9,11 @@ import typer
 
 from wafl.base.bounds import read_bounds
 from wafl.base.options import Box, Choice, Option, Range, Shaped
+from wafl.config.known_attacks import describe_option, known_attacks, options_by_name
 from wafl.config.known_methods import known_methods
 
 PANEL = "Options of the methods (without a file)"
+ATTACK_PANEL = "Options of the attacks and shifts"
 
 
 def method_options(leave_out: Collection[str]) -> dict[str, dict[str, Option]]:
@@ -25,29 +27,41 @@ def method_options(leave_out: Collection[str]) -> dict[str, dict[str, Option]]:
 
 
 def with_method_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with one more flag per option of a method that it has none for; these reach it as ``options``."""
+    """Add one flag per option of a method that the command has none for; their values reach it as ``options``."""
+    known = method_options(inspect.signature(command).parameters)
+    return _with_flags(command, {name: _flag(name, owners) for name, owners in known.items()})
+
+
+def with_attack_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add one flag per option of an attack or a shift; the values that are given reach the command as ``options``."""
+    return _with_flags(command, {name: _attack_flag(name, owners) for name, owners in attack_options().items()})
+
+
+def attack_options() -> dict[str, dict[str, Option]]:
+    """Return the attacks and shifts that have an option, by the option's name."""
+    return options_by_name({name: attack.options for name, attack in known_attacks().items()})
+
+
+def _with_flags(command: Callable[..., None], flags: Mapping[str, Any]) -> Callable[..., None]:
+    """Return the command with further flags, given by their annotations."""
     signature = inspect.signature(command, eval_str=True)
-    own = [parameter for name, parameter in signature.parameters.items() if name != "options"]
-    known = method_options([parameter.name for parameter in own])
-    flags = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_flag(name, owners))
-        for name, owners in known.items()
-    ]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    own = [each.replace(kind=keyword) for name, each in signature.parameters.items() if name != "options"]
+    added = [inspect.Parameter(name, keyword, default=None, annotation=flag) for name, flag in flags.items()]
 
     @wraps(command)
     def with_flags(*arguments: Any, **values: Any) -> None:
-        given = {name: value for name in known if (value := values.pop(name, None)) is not None}
+        given = {name: value for name in flags if (value := values.pop(name, None)) is not None}
         command(*arguments, **values, options=given)
 
-    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-    with_flags.__signature__ = signature.replace(parameters=[*parameters, *flags])  # pyright: ignore[reportAttributeAccessIssue]
-    with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in (*parameters, *flags)}
+    with_flags.__signature__ = signature.replace(parameters=[*own, *added])  # pyright: ignore[reportAttributeAccessIssue]
+    with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
     return with_flags
 
 
-def read_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The values of the flags as methods take them: a choice or a box is made of numbers instead of its text."""
-    known = method_options(())
+def read_options(options: Mapping[str, Any], known: Mapping[str, Mapping[str, Option]] | None = None) -> dict[str, Any]:
+    """Parse the values of flags that are given as text, such as a choice or a box; by default, of methods' flags."""
+    known = method_options(()) if known is None else known
     texts = {name: _as_text(name, known[name]) for name in options}
     return {name: value if (text := texts[name]) is None else text[1](value) for name, value in options.items()}
 
@@ -55,7 +69,7 @@ def read_options(options: dict[str, Any]) -> dict[str, Any]:
 def _as_text(name: str, owners: Mapping[str, Option]) -> tuple[str, Callable[[str], Any]] | None:
     """How an option is given as text, for the help, and a function that reads it; None if its type says so already."""
     limits = [option.limits for option in owners.values()]
-    choices = list(dict.fromkeys(value for each in limits if isinstance(each, Choice) for value in each.values))
+    choices = sorted({value for each in limits if isinstance(each, Choice) for value in each.values})
     word = next((each.word for each in limits if isinstance(each, Range) and each.word is not None), None)
     if choices:
         return f"[{'|'.join(f'{value:g}' for value in choices)}]", lambda text: parse_choice(name, text, choices)
@@ -89,12 +103,24 @@ def parse_number(name: str, text: str, word: str) -> float | str:
 
 
 def _flag(name: str, owners: Mapping[str, Option]) -> Any:
-    """The annotation of a flag: its type, and a help text that says which methods have it."""
-    given = _as_text(name, owners)
-    kind, metavar = (next(iter(owners.values())).kind, None) if given is None else (str, given[0])
+    """Return the annotation of a flag: its type, and a help text that names the methods that have it."""
     methods: dict[str, list[str]] = {}
     for method, option in owners.items():
         methods.setdefault(option.doc, []).append(method)
     text = " ".join(f"{', '.join(names)}: {doc[:1].lower()}{doc[1:]}" for doc, names in methods.items())
+    return _annotation(name, owners, text, PANEL)
+
+
+def _attack_flag(name: str, owners: Mapping[str, Option]) -> Any:
+    """Return the annotation of a flag for an option of attacks; a size may have several values."""
+    if any(known_attacks()[owner].size == name for owner in owners):
+        text = f"{describe_option(owners)} Several sizes with commas."
+        return Annotated[str | None, typer.Option(help=text, metavar="NUMBER,...", rich_help_panel=ATTACK_PANEL)]
+    return _annotation(name, owners, describe_option(owners), ATTACK_PANEL)
+
+
+def _annotation(name: str, owners: Mapping[str, Option], text: str, panel: str) -> Any:
+    given = _as_text(name, owners)
+    kind, metavar = (next(iter(owners.values())).kind, None) if given is None else (str, given[0])
     flags = [f"--{name.replace('_', '-')}"] if kind is bool else []
-    return Annotated[kind | None, typer.Option(*flags, help=text, metavar=metavar, rich_help_panel=PANEL)]
+    return Annotated[kind | None, typer.Option(*flags, help=text, metavar=metavar, rich_help_panel=panel)]

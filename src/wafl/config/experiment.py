@@ -1,14 +1,13 @@
 """One file describes an experiment: which keys it may have, of which type and in which range."""
 
-import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from wafl.base.extras import require
 from wafl.callbacks import EarlyStopping
+from wafl.config.attack_keys import Attack, ShiftKind
 from wafl.config.keys import (
-    Box,
     Count,
     Import,
     NotNegative,
@@ -18,7 +17,6 @@ from wafl.config.keys import (
     Seeds,
     Share,
     named,
-    one_of,
     value_or_list,
 )
 from wafl.config.method_keys import AnyMethod, Schedule
@@ -27,12 +25,6 @@ from wafl.engine.failing.faults import Faults
 from wafl.engine.privacy.mechanism import Privacy
 from wafl.rounds.admission import Tolerance
 from wafl.rounds.caps import Caps
-
-if TYPE_CHECKING:
-    Norm = float
-else:
-    Norm = one_of(1, 2, math.inf)
-
 
 MODELS = ("mlr", "cnn", "lipschitz")
 
@@ -45,9 +37,6 @@ def _known_loss(value: str) -> str:
 
     output_loss(value)
     return value
-
-
-Shifts = Literal["affine", "blur", "gaussian_noise", "inversion", "occlusion", "rotation", "shot_noise", "translation"]
 
 
 class Data(Section):
@@ -83,7 +72,7 @@ class Data(Section):
     """The share of the clients that never train; tables show how models do on their data."""
     unseen_seed: Seed = 0
     """The seed of who never trains."""
-    unseen_shift: Shifts | None = None
+    unseen_shift: ShiftKind | None = None
     """What happens to the examples of the clients that never train: one of :mod:`wafl.shifts`."""
     unseen_severity: NotNegative = 1.0
     """How far that goes; 0 leaves the examples as they are."""
@@ -104,37 +93,6 @@ class Model(Section):
     """The seed of its starting parameters."""
     loss: Annotated[str, AfterValidator(_known_loss), Field(examples=LOSS_NAMES)] = "cross_entropy"
     """What clients minimize: cross_entropy, squared_error, or margin(offset, temperature)."""
-
-
-class Attack(Section):
-    """What happens to the test data of attacked clients; sizes are in the unit of the data."""
-
-    kind: Literal["none", "pgd", "fgsm", "wasserstein", "autoattack"] = "pgd"
-    """Which attack."""
-    epsilon: NotNegative = 0.1
-    """pgd, fgsm, autoattack: the size of the attack."""
-    radius: NotNegative = 1.0
-    """wasserstein: the size of the attack."""
-    norm: Norm | None = None
-    """The norm that the size is measured in; by default 2 for wasserstein, inf for the others."""
-    bounds: Box = "data"
-    """Where moved examples must stay: "data" (what the data declare), [low, high], or "none" (anywhere)."""
-    steps: Count = 40
-    """pgd: steps of the ascent."""
-    step_size: Positive | None = None
-    """pgd: the length of a step; by default 2.5 epsilon / steps."""
-    queries: Count = 5000
-    """autoattack: how often its Square attack may query the model per example; 5000 is the standard."""
-    space: str | None = None
-    """pgd, fgsm, wasserstein: the name of the layer whose output is attacked instead of the inputs."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _norm_of_its_kind(cls, values: Any) -> Any:
-        """A saved experiment says which norm was in force."""
-        if not isinstance(values, dict) or values.get("norm") is not None:  # pyright: ignore[reportUnknownMemberType]
-            return values  # pyright: ignore[reportUnknownVariableType]
-        return {**values, "norm": 2.0 if values.get("kind") == "wasserstein" else math.inf}  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 class Evaluation(Section):

@@ -32,7 +32,7 @@ class KnownMethod:
 def known_methods() -> dict[str, KnownMethod]:
     """Every named method by its name, in the order of the list."""
     listed = json.loads(files("wafl.config").joinpath("methods.json").read_text(encoding="utf-8"))
-    return {each["name"]: KnownMethod(options=_options(each.pop("options")), **each) for each in listed}
+    return {each["name"]: KnownMethod(options=options_from_json(each.pop("options")), **each) for each in listed}
 
 
 def known_method(name: str) -> KnownMethod:
@@ -61,7 +61,9 @@ def range_of(option: Option) -> str:
     return limits.words().removeprefix("be ").removeprefix("lie ") if isinstance(limits, Range) else ""
 
 
-def _options(listed: list[dict[str, Any]]) -> dict[str, Option]:
+def options_from_json(listed: list[dict[str, Any]]) -> dict[str, Option]:
+    """Return options by name from a generated JSON file."""
+
     def made(name: str, kind: str, limits: Any, **rest: Any) -> Option:
         return Option(name, KINDS[kind], _limits(limits), **rest)
 

@@ -3,7 +3,7 @@
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 from wafl import models, weights
-from wafl.attacks import FGSM, PGD, Attack, BoundedAttack, WassersteinShift
+from wafl.attacks import ATTACKS, Attack, BoundedAttack
 from wafl.base.bounds import Bounds, check_bounds
 from wafl.base.checks import check_steps
 from wafl.base.describe import some
 from wafl.base.errors import ConfigError
 from wafl.callbacks import EVALUATED
 from wafl.config import experiment as config
+from wafl.config.attack_keys import OPTIONS
 from wafl.config.method_keys import CENTER, KINDS, PARTS, MethodTable, OwnMethod
 from wafl.config.own_code import imported, imports, own_code
 from wafl.config.unseen import check_unseen, shifted
@@ -162,8 +163,11 @@ def make_plan(
         tests = len(experiment.evaluation.attacked) * sum(len(entry.specs(experiment.seeds)) for entry in entries)
         check_steps(f"attack.steps = {experiment.attack.steps}", experiment.attack.steps * tests, "lower attack.steps")
     if federation is None and attack is not None and not attack.pointwise:
-        kind = f"attack.kind = {experiment.attack.kind!r}"
-        raise ConfigError(f"{kind} moves the examples of all clients together: on nodes use 'pgd', 'fgsm' or 'none'")
+        kind, pointwise = experiment.attack.kind, [name for name, each in ATTACKS.items() if each.pointwise]
+        raise ConfigError(
+            f"attack.kind = {kind!r} moves the examples of all clients together: on nodes use {_either(pointwise)}, "
+            "or 'none'"
+        )
     trainer = plan.trainer()
     for entry in entries:
         specs = entry.specs(experiment.seeds)
@@ -376,17 +380,21 @@ def _bounds(value: list[float] | str) -> Bounds:
 
 
 def make_attack(attack: config.Attack) -> Attack | None:
-    """The attack of an experiment; None if it has none."""
+    """Make the attack of an experiment; None if it has none."""
     if attack.kind == "none":
         return None
-    if attack.space is not None and attack.kind == "autoattack":
-        raise ConfigError(f"attack.space = {attack.space!r} needs attack.kind = 'pgd', 'fgsm' or 'wasserstein'")
-    said: dict[str, Any] = {"bounds": _bounds(attack.bounds), "norm": attack.norm}
-    if attack.kind == "autoattack":
-        from wafl.attacks.autoattack import AutoAttack
+    kind = ATTACKS[attack.kind]
+    if attack.space is not None and "space" not in kind.settings.names:
+        raise ConfigError(f"attack.space = {attack.space!r} needs attack.kind = {_either(OPTIONS['space'])}")
+    values = {name: getattr(attack, name) for name in kind.settings.names}
+    return kind(**{name: _bounds(value) if name == "bounds" else value for name, value in values.items()})
 
-        return AutoAttack(epsilon=attack.epsilon, queries=attack.queries, **said)
-    said["space"] = attack.space
-    if attack.kind == "pgd":
-        return PGD(attack.epsilon, attack.step_size, attack.steps, **said)
-    return FGSM(attack.epsilon, **said) if attack.kind == "fgsm" else WassersteinShift(attack.radius, **said)
+
+def _either(names: Iterable[str]) -> str:
+    """Return names in quotes, as alternatives.
+
+    >>> _either(["pgd", "fgsm", "wasserstein"])
+    "'pgd', 'fgsm' or 'wasserstein'"
+    """
+    *head, last = (repr(name) for name in names)
+    return f"{', '.join(head)} or {last}" if head else last

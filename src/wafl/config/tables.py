@@ -23,7 +23,7 @@ def make_table(name: str, base: type[T], doc: str | None, fields: Mapping[str, A
 def keys_of(kind: type, *, swept: Collection[str] = (), leave_out: Collection[str] = ()) -> dict[str, Any]:
     """One key per option of a dataclass, none of which must be given; those ``swept`` may have a list of values."""
     return {
-        name: (_type(option, swept=name in swept) | None, Field(None, description=option.doc or None))
+        name: (type_of(option, swept=name in swept) | None, Field(None, description=option.doc or None))
         for name, option in options_of(kind).items()
         if name not in leave_out and option.plain
     }
@@ -35,7 +35,7 @@ class FromTable:
     def __init__(self, kind: type) -> None:
         fields: dict[str, Any] = {
             name: (
-                _type(option) | None if option.optional else _type(option),
+                type_of(option) | None if option.optional else type_of(option),
                 Field(option.default, description=option.doc),
             )
             for name, option in options_of(kind).items()
@@ -56,7 +56,8 @@ class FromTable:
         return self._table(**{name: list(each) if isinstance(each, tuple) else each for name, each in said.items()})  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
-def _type(option: Option, *, swept: bool = False) -> Any:
+def type_of(option: Option, *, swept: bool = False) -> Any:
+    """Return the type of the key for an option."""
     limits = option.limits.range if isinstance(option.limits, EachRound) else option.limits
     if limits is None:
         return option.kind

@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import torch
 
-from wafl import shifts
-from wafl.base.bounds import Bounds
+from wafl.base.bounds import Box
 from wafl.base.errors import ConfigError
 from wafl.config import experiment as config
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
-from wafl.shifts import Shift
+from wafl.shifts import MOVES, Shift
 
 
 def check_unseen(experiment: config.Experiment) -> None:
@@ -23,11 +22,11 @@ def check_unseen(experiment: config.Experiment) -> None:
             raise ConfigError(f"{key} needs the clients' examples here: leave it out of engine = 'flower'")
 
 
-def make_shift(data: config.Data, bounds: Bounds) -> Shift | None:
-    """The shift of an experiment's unseen clients, within the bounds of their data; None if there is none."""
+def make_shift(data: config.Data, bounds: Box | None) -> Shift | None:
+    """Make the shift of an experiment's unseen clients, within the bounds of their data; None if there is none."""
     if data.unseen_shift is None:
         return None
-    return getattr(shifts, data.unseen_shift)(severity=data.unseen_severity).within(bounds)
+    return MOVES[data.unseen_shift](severity=data.unseen_severity).within(bounds)
 
 
 def shifted(clients: Federation, data: config.Data) -> Federation:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,10 +23,12 @@ from wafl.data.mistakes import what_is
 from wafl.evaluation import evaluate as single
 from wafl.evaluation.score import Score, entry, percent_or_loss
 from wafl.objectives.surrogate import single_lane
-from wafl.report.plotting import Line, measure_against_attacked, measure_against_parameter
 from wafl.results.frames import to_csv, to_frame, to_html, varying
 from wafl.results.run import Run
 from wafl.tasks.problem import Problem
+
+if TYPE_CHECKING:
+    from wafl.report.plotting import Line
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Comparison:
         Lines are means over seeds, with standard deviations. The horizontal axis is the share of attacked clients, with
         one line per run; or the swept number that ``against`` names, such as ``"gamma"``, with one line per test.
         """
+        from wafl.report.plotting import measure_against_attacked, measure_against_parameter
+
         file = None if path is None else Path(path)
         measure = "loss" if self.rows[0].score.accuracy is None else "accuracy (%)"
         if against is not None:
@@ -86,7 +90,7 @@ class Comparison:
         drawn = {run: _line(points) for run, points in lines.items()}
         return measure_against_attacked(drawn, measure, tests[0] if tests else "clean data", file, methods)
 
-    def _by_parameter(self, name: str) -> dict[str, dict[str, Line]]:
+    def _by_parameter(self, name: str) -> "dict[str, dict[str, Line]]":
         """By method: one line per test, each with the values of all seeds by the parameter."""
         known = sorted({key for row in self.rows for key in row.point})
         if not all(isinstance(row.point.get(name), int | float) for row in self.rows):
@@ -234,8 +238,10 @@ def compare(
     return Comparison(rows, clients.title, ", ".join(kinds))
 
 
-def _line(points: Mapping[float, Sequence[float]]) -> Line:
-    """Means by x, and deviations if every x has several values."""
+def _line(points: Mapping[float, Sequence[float]]) -> "Line":
+    """Return means by x, and standard deviations if every x has several values."""
+    from wafl.report.plotting import Line
+
     ordered = sorted(points)
     several = all(len(points[x]) > 1 for x in ordered)
     std = [stdev(points[x]) for x in ordered] if several else None

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from wafl.attacks import Attack, Function, OwnAttack
+from wafl.attacks import ATTACKS, Attack, Function, OwnAttack
 from wafl.base.checks import check_seed
 from wafl.base.random import Purpose, choose
 from wafl.base.shown import one_more, shows
@@ -48,15 +48,15 @@ def evaluate(
     Args:
         model: a trained run, or any module.
         clients: whose test examples to use.
-        attack: an attack or a shift; ``"autoattack"`` is AutoAttack from its authors' package; or your own, a function
-            of a model, examples and labels that returns the moved examples.
+        attack: an attack or a shift; the name of an attack, such as ``"autoattack"`` (:data:`wafl.attacks.ATTACKS`); or
+            your own, a function of a model, examples and labels that returns the moved examples.
         attacked: the share of the clients to attack; those of a smaller share are among those of a larger one.
         unseen: clients that took no part in training (:meth:`wafl.Federation.hold_out`). With them, the score has two
             more: ``train``, on the clients' training examples, and ``unseen``, on all examples of the unseen clients,
             both with the same share of clients under the same attack.
         seed: what the attacked clients and random attacks are drawn from.
         redraw: another number, such as the round, draws other clients.
-        epsilon: the size of ``"autoattack"``.
+        epsilon: the size of an attack that is given by name.
         loss: the loss to measure; by default that of the run, or cross-entropy for a module.
         progress: whether to show how far it is; by default on a terminal and in notebooks.
     """
@@ -214,12 +214,12 @@ def _check_shares(shares: Tensor, count: int) -> Tensor:
 def _named_attack(attack: Attack | Function | str | None, epsilon: float | None) -> Attack | Function | None:
     if not isinstance(attack, str):
         if epsilon is not None:
-            raise ValueError("epsilon is only for attack='autoattack': other attacks have their own")
+            raise ValueError("epsilon is only for an attack that is given by name: other attacks have their own size")
         return attack
-    if attack != "autoattack":
-        raise ValueError(f"unknown attack {attack!r}: use 'autoattack', or an attack such as wafl.PGD(epsilon=...)")
+    if attack not in ATTACKS:
+        names = ", ".join(map(repr, ATTACKS))
+        raise ValueError(f"unknown attack {attack!r}: use one of {names}, or an attack such as wafl.PGD(epsilon=...)")
     if epsilon is None:
-        raise ValueError("attack='autoattack' needs epsilon=, its size in the units of the data")
-    from wafl.attacks.autoattack import AutoAttack
-
-    return AutoAttack(epsilon=epsilon)
+        raise ValueError(f"attack={attack!r} needs epsilon=, its size in the units of the data")
+    kind = ATTACKS[attack]
+    return kind(**{kind.settings.size: epsilon})

@@ -18,7 +18,6 @@ from wafl.base.conditions import CLEAN, attacked_clients, brief, unseen_clients
 from wafl.base.options import Range
 from wafl.base.random import Key, Purpose, bits
 from wafl.evaluation.entry import PARTS, Entry
-from wafl.report.plotting import measure_by_client
 from wafl.results.frames import to_frame, to_html, varying
 
 
@@ -202,6 +201,8 @@ class Score:
 
         Clients that took no part in training come after the others. It is saved if given a path.
         """
+        from wafl.report.plotting import measure_by_client
+
         accuracy = self.accuracy is not None
         order = percent_or_loss if accuracy else lambda client: -client.loss  # pyright: ignore[reportUnknownLambdaType]
         worst_first = sorted(self.per_client, key=order)

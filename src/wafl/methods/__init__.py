@@ -1,9 +1,8 @@
-"""Methods: :class:`Method`, which any parts make, and the named ones, one file per family.
+"""Methods: :class:`Method`, which any parts make, and the named methods, one file per family.
 
-A named method is added in its family's file alone: each preset there is found, with its citation and its equation.
+To add a named method, write its preset in its family's file and add one line at the end of the list below.
 """
 
-from types import ModuleType
 from typing import Any
 
 from wafl.base.near import nearest
@@ -11,18 +10,44 @@ from wafl.methods import attacked, augmented, averaging, ball, learned, penaltie
 from wafl.methods.method import Method
 from wafl.methods.preset import Preset
 
-__all__ = ["FAMILIES", "METHODS", "Method", "not_a_method"]
+__all__ = ["METHODS", "Method", "not_a_method"]
 
-FAMILIES: tuple[ModuleType, ...] = (averaging, ball, attacked, augmented, penalties, learned, reweighted, servers)
-"""The files of the named methods."""
-METHODS: dict[str, Preset[...]] = {
-    preset.__name__: preset
-    for preset in sorted(
-        (found for family in FAMILIES for found in vars(family).values() if isinstance(found, Preset)),
-        key=lambda preset: preset.options.about.place,
-    )
-}
-"""Every named method, by its name."""
+_LISTED: tuple[Preset[...], ...] = (
+    ball.WAFL,
+    averaging.FedAvg,
+    ball.SinkhornDRO,
+    ball.ResilientWAFL,
+    attacked.FedPGM,
+    attacked.FedFGSM,
+    attacked.FedRobust,
+    learned.AFL,
+    learned.DRFA,
+    reweighted.CVaR,
+    reweighted.FGDRO,
+    reweighted.QFFL,
+    reweighted.TERM,
+    learned.ScaffPD,
+    penalties.TRADES,
+    penalties.CalFAT,
+    reweighted.SFAT,
+    learned.GroupDRO,
+    penalties.IRM,
+    reweighted.REx,
+    penalties.FedSR,
+    servers.FedGMA,
+    averaging.FedProx,
+    averaging.SCAFFOLD,
+    servers.FedAvgM,
+    servers.FedAdam,
+    servers.FedYogi,
+    augmented.Moved,
+    averaging.FedSAM,
+    augmented.Mixup,
+    learned.FedDGGA,
+    ball.DRFL,
+)
+METHODS: dict[str, Preset[...]] = {preset.__name__: preset for preset in _LISTED}
+"""Every named method, by its name, in the order of pages and colors: a new method goes last."""
 
 
 def not_a_method(given: Any) -> str:

@@ -9,7 +9,6 @@ from wafl.objectives import Affine, BoundedAscent, ProjectedAscent
     r"\min_\theta \sum_i \lambda_i \, \mathbb{E}_{z \sim P_i} \Big[ \max_{\|\delta\| \le \epsilon} "
     r"\ell(\theta, (x + \delta, y)) \Big]",
     "Against an attack that may move every example by up to a known epsilon.",
-    place=4,
 )
 class FedPGM(ProjectedAscent, Weighted, Served, Stepped):
     """FedAvg with adversarial training by projected gradient ascent (see :class:`wafl.objectives.ProjectedAscent`)."""
@@ -19,7 +18,6 @@ class FedPGM(ProjectedAscent, Weighted, Served, Stepped):
     'Goodfellow, Shlens and Szegedy, "Explaining and harnessing adversarial examples", ICLR 2015, on every client',
     r"x \leftarrow x + \epsilon \, \mathrm{sign} \, \nabla_x \ell(\theta, (x, y))",
     "As a cheap FedPGM: one gradient per example.",
-    place=5,
 )
 class FedFGSM(BoundedAscent, Weighted, Served, Stepped):
     """FedAvg with adversarial training by one gradient step (see :class:`wafl.objectives.BoundedAscent`)."""
@@ -34,7 +32,6 @@ class FedFGSM(BoundedAscent, Weighted, Served, Stepped):
         "space": "its map would also scale the gradient of the layers before that one. Give it the layers behind "
         "as the model and that layer's outputs as the examples, or use WAFL, FedPGM or FedFGSM, which have space"
     },
-    place=6,
 )
 class FedRobust(Affine, Weighted, Served, Stepped):
     """FedAvg against an affine shift of each client's inputs (see :class:`wafl.objectives.Affine`)."""

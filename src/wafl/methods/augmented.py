@@ -10,7 +10,6 @@ from wafl.objectives import Mixed, RandomMoves
     r"\Big( x + \frac{\rho}{\sqrt D} A n, y \Big) \Big) \Big]",
     "As the rival of every ball: moves of the same shape and size, by chance instead of against the model. With the "
     "shifts of `wafl.shifts` (in Python) it is data augmentation.",
-    place=27,
 )
 class Moved(RandomMoves, Weighted, Served, Stepped):
     """FedAvg on randomly moved examples (see :class:`wafl.objectives.RandomMoves`)."""
@@ -21,7 +20,6 @@ class Moved(RandomMoves, Weighted, Served, Stepped):
     r"\min_\theta \sum_i \lambda_i \, \mathbb{E}_{z, z' \sim P_i} \, \mathbb{E}_{t \sim \mathrm{Beta}(\alpha, \alpha)} "
     r"\Big[ t \, \ell(\theta, (m, y)) + (1 - t) \, \ell(\theta, (m, y')) \Big], \qquad m = t x + (1 - t) x'",
     "If networks are too sure of themselves between their examples, and mixtures of examples mean something.",
-    place=29,
 )
 class Mixup(Mixed, Weighted, Served, Stepped):
     """FedAvg on mixtures of two examples of a client's batch (see :class:`wafl.objectives.Mixed`)."""

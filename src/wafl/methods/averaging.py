@@ -9,7 +9,6 @@ from wafl.methods.preset import Served, Stepped, Weighted, preset
     r"\min_\theta \sum_i \lambda_i f_i(\theta), \qquad \theta \leftarrow \frac{\sum_{i \in S} \lambda_i "
     r"\theta_i}{\sum_{i \in S} \lambda_i}",
     "As the baseline, and if test data look like the training data of all clients together.",
-    place=1,
 )
 class FedAvg(Weighted, Served, Stepped):
     """Federated averaging: the loss itself, at examples as they are, and clients weighted by their examples."""
@@ -19,7 +18,6 @@ class FedAvg(Weighted, Served, Stepped):
     'Li et al., "Federated optimization in heterogeneous networks", MLSys 2020',
     r"\min_{\theta_i} f_i(\theta_i) + \frac{\mu}{2} \|\theta_i - \theta\|^2",
     "If clients take many local steps and drift apart.",
-    place=22,
 )
 class FedProx(Prox, Weighted, Served):
     """FedAvg whose clients pay ``mu / 2 ||params - start||^2`` for leaving the server's model."""
@@ -29,7 +27,6 @@ class FedProx(Prox, Weighted, Served):
     'Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning", ICML 2020',
     r"\theta_i \leftarrow \theta_i - \eta \, (\nabla f_i(\theta_i) - c_i + c)",
     "If clients whose data differ take many local steps, and can keep a vector between rounds.",
-    place=23,
 )
 class SCAFFOLD(ControlVariates, Weighted, Served):
     """FedAvg with control variates: clients whose data differ no longer drift apart between rounds."""
@@ -41,7 +38,6 @@ class SCAFFOLD(ControlVariates, Weighted, Served):
     r"\theta_i \leftarrow \theta_i - \eta \, \nabla f_i \Big( "
     r"\theta_i + \rho \, \frac{\nabla f_i(\theta_i)}{\|\nabla f_i(\theta_i)\|} \Big)",
     "If clients end in sharp minima that differ: flat ones are nearer to each other, and generalize better.",
-    place=28,
 )
 class FedSAM(SAM, Weighted, Served):
     """FedAvg whose clients descend to flat minima (see :class:`wafl.local.SAM`)."""

@@ -14,7 +14,6 @@ from wafl.objectives import Resilient, Sinkhorn, Wasserstein
     r"\min_\theta \sum_i \lambda_i \, \mathbb{E}_{z \sim P_i} \Big[ \sup_{z'} \; \ell(\theta, z') - "
     r"\gamma \, d(z', z)^p \Big]",
     "If test data may shift in any direction, in a geometry that you choose by the norm, and if you want certificates.",
-    place=0,
 )
 class WAFL(Wasserstein, Weighted, Served, Stepped):
     """Wasserstein-robust federated learning: FedAvg on ``phi_gamma`` (see :class:`wafl.objectives.Wasserstein`).
@@ -29,7 +28,6 @@ class WAFL(Wasserstein, Weighted, Served, Stepped):
     r"N(0, \sigma^2 I)} \, e^{\ell(\theta, (x + \delta, y)) / (\gamma \varepsilon)} \Big], \qquad "
     r"\varepsilon = 2 \sigma^2",
     "As WAFL, if test data may shift to anywhere in a region and not to its worst point alone.",
-    place=2,
 )
 class SinkhornDRO(Sinkhorn, Weighted, Served, Stepped):
     """WAFL with a Sinkhorn ball: the worst case is spread out (see :class:`wafl.objectives.Sinkhorn`)."""
@@ -41,7 +39,6 @@ class SinkhornDRO(Sinkhorn, Weighted, Served, Stepped):
     r"\min_\theta \sum_i \lambda_i \min_{w} \; \mathbb{E}_{w} \big[ \phi_\gamma(\theta, z) \big] + \tau \, "
     r"\mathrm{KL}(w \,\|\, P_i), \qquad w(z) \propto e^{-\phi_\gamma(\theta, z) / \tau}",
     "As WAFL, if some of the training examples are garbage: mislabeled, misread, or not of any class.",
-    place=3,
 )
 class ResilientWAFL(Resilient, Weighted, Served, Stepped):
     """WAFL that leaves out examples that no model explains (see :class:`wafl.objectives.Resilient`)."""
@@ -54,7 +51,6 @@ class ResilientWAFL(Resilient, Weighted, Served, Stepped):
     r"\leftarrow u_i + c (\theta_i - \bar\theta), \quad \bar\theta \leftarrow \sum_i \lambda_i (\theta_i + u_i / c)",
     "For a linear model whose clients each have little data: balls of order 1 are a price for how steep the model is.",
     lacks={"bounds": "use WAFL(radius=..., power=1, local=wafl.local.consensus()), whose one ball may have bounds"},
-    place=31,
 )
 class DRFL(Consensus, Weighted, Served):
     """A Wasserstein ball of order 1 around each client's own data, by ADMM, for linear models with cross-entropy.

@@ -14,7 +14,6 @@ from wafl.weights.learned import Climb, Evenness, Extrapolation
     r"\min_\theta \max_{\lambda \in \Delta} \sum_i \lambda_i f_i(\theta), \qquad \lambda \leftarrow "
     r"\mathrm{proj}_\Delta (\lambda + \eta f(\theta))",
     "For the worst mixture of a few clients that can all answer every round.",
-    place=7,
 )
 class AFL(Served, Stepped):
     """Agnostic federated learning: the worst mixture of the clients; all of them take one step per round."""
@@ -30,7 +29,6 @@ class AFL(Served, Stepped):
     r"\min_\theta \max_{\lambda \in \Delta} \sum_i \lambda_i f_i(\theta) - \tfrac{c}{2} \big\| \lambda - "
     r"\tfrac{1}{m} \big\|^2",
     "For the worst mixture of many clients: it samples, and takes local steps. With prox (c above) it is DRFA-Prox.",
-    place=8,
 )
 class DRFA(Served, Stepped):
     """Distributionally robust federated averaging: AFL with local steps and sampling."""
@@ -50,7 +48,6 @@ class DRFA(Served, Stepped):
     r"\theta_i \leftarrow \theta_i - \eta \Big( \nabla f_i(\theta_i) - \nabla f_i(\theta^t) "
     r"+ \sum_j \lambda_j \nabla f_j(\theta^t) \Big)",
     "For the worst mixture of clients that can all answer every round, in far fewer rounds than DRFA.",
-    place=13,
 )
 class ScaffPD(Served):
     """DRFA's problem by an accelerated primal-dual method, with control variates for the local steps."""
@@ -68,7 +65,6 @@ class ScaffPD(Served):
     'Sagawa et al., "Distributionally robust neural networks for group shifts", ICLR 2020, with clients as groups',
     r"\lambda_i \leftarrow \lambda_i \, e^{\eta f_i(\theta)}, \text{ scaled to sum to 1}",
     "As AFL, with local steps and sampling; weights never vanish.",
-    place=17,
 )
 class GroupDRO(Served, Stepped):
     """The worst mixture of the clients, by multiplicative steps (see :class:`wafl.weights.Group`)."""
@@ -84,7 +80,6 @@ class GroupDRO(Served, Stepped):
     r"\lambda_i \leftarrow \lambda_i + \frac{d}{m} \Big( 1 - \frac{t}{T} \Big) \frac{g_i}{\max_j |g_j|}, \text{ cut "
     r"off at } 0 \text{ and scaled to sum to } 1, \qquad g_i = f_i(\theta) - f_i(\theta_i)",
     "If clients are domains and a new domain is to come: what the mean of the models takes from a client counts.",
-    place=30,
 )
 class FedDGGA(Served, Stepped):
     """FedAvg whose clients gain weight by what averaging costs them (see :class:`wafl.weights.Gap`)."""

@@ -9,7 +9,6 @@ from wafl.objectives import Calibrated, Invariant, SimpleRepresentation, Trades
     r"\min_\theta \sum_i \lambda_i \, \mathbb{E}_{P_i} \Big[ \ell(\theta, (x, y)) + \beta \max_{\|\delta\| \le "
     r"\epsilon} \mathrm{KL} \big( p_\theta(x) \,\|\, p_\theta(x + \delta) \big) \Big]",
     "Against an attack of a known epsilon, if accuracy without an attack matters too.",
-    place=14,
 )
 class TRADES(Trades, Weighted, Served, Stepped):
     """FedAvg with a price for outputs that change in a ball (see :class:`wafl.objectives.Trades`)."""
@@ -20,7 +19,6 @@ class TRADES(Trades, Weighted, Served, Stepped):
     r"\min_\theta \sum_i \lambda_i \, \mathbb{E}_{P_i} \Big[ -\log \frac{\pi_{iy} \, e^{s_y(x + \delta)}}"
     r"{\sum_c \pi_{ic} \, e^{s_c(x + \delta)}} \Big], \qquad \pi_{ic} = \frac{n_{ic}}{n_i}",
     "If clients have different classes and adversarial training is unstable.",
-    place=15,
 )
 class CalFAT(Calibrated, Weighted, Served, Stepped):
     """Adversarial training of clients with different classes (see :class:`wafl.objectives.Calibrated`)."""
@@ -31,7 +29,6 @@ class CalFAT(Calibrated, Weighted, Served, Stepped):
     r"\min_\theta \sum_i \lambda_i \Big( f_i(\theta) + c \, \Big| \frac{d}{dw} f_i(w \cdot \theta) "
     r"\Big|_{w = 1}^2 \Big)",
     "If clients are domains, and a feature that predicts well in each of them may mislead in a new one.",
-    place=18,
 )
 class IRM(Invariant, Weighted, Served, Stepped):
     """FedAvg with a price for outputs that a client would scale (see :class:`wafl.objectives.Invariant`)."""
@@ -45,7 +42,6 @@ class IRM(Invariant, Weighted, Served, Stepped):
     r"r_i(z | y) = N(m_{iy}, s_{iy}^2)",
     "If clients are domains, a new domain is to come, and the model has a layer worth calling a representation "
     "(`space`).",
-    place=20,
 )
 class FedSR(SimpleRepresentation, Weighted, Served, Stepped):
     """FedAvg with a price for representations that are long or tell more than the class.

@@ -21,9 +21,6 @@ class About:
     paper: Annotated[str, "The publication."]
     equation: Annotated[str, "What is minimized or how a step goes, in TeX."]
     use: Annotated[str, "When to use it."]
-    place: Annotated[
-        int, "Its place in every list of methods, and that of its color in figures; a new method takes the next one."
-    ]
     lacks: Annotated[Mapping[str, str], "Options that one may look for in vain, and why."]
 
     @property
@@ -99,7 +96,7 @@ class Preset(Generic[P]):
 
 
 def preset(
-    paper: str, equation: str, use: str, place: int, lacks: Mapping[str, str] | None = None
+    paper: str, equation: str, use: str, lacks: Mapping[str, str] | None = None
 ) -> Callable[[Callable[P, Extending]], Preset[P]]:
-    """A decorator: the preset of a dataclass of options, about which the list of methods says this (:class:`About`)."""
-    return lambda options: Preset(options, About(paper, equation, use, place, lacks or {}))
+    """Return a decorator that turns a dataclass of options into a preset with these facts (:class:`About`)."""
+    return lambda options: Preset(options, About(paper, equation, use, lacks or {}))

@@ -12,7 +12,6 @@ from wafl.servers.masked import Agreement
     r"\theta \leftarrow \theta + m \odot \sum_i \lambda_i \Delta_i, \qquad m_j = 1 \text{ if } A_j \ge \tau "
     r"\text{ and } A_j \text{ otherwise}, \quad A_j = \Big| \sum_i \lambda_i \, \mathrm{sign} \, \Delta_{ij} \Big|",
     "If clients are domains and a new domain is to come: what only some of them share is learned more slowly.",
-    place=21,
 )
 class FedGMA(Weighted, Stepped):
     """FedAvg whose parameters move less the less the clients agree on the direction."""
@@ -28,7 +27,6 @@ class FedGMA(Weighted, Stepped):
     'classification", 2019',
     r"v \leftarrow \beta v + (\bar\theta - \theta), \qquad \theta \leftarrow \theta + \eta v",
     "If the cohorts of successive rounds pull in different directions.",
-    place=24,
 )
 class FedAvgM(Momentum, Weighted, Stepped):
     """FedAvg with momentum on the server."""
@@ -40,7 +38,6 @@ class FedAvgM(Momentum, Weighted, Stepped):
     r"\Delta^2, \quad \theta \leftarrow \theta + \eta \, \frac{m}{\sqrt v + \tau}, \quad \Delta = "
     r"\bar\theta - \theta",
     "If parameters need steps of different sizes, as in networks with rare features.",
-    place=25,
 )
 class FedAdam(Adam, Weighted, Stepped):
     """FedAvg with Adam on the server."""
@@ -50,7 +47,6 @@ class FedAdam(Adam, Weighted, Stepped):
     'Reddi et al., "Adaptive federated optimization", ICLR 2021',
     r"v \leftarrow v - (1 - \beta_2) \, \Delta^2 \, \mathrm{sign}(v - \Delta^2), \quad \text{otherwise as FedAdam}",
     "As FedAdam, if its step sizes change too fast.",
-    place=26,
 )
 class FedYogi(Yogi, Weighted, Stepped):
     """FedAvg with Yogi on the server."""

@@ -1,7 +1,8 @@
 """Figures: arrays in, a matplotlib figure out; no display is needed."""
 
+import colorsys
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
@@ -19,14 +20,33 @@ PALETTE = (
     "#4E79A7", "#C49C94", "#882255", "#999933", "#888888", "#332288", "#8C564B", "#F1CE63", "#86BCB6", "#D37295",
     "#79706E", "#5778A4",
 )  # fmt: skip
-"""The colors of the named methods, by their places; the last ones are for methods to come."""
-METHODS = {name.lower(): PALETTE[preset.options.about.place] for name, preset in NAMED.items()}
-"""The color of each method, in every figure."""
+"""The colors of the first named methods, in the order of their list; :func:`method_colors` computes further ones."""
+GOLDEN = (5**0.5 - 1) / 2
+"""The step between computed hues, as a fraction of the color wheel: it keeps any number of hues apart."""
 MARKERS = ("o", "s", "^", "v", "D", "P", "X")
 OUTSIDE = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
 """Where a legend is: next to the figure."""
 
 BARS, BANDS = "bars: ± standard deviation over seeds", "bands: ± standard deviation over seeds"
+
+
+def method_colors(names: Iterable[str]) -> dict[str, str]:
+    """Return the color of each named method by its lower-case name; a new name at the end changes no other color."""
+    found: dict[str, str] = {}
+    for index, name in enumerate(names):
+        found[name.lower()] = PALETTE[index] if index < len(PALETTE) else _computed_color(index - len(PALETTE))
+    return found
+
+
+def _computed_color(index: int) -> str:
+    """Return a color for the method at this index after the palette: another hue, in one of three shades."""
+    lightness = (0.35, 0.5, 0.65)[index % 3]
+    red, green, blue = colorsys.hls_to_rgb(index * GOLDEN % 1.0, lightness, 0.7)
+    return "#{:02X}{:02X}{:02X}".format(*(round(255 * level) for level in (red, green, blue)))
+
+
+METHODS = method_colors(NAMED)
+"""The color of each method, in every figure."""
 
 
 def styles(labels: Sequence[str], methods: Sequence[str] | None = None) -> list[dict[str, Any]]:

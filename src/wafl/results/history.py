@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from wafl.base.json_types import as_type
-from wafl.report.plotting import Line, by_round
 from wafl.results.frames import to_frame, to_html
 
 NUMBERS = ("loss", "seconds", "replies", "agreement", "achieved_radius", "gamma")
@@ -118,7 +117,9 @@ class History(Sequence[Record]):
 def plot_histories(
     histories: Mapping[str, History], path: str | os.PathLike[str] | None = None, method: str = "WAFL"
 ) -> Any:
-    """A matplotlib figure of the loss and the achieved radius of runs of one method by round, one line per run."""
+    """Plot the loss and the achieved radius of runs of one method by round, one line per run."""
+    from wafl.report.plotting import Line, by_round  # only those who draw load it
+
     panels: dict[str, dict[str, Line]] = {}
     for quantity in ("loss", "achieved_radius"):
         for label, history in histories.items():

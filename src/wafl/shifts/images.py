@@ -22,7 +22,7 @@ class Rotation(Shift):
     [[[[2.0, 4.0], [1.0, 3.0]]]]
     """
 
-    severity: Annotated[float, Severity(8), "The angle in quarter turns (that in degrees over 90); 0 is the identity."]
+    severity: Annotated[float, Severity(8), "The angle in quarter turns; 0 is the identity."]
 
     def _label(self, unit: str) -> str:
         return f"rotation by {90.0 * self.severity:g} degrees"
@@ -46,7 +46,7 @@ class Translation(Shift):
     [[[[1.0, 1.0, 2.0]]]]
     """
 
-    severity: Annotated[float, Severity(), "How far, in multiples of ``direction``; 0 is the identity."]
+    severity: Annotated[float, Severity(), "The distance in multiples of the direction; 0 is the identity."]
     direction: Annotated[tuple[float, float], "Pixels down and pixels right."] = (0.0, 1.0)
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from wafl.attacks.base import Attack, Population
+from wafl.attacks.base import Attack, Population, Settings
 from wafl.base.checks import check_seed
 from wafl.base.options import frozen, maker
 from wafl.base.random import Key, uniform
@@ -26,8 +26,9 @@ class LabelShift(Attack):
     """
 
     needs_classes: ClassVar[bool] = True
+    settings: ClassVar[Settings] = Settings("severity", 0.5)
 
-    severity: Annotated[float, Severity(), "The size of the shift, at least 0."]
+    severity: Annotated[float, Severity(), "The size of the shift; 0 changes nothing."]
 
     def weights(self, y: Any, num_classes: int | None, seed: int = 0) -> Tensor:
         """Each example's weight ``[N]`` under the shifted labels; they sum to 1."""

@@ -9,10 +9,10 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from wafl.attacks.base import BOUNDS, Attack, Population
+from wafl.attacks.base import BOUNDS, Attack, Population, Settings
 from wafl.base.bounds import DATA, Bounds, check_bounds, in_words, is_finite
 from wafl.base.checks import check_seed
-from wafl.base.options import Range, check_options, frozen
+from wafl.base.options import Box, Range, check_options, frozen
 from wafl.base.random import Key, Purpose
 from wafl.tasks.problem import Problem
 
@@ -40,8 +40,10 @@ def Severity(highest: float = math.inf) -> Range:
 class Shift(Attack):
     """A change of examples that needs no model; severity 0 is exactly the identity."""
 
+    settings: ClassVar[Settings] = Settings("severity", 0.5, ("bounds",))
+
     severity: Annotated[float, Severity(), "The size of the shift; 0 is the identity."]
-    bounds: Annotated[Bounds, BOUNDS] = DATA
+    bounds: Annotated[Bounds, Box(), BOUNDS] = DATA
 
     needs_bounds: ClassVar[bool] = False
     """Whether the shift must know the darkest and the brightest possible value."""

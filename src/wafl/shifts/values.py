@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from wafl.base.bounds import DATA, Bounds
-from wafl.base.options import Range, frozen, maker
+from wafl.base.options import Box, Range, frozen, maker
 from wafl.base.random import Key, normal, uniform
 from wafl.shifts.shift import PURPOSE, Draw, Severity, Shift, each_row
 
 FINITE = Range(hint="; 0 leaves it out")
-RANGE = 'The darkest and the brightest value, both finite; ``"data"``: what the data declare.'
+RANGE = "The darkest and the brightest value, both finite; 'data': what the data declare."
 
 
 @frozen
@@ -88,7 +88,7 @@ class ShotNoise(Shift):
     """
 
     severity: Annotated[float, Severity(), "The standard deviation at the brightest value, as a part of the range."]
-    bounds: Annotated[Bounds, RANGE] = DATA
+    bounds: Annotated[Bounds, Box(), RANGE] = DATA
     needs_bounds: ClassVar[bool] = True
 
     def _label(self, unit: str) -> str:
@@ -144,8 +144,8 @@ class Inversion(Shift):
     tensor([[0.5000, 0.5000]])
     """
 
-    severity: Annotated[float, Severity(1), "From 0, the identity, to 1, the negative."] = 1.0
-    bounds: Annotated[Bounds, RANGE] = DATA
+    severity: Annotated[float, Severity(1), "The way to the negative: 0 is the identity, 1 the negative."] = 1.0
+    bounds: Annotated[Bounds, Box(), RANGE] = DATA
     needs_bounds: ClassVar[bool] = True
 
     def _label(self, unit: str) -> str:

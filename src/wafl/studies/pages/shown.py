@@ -101,7 +101,8 @@ def conditions_of(results: Mapping[str, Any], experiment: Experiment | None) -> 
     ball = ""
     if "radius" in results:
         least = "at least this accuracy" if results.get("measure") == "accuracy" else "at most this loss"
-        ball = f"within W_2 distance {results['radius']:g} (l2, {results.get('unit') or 'input units'})"
+        norm, unit = results.get("norm", "l2"), results.get("unit") or "input units"
+        ball = f"within W_2 distance {results['radius']:g} ({norm}, {unit})"
         ball = f"{least} for every distribution {ball} of the clients' test data"
     return Conditions(data, model, results.get("attack") or "", results.get("shift") or "", ball)
 

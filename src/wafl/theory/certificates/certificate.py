@@ -7,13 +7,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from wafl.base.norms import norm_name
 from wafl.base.unproven import unproven_line
-from wafl.report.plotting import Curve, certificates_against_radius
 from wafl.theory.certificates.upper import setting_of
 from wafl.theory.constants.constant import Constant
+
+if TYPE_CHECKING:
+    from wafl.report.plotting import Curve
 
 Metric = Literal["loss", "error"]
 UNKNOWN = Constant(math.inf, "bound", "not known without the clients' examples")
@@ -192,7 +194,9 @@ class Certificates:
         return Walk(name, stops, charts.lines(lines, "radius", "expected loss"))
 
     def curve(self) -> Curve:
-        """The best certificate for each radius, in ascending order, as a figure needs it."""
+        """Return the best certificate for each radius, in ascending order, for a figure."""
+        from wafl.report.plotting import Curve
+
         rows = sorted(self.rows, key=lambda row: row.radius)
         reached = [row.achieved for row in rows if row.achieved is not None]
         return Curve(
@@ -235,7 +239,9 @@ class Certificates:
 
 
 def plot_certificates(runs: Mapping[str, Certificates], path: Path | None = None) -> Any:
-    """A matplotlib figure of the certified and achieved losses of several runs against the radius."""
+    """Plot the certified and achieved losses of several runs against the radius."""
+    from wafl.report.plotting import certificates_against_radius
+
     first = next(iter(runs.values()))
     curves = {name: certificates.curve() for name, certificates in runs.items()}
     return certificates_against_radius(curves, first.norm, first.unit, path)

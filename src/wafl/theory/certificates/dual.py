@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from wafl.base.errors import PreconditionError
+
 RUNG = 16.0
 """The ratio of neighboring gammas in the first grid, above the limit."""
 CLOSE = 1e-4
@@ -102,12 +104,21 @@ def _usable(found: Surrogate) -> Surrogate:
 
 
 def _next(dual: Dual, radius: float, turn: int, close: float) -> float | None:
-    """The excess to ask about next; None if there is nothing more to gain."""
+    """Return the excess to ask about next; None if there is nothing more to gain.
+
+    Raises PreconditionError if every gamma that float64 can hold has an infinite cost.
+    """
     known, limit, budget = dual.known, dual.limit, radius**2
     dear = [excess for excess, found in known.items() if found.cost > budget]
     cheap = [excess for excess, found in known.items() if found.cost <= budget]
     if not cheap:
-        return max(dear) * RUNG
+        higher = max(dear) * RUNG
+        if math.isinf(limit + higher):
+            raise PreconditionError(
+                "no gamma gives a finite bound: the model's outputs are so large that float64 overflows; use a model "
+                "of smaller weights, or smaller inputs"
+            )
+        return higher
     if not dear:
         lowest = min(cheap)
         value = abs((limit + lowest) * budget + known[lowest].value)

@@ -1,0 +1,117 @@
+"""Mutations of a certificate, each of which a checker must notice."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import wafl
+from wafl.promises.promise import whole_file
+
+Content = dict[str, Any]
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places of all values, tables and lists."""
+    if path:
+        yield path
+    if isinstance(value, dict | list):
+        for key in list(value) if isinstance(value, dict) else range(len(value)):
+            yield from leaves(value[key], (*path, key))
+
+
+def mutations(content: Content, path: tuple[Any, ...]) -> Iterator[tuple[str, Content]]:
+    """Every way in which one leaf is changed."""
+    *way, last = path
+
+    def changed(action: str, value: Any = None) -> tuple[str, Content]:
+        other = copy.deepcopy(content)
+        place: Any = other
+        for key in way:
+            place = place[key]
+        if action == "dropped":
+            del place[last]
+        elif action == "doubled":
+            place.append(copy.deepcopy(place[last]))
+        elif action == "renamed":
+            place[f"{last}s"] = place.pop(last)
+        else:
+            place[last] = value
+        return action, other
+
+    value: Any = content
+    for key in path:
+        value = value[key]
+    yield changed("dropped")
+    yield changed("nothing", None) if value is not None else changed("something", 1.0)
+    yield changed("doubled" if isinstance(last, int) else "renamed")
+    if isinstance(value, float):
+        for factor in (0.0, 0.5, 1.0 - 1e-6, 1.0 + 1e-6, 2.0, 100.0, -1.0, 1e60):
+            yield changed(f"times {factor:g}", value * factor)
+        yield changed("a word", str(value))
+        yield changed("rounded", round(value))
+    elif isinstance(value, int):
+        for other in (value - 1, value + 1, 100 * value, float(value), True, str(value)):
+            yield changed(f"{other!r}", other)
+    elif isinstance(value, str):
+        words = {"loss", "error", "l1", "l2", "l_inf", "train", "test", "client 0", "client 1", "It is safe.", ""}
+        for other in sorted(words - {value}):
+            yield changed(f"{other!r}", other)
+        yield changed("one letter", ("0" if value[:1] != "0" else "1") + value[1:])
+
+
+GRID = np.stack(np.meshgrid(*[np.linspace(-6.0, 6.0, 81)] * 2), axis=-1).reshape(-1, 2)
+
+
+def grid_losses(
+    module: nn.Module, metric: str, x: np.ndarray, y: np.ndarray, offset: float = 0.0, soft: float = 1.0
+) -> np.ndarray:
+    """The loss of every example after every move of the grid, or whether it is an error."""
+    moved = torch.from_numpy((x[:, None] + GRID).reshape(-1, 2))
+    with torch.no_grad():
+        outputs = module(moved).numpy().reshape(len(x), len(GRID), 3)
+    own = np.take_along_axis(outputs, y[:, None, None], -1)[..., 0]
+    if metric == "loss":
+        leads = outputs - own[..., None] + offset * (np.arange(3) != y[:, None, None])
+        return soft * np.log(np.exp(leads / soft).sum(-1))
+    outputs[np.arange(len(y)), :, y] = -np.inf
+    return (outputs.max(-1) >= own).astype(float)
+
+
+def priced(claim: Content, losses: np.ndarray, gamma: float) -> np.ndarray:
+    """What each example gains at most by a move of the grid, at this price."""
+    order = {"l1": 1, "l2": 2, "l_inf": np.inf}[claim["norm"]]
+    return (losses - gamma * np.linalg.norm(GRID, ord=order, axis=1) ** claim["power"]).max(1)
+
+
+def check_mutations(
+    content: Content, share: float, folder: Path, verify: Callable[[Path], Any], untrue: Callable[[Content], str | None]
+) -> None:
+    """Make a share of all changes: what is recomputed must be true, and nothing is without model and data."""
+    assert untrue(content) is None, "the file as it was issued"
+    file, accepted, refused, draw = folder / "certificate.json", 0, 0, random.Random(0)
+    for path in leaves(content):
+        for name, other in mutations(content, path):
+            if draw.random() > share:
+                continue
+            try:
+                file.write_bytes(whole_file(other, None))
+                found, without = verify(file), wafl.verify(file)
+            except ValueError:
+                refused += 1
+                continue
+            where = f"{'.'.join(map(str, path))} {name}"
+            assert (without.recomputed, without.share) == (False, 0.0), where
+            if found.recomputed:
+                accepted += 1
+                assert untrue(other) is None, where
+            assert found.recomputed or not found.ok or path[0] == "issued" or found.share < 1.0, where
+    assert refused > 10 * share
+    assert accepted > 0 or share < 1.0
