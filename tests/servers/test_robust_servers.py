@@ -15,7 +15,7 @@ from wafl.parts import columns
 from wafl.parts.messages import Replies, weighted_mean
 from wafl.parts.schedule import Schedule
 from wafl.rounds.algorithm import Algorithm
-from wafl.servers import Aggregating
+from wafl.servers import Aggregating, Update
 
 ROBUST: dict[str, Aggregating] = {
     "clipped": servers.clipped(),
@@ -27,9 +27,15 @@ ROBUST: dict[str, Aggregating] = {
 }
 
 
+def seen(start: Tensor, weights: Tensor, models: Tensor) -> Update:
+    """An update of clients of which only models and weights are known."""
+    each = torch.ones(len(models))
+    return Update(start, models, weights, weights / weights.sum(), each, each.double(), each, each, len(models))
+
+
 def aggregate(server: Aggregating, start: Any, rows: Any, weights: Any) -> list[float]:
     given = (torch.tensor(each, dtype=torch.float64) for each in (start, weights, rows))
-    return server.aggregate(*given).tolist()
+    return server.aggregate(seen(*given)).tolist()
 
 
 @pytest.fixture(params=[7, 8], ids=["odd", "even"])
@@ -96,7 +102,7 @@ def test_of_two_updates_the_longer_is_compared_with_the_shorter() -> None:
 
 def test_an_update_that_overflows_float32_is_shortened() -> None:
     start, models = torch.zeros(2), torch.tensor([[1.0, 0.0], [1.0, 0.0], [1e30, 1e30]])
-    found = servers.clipped(1.0).aggregate(start, torch.ones(3), models)
+    found = servers.clipped(1.0).aggregate(seen(start, torch.ones(3), models))
     assert found.tolist() == pytest.approx([(2 + 0.5**0.5) / 3, 0.5**0.5 / 3])
 
 
@@ -104,7 +110,7 @@ def test_clipping_without_a_long_update_gives_the_bits_of_averaging() -> None:
     generator = torch.Generator().manual_seed(0)
     start, models = torch.randn(50, generator=generator), torch.randn(6, 50, generator=generator)
     weights = torch.rand(6, generator=generator, dtype=torch.float64)
-    found = servers.clipped(5.0).aggregate(start, weights, models)
+    found = servers.clipped(5.0).aggregate(seen(start, weights, models))
     assert torch.equal(found, weighted_mean(weights, models))
 
 
@@ -113,9 +119,9 @@ def test_one_liar_among_ten_does_not_decide_and_models_that_agree_stay(name: str
     generator = torch.Generator().manual_seed(1)
     honest = 1.0 + 0.1 * torch.randn(9, 20, generator=generator)
     models = torch.cat([honest, torch.full((1, 20), -1e6)])
-    found = ROBUST[name].aggregate(torch.zeros(20), torch.full((10,), 0.1), models)
+    found = ROBUST[name].aggregate(seen(torch.zeros(20), torch.full((10,), 0.1), models))
     assert 0.5 < float(found.min()) < float(found.max()) < 1.5
-    same = ROBUST[name].aggregate(torch.zeros(20), torch.ones(10), torch.ones(10, 20))
+    same = ROBUST[name].aggregate(seen(torch.zeros(20), torch.ones(10), torch.ones(10, 20)))
     torch.testing.assert_close(same, torch.ones(20))
     assert same.dtype == torch.float32
 
@@ -125,11 +131,10 @@ def test_a_robust_server_has_the_optimizer_that_it_is_given(name: str) -> None:
     """The optimizer is given the aggregate instead of the mean."""
     plain, adam = ROBUST[name], servers.adam(0.1)
     server: Any = type(plain)(**{**vars(plain), "optimizer": adam})
-    start, models = torch.zeros(4), torch.arange(24.0).view(6, 4)
-    replies = Replies(tuple(range(6)), torch.zeros(6), torch.zeros(6), {"params": models})
-    weights, vectors = torch.ones(6, dtype=torch.float64), server.initial_vectors(start)
-    found, kept = server.step(start, server.aggregate(start, weights, models), replies, vectors)
-    expected, as_kept = adam.apply(start, plain.aggregate(start, weights, models), vectors)
+    start, models = torch.zeros(4), torch.arange(28.0).view(7, 4)
+    update, memory = seen(start, torch.ones(7, dtype=torch.float64), models), server.initial_memory(start)
+    found, kept = server.step(update, memory)
+    expected, as_kept = adam.apply(start, plain.aggregate(update), memory)
     assert torch.equal(found, expected)
     assert kept.keys() == as_kept.keys() == {"mean", "square"}
 

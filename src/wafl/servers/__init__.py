@@ -4,6 +4,7 @@ A new one is a class here and a line in the lists below.
 """
 
 from wafl.parts.server import Optimizer, Server
+from wafl.parts.update import Update
 from wafl.servers.averaging import Aggregating, Averaging, averaging
 from wafl.servers.clipped import Clipped, clipped
 from wafl.servers.krum import Krum, MultiKrum, krum, multi_krum
@@ -13,7 +14,7 @@ from wafl.servers.optimizers import SGD, Adam, Momentum, Yogi, adam, momentum, s
 
 __all__ = [
     "SGD", "Adam", "Aggregating", "Averaging", "Clipped", "GeometricMedian", "Krum", "Masked", "Median", "Momentum",
-    "MultiKrum", "Optimizer", "Server", "TrimmedMean", "Yogi", "adam", "averaging", "clipped", "geometric_median",
+    "MultiKrum", "Optimizer", "Server", "TrimmedMean", "Update", "Yogi", "adam", "averaging", "clipped", "geometric_median",
     "krum", "masked", "median", "momentum", "multi_krum", "sgd", "trimmed_mean", "yogi",
 ]  # fmt: skip
 
