@@ -18,7 +18,7 @@ PALETTE = (
     "#79706E", "#5778A4",
 )  # fmt: skip
 """The colors of the named methods, by their places; the last ones are for methods to come."""
-METHODS = {name.lower(): PALETTE[preset.options.about.place] for name, preset in NAMED.items()}
+METHODS = {name.lower(): PALETTE[preset.options.about.place % len(PALETTE)] for name, preset in NAMED.items()}
 """The color of each method, in every figure."""
 MARKERS = ("o", "s", "^", "v", "D", "P", "X")
 OUTSIDE = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
