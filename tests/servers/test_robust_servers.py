@@ -11,6 +11,7 @@ from torch import Tensor
 import wafl
 from tests.oracles import robust
 from wafl import servers
+from wafl.base.errors import TooFewRepliesError
 from wafl.parts import columns
 from wafl.parts.messages import Replies, weighted_mean
 from wafl.parts.schedule import Schedule
@@ -24,6 +25,7 @@ ROBUST: dict[str, Aggregating] = {
     "krum": servers.krum(1),
     "multi_krum": servers.multi_krum(1),
     "geometric_median": servers.geometric_median(),
+    "bulyan": servers.bulyan(1),
 }
 
 
@@ -76,6 +78,27 @@ def test_krum_does_not_choose_a_client_without_weight(drawn: Any) -> None:
     others = [i for i in range(len(rows)) if i != best]
     expected = rows[others[robust.krum_order([rows[i] for i in others], 1)[0]]]
     assert aggregate(servers.krum(1), start, rows, weights) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("liars", "clients"), [(0, 3), (0, 6), (1, 7), (1, 8), (2, 11), (2, 14)])
+def test_bulyan_is_the_mean_near_the_median_of_the_models_that_krum_selects(
+    liars: int, clients: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "NUMBERS", 16)
+    start, rows, weights = robust.draw(clients, clients, 5)
+    found = aggregate(servers.bulyan(liars), start, rows, weights)
+    assert found == pytest.approx(robust.bulyan(rows, liars), abs=1e-12)
+
+
+def test_bulyan_needs_enough_replies_from_clients_with_a_weight() -> None:
+    start, rows, _ = robust.draw(8, 8, 5)
+    left = [*rows[:3], *rows[4:]]
+    without = aggregate(servers.bulyan(1), start, rows, [1, 1, 1, 0, 1, 1, 1, 1])
+    assert without == pytest.approx(robust.bulyan(left, 1), abs=1e-12)
+    with pytest.raises(
+        TooFewRepliesError, match="liars=1 needs at least 7 replies per round, and 6 arrived: lower liars"
+    ):
+        aggregate(servers.bulyan(1), start, rows, [1, 1, 1, 0, 0, 1, 1, 1])
 
 
 def test_the_geometric_median_has_the_least_sum_of_weighted_distances(drawn: Any) -> None:
@@ -142,6 +165,7 @@ def test_a_robust_server_has_the_optimizer_that_it_is_given(name: str) -> None:
 def test_wrong_options_of_robust_servers_are_refused_with_a_remedy() -> None:
     for make, why in (
         (lambda: made(servers.krum(2), cohort=6), "liars=2 needs at least 7 clients per round, and there are 6: lower"),
+        (lambda: made(servers.bulyan(2)), "liars=2 needs at least 11 clients per round, and there are 8: lower"),
         (lambda: made(servers.multi_krum(1, kept=8)), "kept=8 of 8 clients per round would count some of the liars=1"),
     ):
         with pytest.raises(ValueError, match=why):
