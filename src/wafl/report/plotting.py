@@ -15,10 +15,10 @@ PALETTE = (
     "#D55E00", "#000000", "#B6992D", "#A0522D", "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#44AA99",
     "#117733", "#DDCC77", "#AA4499", "#661100", "#6699CC", "#17BECF", "#BCBD22", "#9467BD", "#7F9C6C", "#F28E8E",
     "#4E79A7", "#C49C94", "#882255", "#999933", "#888888", "#332288", "#8C564B", "#F1CE63", "#86BCB6", "#D37295",
-    "#79706E", "#5778A4",
+    "#79706E", "#5778A4", "#B07AA1", "#59A14F", "#E15759",
 )  # fmt: skip
 """The colors of the named methods, by their places; the last ones are for methods to come."""
-METHODS = {name.lower(): PALETTE[preset.options.about.place % len(PALETTE)] for name, preset in NAMED.items()}
+METHODS = {name.lower(): PALETTE[preset.options.about.place] for name, preset in NAMED.items()}
 """The color of each method, in every figure."""
 MARKERS = ("o", "s", "^", "v", "D", "P", "X")
 OUTSIDE = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
