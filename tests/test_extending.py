@@ -20,9 +20,8 @@ from wafl.engine.spec import Spec
 from wafl.local import SAM, LocalState, LocalStep
 from wafl.objectives import Move, Objective, ObjectiveState
 from wafl.objectives.base import lane_scalar
-from wafl.parts.messages import Replies
 from wafl.parts.schedule import Schedule
-from wafl.servers import Server
+from wafl.servers import Server, Update
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 from wafl.weights import ClientWeights, Cohort, LossQuery, Round
@@ -124,14 +123,12 @@ class Inertia(Server):
 
     keep: float = 0.5
 
-    def initial_vectors(self, params: Tensor) -> dict[str, Tensor]:
+    def initial_memory(self, params: Tensor) -> dict[str, Tensor]:
         return {"last": torch.zeros_like(params)}
 
-    def step(
-        self, params: Tensor, weights: Tensor, replies: Replies, vectors: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        move = self.keep * vectors["last"] + (1 - self.keep) * (replies.params.median(0).values - params)
-        return params + move, {"last": move}
+    def step(self, update: Update, memory: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        move = self.keep * memory["last"] + (1 - self.keep) * update.deltas.median(0).values
+        return update.start + move, {"last": move}
 
 
 @dataclass(frozen=True)

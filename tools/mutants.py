@@ -149,11 +149,10 @@ def of_lists() -> Iterator[Mutant]:
             new = f"METHODS[{name!r}].options.parts = lambda self: {{}}"
             yield Mutant(f"method {name} is FedAvg", "methods/__init__.py", "", new, (method.format(name),))
     for name, server in OPTIMIZERS.items():
-        new = replaced(server, {"apply": "lambda self, params, mean, vectors: (mean, vectors)"})
+        new = replaced(server, {"apply": "lambda self, params, mean, memory: (mean, memory)"})
         yield Mutant(f"server {name} is the mean", file_of(server), "", new, (small("a_server", name),))
-    mean = "lambda self, params, weights, models: (weights / weights.sum()).to(models) @ models"
     for name, server in AGGREGATES.items():
-        new = replaced(server, {"aggregate": mean})
+        new = replaced(server, {"aggregate": "lambda self, update: update.mean()"})
         yield Mutant(f"server {name} is the mean", file_of(server), "", new, (small("a_server", name),))
     equal = {
         "initial": "lambda self, sizes: __import__('torch').full((len(sizes),), 1 / len(sizes)).double()",

@@ -69,7 +69,10 @@ from .methods.reweighted import CVaR as CVaR
 from .methods.reweighted import REx as REx
 from .methods.servers import FedAdam as FedAdam
 from .methods.servers import FedAvgM as FedAvgM
+from .methods.servers import FedDyn as FedDyn
+from .methods.servers import FedExP as FedExP
 from .methods.servers import FedGMA as FedGMA
+from .methods.servers import FedNova as FedNova
 from .methods.servers import FedYogi as FedYogi
 from .objectives.surrogate import RobustLoss as RobustLoss
 from .objectives.surrogate import robust_loss as robust_loss

@@ -138,11 +138,11 @@ def strong(strength=1.0, norm="2", steps=3):
 class Half(wafl.servers.Server):
     keep: float = 0.5
 
-    def initial_vectors(self, params):
+    def initial_memory(self, params):
         return {"last": params.clone()}
 
-    def step(self, params, combined, replies, vectors):
-        return self.keep * params + (1 - self.keep) * replies.params.mean(0), {"last": params}
+    def step(self, update, memory):
+        return self.keep * update.start + (1 - self.keep) * update.params.mean(0), {"last": update.start}
 
 
 def server(keep):

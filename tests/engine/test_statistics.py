@@ -14,6 +14,7 @@ from tests.engine.networks import TIMING, Normalized, images, seeded
 from tests.oracles import plain
 from wafl.base.files import sealed, unsealed
 from wafl.engine.keeping.checkpoint import Checkpoint
+from wafl.servers import AGGREGATES
 
 ALL = pytest.mark.parametrize("statistics", ["averaged", "client", "fedbn"])
 WAFL = wafl.WAFL(gamma=2.0, tolerance=0, steps=2)
@@ -101,6 +102,30 @@ def test_nothing_but_batches_moves_statistics(method: wafl.Method, options: dict
     other = wafl.fit(seeded(Twofold), clients_of(images()), method, **timing, **options)
     for name, value in plainly.model.named_buffers():
         torch.testing.assert_close(other.model.get_buffer(name), value, rtol=0, atol=1e-9)
+
+
+METHODS = {name: preset() for name, preset in wafl.METHODS.items() if preset().server != wafl.FedAvg().server}
+METHODS |= {name: wafl.FedAvg(server=kind()) for name, kind in AGGREGATES.items()}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_statistics_are_averaged_whatever_the_server_does(name: str) -> None:
+    """With a tiny learning rate, only the statistics move; a server that saw them would move them elsewhere."""
+    nine = clients_of(images() * 3)
+    timing: dict[str, Any] = {**TIMING, "learning_rate": 1e-12, "statistics": "averaged"}
+    plainly = wafl.fit(seeded(Twofold), nine, wafl.FedAvg(), **timing)
+    other = wafl.fit(seeded(Twofold), nine, METHODS[name], **timing)
+    for buffer, value in plainly.model.named_buffers():
+        torch.testing.assert_close(other.model.get_buffer(buffer), value, rtol=0, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore::wafl.base.errors.TrainingWarning")
+@pytest.mark.parametrize("name", METHODS)
+def test_no_server_makes_a_variance_negative(name: str) -> None:
+    timing: dict[str, Any] = {**TIMING, "rounds": 4, "statistics": "averaged"}
+    run = wafl.fit(seeded(Twofold), clients_of(images() * 3), METHODS[name], **timing)
+    variances = [value for buffer, value in run.model.named_buffers() if buffer.endswith("running_var")]
+    assert all(float(value.min()) > 0 for value in variances)
 
 
 @pytest.mark.parametrize("method", [wafl.SCAFFOLD(), wafl.DRFA(), wafl.AFL(), wafl.FedRobust()], ids=lambda m: m.name)

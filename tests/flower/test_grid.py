@@ -59,6 +59,7 @@ from wafl.flower.wire.run_config import OWN
 from wafl.flower.wire.values import NodeQuery
 from wafl.parts.messages import Replies
 from wafl.results.saved import load_run
+from wafl.servers import AGGREGATES
 from wafl.studies.folder import StudyFolder
 from wafl.studies.study import Study
 from wafl.tasks.task import Task
@@ -140,6 +141,45 @@ def test_the_methods_that_are_left_give_the_embedded_numbers(stage: Stage) -> No
     grid = stage.grid(experiment, LAYOUTS["one each"])  # some servers see one model per node
     stage.train({**experiment, "flower": {**BASE["flower"], "nodes": len(grid.hosts)}}, grid)
     assert_same(stage.study, stage.embedded(experiment))
+
+
+EPOCHS = {"rounds": 3, "cohort": 5, "local_epochs": 1, "batch_size": 2, "learning_rate": 0.1}
+"""Clients take different numbers of steps."""
+
+
+@pytest.mark.slow
+def test_every_server_gives_the_embedded_numbers(stage: Stage) -> None:
+    """Eight clients, each on its own node: enough for every server with its default options."""
+    stage = replace(stage, clients=fakes.make_clients((*SIZES, 4, 7)))
+    methods = [{"method": "FedAvg", "name": kind, "server": {"kind": kind}} for kind in sorted(AGGREGATES)]
+    experiment = only(*methods, schedule={**EPOCHS, "cohort": 8})
+    grid = stage.grid(experiment, [[name] for name in stage.clients])
+    # No update is shortened, and no client's weight is capped, as in the embedded engine.
+    trusting = {"flower": {**BASE["flower"], "nodes": 8}, "tolerance": {"clip": 1e9}}
+    stage.train({**experiment, **trusting}, grid)
+    assert_same(stage.study, stage.embedded(experiment))
+
+
+def sees_clients(method: wafl.Method) -> bool:
+    """Whether the server does more than average, and sees every client of a node, or only their mean."""
+    return method.server != wafl.FedAvg().server and (method.server.averages or not method.server.one_per_node)
+
+
+@pytest.mark.parametrize("weights", ["by_examples", "uniform"])
+@pytest.mark.parametrize("name", [name for name, preset in wafl.METHODS.items() if sees_clients(preset())])
+def test_a_server_that_sees_clients_gives_the_embedded_numbers_wherever_they_are(
+    name: str, weights: str, stage: Stage
+) -> None:
+    """With uniform weights, too, a server that needs the clients' numbers of steps is told their sizes."""
+    experiment = only({"method": name, "client_weights": weights}, schedule=EPOCHS)
+    trusting = {"tolerance": {"clip": 1e9}}
+    stage.train({**experiment, **trusting})
+    whole = stage.embedded(experiment)
+    assert_same(stage.study, whole)
+    if wafl.METHODS[name]().server.averages:
+        summed = replace(stage, place=stage.place / "sums")
+        summed.train({**experiment, **trusting, "flower": {**BASE["flower"], "partial_sums": True}})
+        assert_close(summed.study, whole)
 
 
 @pytest.mark.slow

@@ -35,20 +35,33 @@ TO_THE_END: dict[str, Any] = {"steps": 400, "tolerance": 1e-11}
 """For an l2 ball, linear models take other steps than the reference, to the same maximizer."""
 
 
+def by_size() -> Sequence[int]:
+    """The weights of FedAvg, which a case replaces by the sizes of its own clients."""
+    return SIZES
+
+
 @dataclass(frozen=True)
 class Case:
-    """A method as the package has it and as the reference does: what is not given is that of federated averaging.
+    """A method as the package has it and as the reference does; a field that is not given is FedAvg's.
 
-    What remembers something between rounds is made anew for each training.
+    What remembers something between rounds is made anew for each training. ``sizes`` has the clients' examples.
     """
 
     method: wafl.Method
     objective: Callable[[], reference.Objective] = Nobody
-    weights: Callable[[], Any] = lambda: SIZES
+    weights: Callable[[], Any] = by_size
     server: Callable[[], Optimizer] | None = None
     local: Callable[[], reference.LocalStep] | None = None
     aggregate: reference.Aggregate | None = None
     schedule: Mapping[str, Any] = field(default_factory=dict)
+    sizes: tuple[int, ...] = SIZES
+
+    @property
+    def work(self) -> dict[str, Any]:
+        """How much clients train in a round."""
+        steps = {} if "local_epochs" in self.schedule else {"local_steps": STEPS}
+        own = {name: value for name, value in self.schedule.items() if name not in ("rounds", "cohort")}
+        return {**steps, "batch_size": None, **own}
 
 
 def rows_of(combine: Callable[[list[float], list[list[float]]], list[float]]) -> reference.Aggregate:
@@ -79,6 +92,26 @@ def masked(start: list[float], rows: list[list[float]]) -> list[float]:
         mean = sum(size * move for size, move in zip(SIZES, moves, strict=True)) / sum(SIZES)
         found.append(begin + (1.0 if agreed >= 0.7 else agreed) * mean)
     return found
+
+
+def normalized(start: list[float], rows: list[list[float]]) -> list[float]:
+    """Wang et al. 2020: ``x + tau sum p_i d_i``, ``d_i`` being the mean step; with batches of 1, ``tau_i = n_i``."""
+    shares = [size / sum(SIZES) for size in SIZES]
+    tau = sum(share * size for share, size in zip(shares, SIZES, strict=True))
+    found: list[float] = []
+    for column, begin in enumerate(start):
+        steps = [(row[column] - begin) / size for row, size in zip(rows, SIZES, strict=True)]
+        found.append(begin + tau * sum(share * step for share, step in zip(shares, steps, strict=True)))
+    return found
+
+
+def extrapolated(start: list[float], rows: list[list[float]]) -> list[float]:
+    """Jhunjhunwala et al. 2023: the mean update times ``max(1, sum p_i |d_i|^2 / (2 |d|^2 + 2 epsilon))``."""
+    mean = robust.mean(rows, SIZES)
+    lengths = [robust.distance(row, start) ** 2 for row in rows]
+    spread = sum(size * length for size, length in zip(SIZES, lengths, strict=True)) / sum(SIZES)
+    rate = max(1.0, spread / (2 * robust.distance(mean, start) ** 2 + 2 * 0.01))
+    return [begin + rate * (end - begin) for begin, end in zip(start, mean, strict=True)]
 
 
 def best(start: list[float], rows: list[list[float]], kept: int) -> list[float]:
@@ -146,6 +179,9 @@ BALL = Transport(gamma=1.5, **TO_THE_END)
 MOST = descended.Most(0.4, 0.2, 2, SEED, STEPS)
 IN_BALL: dict[str, Any] = {"epsilon": 0.4, "step_size": 0.2, "steps": 2, "bounds": None}
 ONE_STEP = {"local_steps": 1}
+EPOCH = {"local_epochs": 1, "batch_size": 1}
+FAR = {"local_steps": 20}
+"""Clients move far enough apart that FedExP's rate is above 1 in the second round; it is 1 in the first."""
 DUAL = reweighed(lambda: primal_dual(0.3, 0.2, 0.7), EQUAL)
 METHODS = {
     "FedAvg": Case(wafl.FedAvg()),
@@ -193,6 +229,9 @@ METHODS = {
     "FedAvgM": Case(wafl.FedAvgM(rate=0.7, beta=0.8), server=lambda: Optimizer("momentum", 0.7, 0.8)),
     "FedAdam": Case(wafl.FedAdam(rate=0.2, tau=0.1), server=lambda: Optimizer("adam", 0.2, tau=0.1)),
     "FedYogi": Case(wafl.FedYogi(rate=0.2, tau=0.1), server=lambda: Optimizer("yogi", 0.2, tau=0.1)),
+    "FedNova": Case(wafl.FedNova(), aggregate=rows_of(normalized), schedule=EPOCH),
+    "FedDyn": Case(wafl.FedDyn(alpha=0.5), local=lambda: reference.Dynamic(0.5), schedule={"rounds": 3, "cohort": 4}),
+    "FedExP": Case(wafl.FedExP(epsilon=0.01), aggregate=rows_of(extrapolated), schedule=FAR),
 }  # fmt: skip
 
 
@@ -255,6 +294,11 @@ SERVERS = {
     "krum": with_server(servers.krum(1), aggregate=rows_of(lambda start, rows: best(start, rows, 1))),
     "multi_krum": with_server(servers.multi_krum(1), aggregate=rows_of(lambda start, rows: best(start, rows, 2))),
     "geometric_median": with_server(servers.geometric_median(), aggregate=rows_of(least_distances)),
+    "bulyan": with_server(
+        servers.bulyan(1), aggregate=rows_of(lambda start, rows: robust.bulyan(rows, 1)), sizes=(*SIZES, 3, 1, 2)
+    ),
+    "normalized": with_server(servers.normalized(), aggregate=rows_of(normalized), schedule=EPOCH),
+    "extrapolated": with_server(servers.extrapolated(0.01), aggregate=rows_of(extrapolated), schedule=FAR),
     "masked": with_server(servers.masked(0.7), aggregate=rows_of(masked)),
 }  # fmt: skip
 LOCAL = {
@@ -273,11 +317,11 @@ COARSE = {"geometric_median": 1e-6}
 
 
 @cache
-def pairs() -> list[tuple[Tensor, Tensor]]:
+def pairs(sizes: tuple[int, ...] = SIZES) -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(3)
     centers = 2 * torch.randn(CLASSES, FEATURES, generator=generator, dtype=torch.float64)
     found: list[tuple[Tensor, Tensor]] = []
-    for client, size in enumerate(SIZES):
+    for client, size in enumerate(sizes):
         y = (torch.arange(size) + client) % CLASSES
         found.append((centers[y] + torch.randn(size, FEATURES, generator=generator, dtype=torch.float64), y))
     return found
@@ -295,18 +339,18 @@ def model() -> nn.Linear:
 
 
 def by_reference(case: Case) -> reference.Trained:
-    steps = case.schedule.get("local_steps", STEPS)
+    weights = case.sizes if case.weights is by_size else case.weights()
     return reference.train(
-        reference.Minimized(model(), reference.cross_entropy), start(), pairs(),
-        reference.Work(local_steps=steps, batch_size=None), rounds=2, objective=case.objective(),
-        weights=case.weights(), learning_rate=lambda t: RATE, seed=SEED, aggregate=case.aggregate,
+        reference.Minimized(model(), reference.cross_entropy), start(), pairs(case.sizes),
+        reference.Work(**case.work), rounds=case.schedule.get("rounds", 2), cohort=case.schedule.get("cohort"),
+        objective=case.objective(), weights=weights, learning_rate=lambda t: RATE, seed=SEED, aggregate=case.aggregate,
         server=None if case.server is None else case.server(), local=None if case.local is None else case.local(),
     )  # fmt: skip
 
 
-@cache
-def averaged() -> Tensor:
-    return flat(by_reference(Case(wafl.FedAvg())).params)
+def averaged(case: Case) -> Tensor:
+    """The result of FedAvg on the schedule and the clients of a case."""
+    return flat(by_reference(Case(wafl.FedAvg(), schedule=case.schedule, sizes=case.sizes)).params)
 
 
 def assert_agrees(name: str, cases: Mapping[str, Case], table: str) -> None:
@@ -315,14 +359,15 @@ def assert_agrees(name: str, cases: Mapping[str, Case], table: str) -> None:
         f"it in {table} of tests/methods/test_small_references.py"
     )
     case = cases[name]
-    schedule = {"rounds": 2, "local_steps": STEPS, "batch_size": None, "learning_rate": RATE, "seed": SEED}
-    clients = wafl.Federation.from_arrays(pairs(), test_fraction=0)
-    run = wafl.fit(model(), clients, case.method, init=start(), **{**schedule, **case.schedule})
+    schedule = {"rounds": 2, "learning_rate": RATE, "seed": SEED, **case.work, **case.schedule}
+    clients = wafl.Federation.from_arrays(pairs(case.sizes), test_fraction=0)
+    run = wafl.fit(model(), clients, case.method, init=start(), **schedule)
     wanted, within = by_reference(case), COARSE.get(name, 1e-8)
     torch.testing.assert_close(flat(dict(run.params)), flat(wanted.params), rtol=0, atol=within)
     torch.testing.assert_close(run.client_weights, numbers(wanted.client_weights), rtol=0, atol=within)
     if replace(case.method, name="FedAvg") != wafl.FedAvg():
-        assert float((flat(wanted.params) - averaged()).abs().max()) > 1e-2, "this case could not tell it from FedAvg"
+        apart = float((flat(wanted.params) - averaged(case)).abs().max())
+        assert apart > 1e-2, "this case could not tell it from FedAvg"
 
 
 @pytest.mark.parametrize("name", wafl.METHODS)
@@ -343,6 +388,15 @@ def test_a_server_trains_like_its_reference(name: str) -> None:
 @pytest.mark.parametrize("name", LOCAL_STEPS)
 def test_a_local_step_trains_like_its_reference(name: str) -> None:
     assert_agrees(name, LOCAL, "LOCAL")
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 6, 8])
+def test_a_case_that_cannot_tell_its_method_from_fedavg_fails_on_any_schedule(steps: int) -> None:
+    """FedProx without its pull is FedAvg, and so is FedProx that takes one step."""
+    pull = 2.0 if steps == 1 else 0.0
+    case = Case(wafl.FedProx(pull), local=lambda: reference.Prox(pull), schedule={"local_steps": steps})
+    with pytest.raises(AssertionError, match="could not tell it from FedAvg"):
+        assert_agrees("it", {"it": case}, "METHODS")
 
 
 def test_every_part_is_that_of_the_case_with_its_name() -> None:

@@ -34,7 +34,7 @@ from wafl.flower.wire.run_config import OWN, to_run_config
 from wafl.flower.wire.values import NodeQuery, arrays, encode_query, read_array
 from wafl.local import LocalState, LocalStep, Outcome
 from wafl.parts.messages import Query, Replies, Vectors, weighted_mean
-from wafl.servers import Server
+from wafl.servers import Server, Update
 
 Client = dict[str, Any]
 """Arrays x, y, x_test and y_test of one client."""
@@ -314,8 +314,8 @@ def remembering(pull: float = 0.5, gamma: float = 2.0) -> wafl.Method:
 class Median(Server):
     """A server that needs each client's model: their median, coordinate by coordinate."""
 
-    def step(self, params: Tensor, combined: Tensor, replies: Replies, vectors: Vectors) -> tuple[Tensor, Vectors]:
-        return replies.params.median(0).values, vectors
+    def step(self, update: Update, memory: Vectors) -> tuple[Tensor, Vectors]:
+        return update.params.median(0).values, memory
 
 
 class Halved(LocalStep):

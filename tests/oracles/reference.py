@@ -538,6 +538,36 @@ class Admm:
 
 
 @dataclass
+class Dynamic:
+    """FedDyn (Acar et al. 2021, algorithm 1) with client weights: the paper's 1 / m is the weight of a client."""
+
+    alpha: float
+    g: dict[int, Params] = field(default_factory=dict)
+    h: Params = field(default_factory=dict)
+
+    def round_begins(self, lam: Sequence[float], slopes: Callable[[int], Params]) -> None:
+        pass
+
+    def correct(self, gradients: Params, params: Params, sent: Params, client: int) -> Params:
+        """The gradient of ``L(w) - <g, w> + alpha / 2 ||w - w_t||^2``."""
+        g = self.g.get(client, {})
+        return {name: gradients[name] - g.get(name, 0.0) + self.alpha * (params[name] - sent[name]) for name in params}
+
+    def end(self, path: list[Params], rate: float, client: int) -> None:
+        g, sent, last = self.g.get(client, {}), path[0], path[-1]
+        self.g[client] = {name: g.get(name, 0.0) - self.alpha * (last[name] - sent[name]) for name in sent}
+
+    def round_ends(self, lam: Sequence[float]) -> None:
+        pass
+
+    def next_params(self, params: Params, mean: Params, ends: list[Params], weights: list[float]) -> Params:
+        """The server's step, given the weights of these clients among all clients."""
+        for end, weight in zip(ends, weights, strict=True):
+            self.h = {name: self.h.get(name, 0.0) - self.alpha * weight * (end[name] - params[name]) for name in params}
+        return {name: mean[name] - self.h[name] / self.alpha for name in params}
+
+
+@dataclass
 class Sharpness(Prox):
     """FedSAM (Qu et al. 2022): the gradient is taken at ``w + rho g / ||g||``."""
 
@@ -548,7 +578,7 @@ class Sharpness(Prox):
         return {name: params[name] + self.rho * gradients[name] / length for name in params}
 
 
-LocalStep = Prox | Scaffold | GradientControl | Admm
+LocalStep = Prox | Scaffold | GradientControl | Admm | Dynamic
 
 
 @dataclass
@@ -673,6 +703,8 @@ def train(
         ends = [clipped(params, update.path[-1], clip_norm) for update in updates]
         if reweighed and reweighed.q is not None:
             params = reweighed.step(params, [found[c] for c in asked], [own[c] for c in asked], ends, rate)  # pyright: ignore
+        elif isinstance(local, Dynamic):
+            params = local.next_params(params, weighted_sum(shares, ends), ends, [lam[client] for client in asked])
         else:
             params = server.step(params, aggregate(params, ends, shares))
         local.round_ends(lam)

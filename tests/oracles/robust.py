@@ -48,6 +48,24 @@ def krum_order(rows: Sequence[Row], liars: int) -> list[int]:
     return sorted(range(len(rows)), key=score)
 
 
+def bulyan(rows: Sequence[Row], liars: int) -> list[float]:
+    """El Mhamdi et al. 2018: n - 2 f times Krum, then of each coordinate the n - 4 f values nearest to the median."""
+    left, selected = list(rows), list[Row]()
+    while len(selected) < len(rows) - 2 * liars:
+        # Krum counts n - f - 2 neighbors; at the end, when fewer models are left, it counts one.
+        neighbors = max(1, len(left) - liars - 2)
+        scores = [
+            sum(sorted(distance(one, other) ** 2 for other in left if other is not one)[:neighbors]) for one in left
+        ]
+        selected.append(left.pop(scores.index(min(scores))))
+    found: list[float] = []
+    for column in zip(*selected, strict=True):
+        middle = statistics.median(column)
+        nearest = sorted(column, key=lambda value: (abs(value - middle), value))
+        found.append(statistics.fmean(nearest[: len(rows) - 4 * liars]))
+    return found
+
+
 def geometric_median(rows: Sequence[Row], weights: Sequence[float]) -> list[float]:
     """A general minimizer, from several starts, that knows nothing of Weiszfeld."""
 

@@ -11,8 +11,10 @@ import torch
 
 import wafl
 from wafl.objectives.ball.client_shape import class_means, shape_of_means
-from wafl.parts.messages import Query, Replies
+from wafl.parts.messages import Query, Replies, State
+from wafl.parts.schedule import LocalWork
 from wafl.rounds.admission import Admitted, Tolerance, admit, split
+from wafl.rounds.server_step import update_of
 from wafl.rounds.trust import Shares, Trust, per_node
 
 BELIEVED = Trust()
@@ -111,10 +113,17 @@ def test_a_server_that_looks_at_models_sees_one_per_node() -> None:
     given = answer(
         [[9.0, 0.0], [9.0, 0.0], [9.0, 3.0], [1.0, 0.0], [2.0, 0.0]], weights(1, 1, 2, 1, 1), (0, 0, 0, 1, 2)
     )
-    of_nodes, seen = per_node(given.query, given.replies)
-    assert (of_nodes.tolist(), seen.clients) == ([4.0, 1.0, 1.0], (0, 3, 4))
+    state = State(0, given.query.params, weights(1, 1, 2, 1, 1) / 10)
+    whole = update_of(state, given.query, given.replies, LocalWork(None, 1, 2), [2, 2, 6, 4, 1])
+    seen = per_node(whole, given.query.nodes)
     assert seen.params.tolist() == [[9.0, 1.5], [1.0, 0.0], [2.0, 0.0]]
-    assert wafl.servers.median().aggregate(given.query.params, torch.ones(3), seen.params)[0] == 2.0
+    assert seen.weights.tolist() == [4.0, 1.0, 1.0]
+    assert seen.shares.tolist() == pytest.approx([0.4, 0.1, 0.1])
+    assert (whole.steps.tolist(), seen.steps.tolist()) == ([1.0, 1.0, 3.0, 2.0, 1.0], [2.0, 2.0, 1.0])
+    assert seen.sizes.tolist() == [10.0, 4.0, 1.0]
+    assert seen.num_clients == 5
+    assert torch.equal(per_node(whole, ()).params, whole.params)
+    assert wafl.servers.median().aggregate(replace(seen, weights=torch.ones(3)))[0] == 2.0
 
 
 def test_the_steps_of_the_largest_client_are_believed_up_to_three_times_the_usual_size() -> None:

@@ -11,11 +11,12 @@ from torch import Tensor
 import wafl
 from tests.oracles import robust
 from wafl import servers
+from wafl.base.errors import TooFewRepliesError
 from wafl.parts import columns
 from wafl.parts.messages import Replies, weighted_mean
 from wafl.parts.schedule import Schedule
 from wafl.rounds.algorithm import Algorithm
-from wafl.servers import Aggregating
+from wafl.servers import Aggregating, Update
 
 ROBUST: dict[str, Aggregating] = {
     "clipped": servers.clipped(),
@@ -24,12 +25,19 @@ ROBUST: dict[str, Aggregating] = {
     "krum": servers.krum(1),
     "multi_krum": servers.multi_krum(1),
     "geometric_median": servers.geometric_median(),
+    "bulyan": servers.bulyan(1),
 }
+
+
+def seen(start: Tensor, weights: Tensor, models: Tensor) -> Update:
+    """An update of clients of which only models and weights are known."""
+    each = torch.ones(len(models))
+    return Update(start, models, weights, weights / weights.sum(), each, each.double(), each, each, len(models))
 
 
 def aggregate(server: Aggregating, start: Any, rows: Any, weights: Any) -> list[float]:
     given = (torch.tensor(each, dtype=torch.float64) for each in (start, weights, rows))
-    return server.aggregate(*given).tolist()
+    return server.aggregate(seen(*given)).tolist()
 
 
 @pytest.fixture(params=[7, 8], ids=["odd", "even"])
@@ -72,6 +80,27 @@ def test_krum_does_not_choose_a_client_without_weight(drawn: Any) -> None:
     assert aggregate(servers.krum(1), start, rows, weights) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize(("liars", "clients"), [(0, 3), (0, 6), (1, 7), (1, 8), (2, 11), (2, 14)])
+def test_bulyan_is_the_mean_near_the_median_of_the_models_that_krum_selects(
+    liars: int, clients: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "NUMBERS", 16)
+    start, rows, weights = robust.draw(clients, clients, 5)
+    found = aggregate(servers.bulyan(liars), start, rows, weights)
+    assert found == pytest.approx(robust.bulyan(rows, liars), abs=1e-12)
+
+
+def test_bulyan_needs_enough_replies_from_clients_with_a_weight() -> None:
+    start, rows, _ = robust.draw(8, 8, 5)
+    left = [*rows[:3], *rows[4:]]
+    without = aggregate(servers.bulyan(1), start, rows, [1, 1, 1, 0, 1, 1, 1, 1])
+    assert without == pytest.approx(robust.bulyan(left, 1), abs=1e-12)
+    with pytest.raises(
+        TooFewRepliesError, match="liars=1 needs at least 7 replies per round, and 6 arrived: lower liars"
+    ):
+        aggregate(servers.bulyan(1), start, rows, [1, 1, 1, 0, 0, 1, 1, 1])
+
+
 def test_the_geometric_median_has_the_least_sum_of_weighted_distances(drawn: Any) -> None:
     start, rows, weights = drawn
     rows = [row[:3] for row in rows]
@@ -96,7 +125,7 @@ def test_of_two_updates_the_longer_is_compared_with_the_shorter() -> None:
 
 def test_an_update_that_overflows_float32_is_shortened() -> None:
     start, models = torch.zeros(2), torch.tensor([[1.0, 0.0], [1.0, 0.0], [1e30, 1e30]])
-    found = servers.clipped(1.0).aggregate(start, torch.ones(3), models)
+    found = servers.clipped(1.0).aggregate(seen(start, torch.ones(3), models))
     assert found.tolist() == pytest.approx([(2 + 0.5**0.5) / 3, 0.5**0.5 / 3])
 
 
@@ -104,7 +133,7 @@ def test_clipping_without_a_long_update_gives_the_bits_of_averaging() -> None:
     generator = torch.Generator().manual_seed(0)
     start, models = torch.randn(50, generator=generator), torch.randn(6, 50, generator=generator)
     weights = torch.rand(6, generator=generator, dtype=torch.float64)
-    found = servers.clipped(5.0).aggregate(start, weights, models)
+    found = servers.clipped(5.0).aggregate(seen(start, weights, models))
     assert torch.equal(found, weighted_mean(weights, models))
 
 
@@ -113,9 +142,9 @@ def test_one_liar_among_ten_does_not_decide_and_models_that_agree_stay(name: str
     generator = torch.Generator().manual_seed(1)
     honest = 1.0 + 0.1 * torch.randn(9, 20, generator=generator)
     models = torch.cat([honest, torch.full((1, 20), -1e6)])
-    found = ROBUST[name].aggregate(torch.zeros(20), torch.full((10,), 0.1), models)
+    found = ROBUST[name].aggregate(seen(torch.zeros(20), torch.full((10,), 0.1), models))
     assert 0.5 < float(found.min()) < float(found.max()) < 1.5
-    same = ROBUST[name].aggregate(torch.zeros(20), torch.ones(10), torch.ones(10, 20))
+    same = ROBUST[name].aggregate(seen(torch.zeros(20), torch.ones(10), torch.ones(10, 20)))
     torch.testing.assert_close(same, torch.ones(20))
     assert same.dtype == torch.float32
 
@@ -125,11 +154,10 @@ def test_a_robust_server_has_the_optimizer_that_it_is_given(name: str) -> None:
     """The optimizer is given the aggregate instead of the mean."""
     plain, adam = ROBUST[name], servers.adam(0.1)
     server: Any = type(plain)(**{**vars(plain), "optimizer": adam})
-    start, models = torch.zeros(4), torch.arange(24.0).view(6, 4)
-    replies = Replies(tuple(range(6)), torch.zeros(6), torch.zeros(6), {"params": models})
-    weights, vectors = torch.ones(6, dtype=torch.float64), server.initial_vectors(start)
-    found, kept = server.step(start, server.aggregate(start, weights, models), replies, vectors)
-    expected, as_kept = adam.apply(start, plain.aggregate(start, weights, models), vectors)
+    start, models = torch.zeros(4), torch.arange(28.0).view(7, 4)
+    update, memory = seen(start, torch.ones(7, dtype=torch.float64), models), server.initial_memory(start)
+    found, kept = server.step(update, memory)
+    expected, as_kept = adam.apply(start, plain.aggregate(update), memory)
     assert torch.equal(found, expected)
     assert kept.keys() == as_kept.keys() == {"mean", "square"}
 
@@ -137,6 +165,7 @@ def test_a_robust_server_has_the_optimizer_that_it_is_given(name: str) -> None:
 def test_wrong_options_of_robust_servers_are_refused_with_a_remedy() -> None:
     for make, why in (
         (lambda: made(servers.krum(2), cohort=6), "liars=2 needs at least 7 clients per round, and there are 6: lower"),
+        (lambda: made(servers.bulyan(2)), "liars=2 needs at least 11 clients per round, and there are 8: lower"),
         (lambda: made(servers.multi_krum(1, kept=8)), "kept=8 of 8 clients per round would count some of the liars=1"),
     ):
         with pytest.raises(ValueError, match=why):

@@ -10,6 +10,7 @@ from wafl.config.attack_keys import Attack, ShiftKind
 from wafl.config.keys import (
     Count,
     Import,
+    Norm,
     NotNegative,
     Positive,
     Section,

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Collection
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -72,6 +72,12 @@ def one_of(*values: float) -> Any:
     infinite = {"anyOf": [{"type": "number"}, {"const": "inf"}]}
     schema = infinite if math.inf in values else {"enum": list(values)}
     return Annotated[float | int, BeforeValidator(check), WithJsonSchema(schema)]
+
+
+if TYPE_CHECKING:
+    Norm = float
+else:
+    Norm = one_of(1, 2, math.inf)
 
 
 def number_or(word: str, number: Any) -> Any:

@@ -81,8 +81,9 @@ class Spec:
 
     @property
     def needs_sizes(self) -> bool:
-        """Whether a server must know how many examples each client has, for the weights or the number of steps."""
-        return self.method.client_weights.needs_sizes(self.schedule.local_steps)
+        """Whether the server must know how many examples each client has, for the weights or the number of steps."""
+        rule, server, steps = self.method.client_weights, self.method.server, self.schedule.local_steps
+        return rule.needs_sizes(steps) or server.needs_sizes(steps)
 
     def shape(self) -> tuple[Any, ...]:
         """What runs must have in common to be lanes of one batch."""

@@ -6,12 +6,13 @@ A new one is a class here and a line in the list below.
 from wafl.local.consensus import Consensus, consensus
 from wafl.local.control import ControlVariates, GradientControl, control_variates, gradient_control
 from wafl.local.descent import SGD, Prox, prox, sgd
+from wafl.local.dynamic import Dynamic, dynamic
 from wafl.local.sharpness import SAM, sam
 from wafl.parts.local_step import LocalState, LocalStep, Outcome
 
 __all__ = [
-    "SAM", "SGD", "Consensus", "ControlVariates", "GradientControl", "LocalState", "LocalStep", "Outcome", "Prox",
-    "consensus", "control_variates", "gradient_control", "prox", "sam", "sgd",
+    "SAM", "SGD", "Consensus", "ControlVariates", "Dynamic", "GradientControl", "LocalState", "LocalStep", "Outcome",
+    "Prox", "consensus", "control_variates", "dynamic", "gradient_control", "prox", "sam", "sgd",
 ]  # fmt: skip
 
 LOCAL_STEPS = {

@@ -45,6 +45,9 @@ _LISTED: tuple[Preset[...], ...] = (
     augmented.Mixup,
     learned.FedDGGA,
     ball.DRFL,
+    servers.FedNova,
+    servers.FedDyn,
+    servers.FedExP,
 )
 METHODS: dict[str, Preset[...]] = {preset.__name__: preset for preset in _LISTED}
 """Every named method, by its name, in the order of pages and colors: a new method goes last."""

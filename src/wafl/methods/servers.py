@@ -1,9 +1,12 @@
-"""Methods whose server does something else than to take the clients' mean."""
+"""Methods whose server does not just take the clients' mean."""
 
 from typing import Any
 
+from wafl.local import Dynamic
 from wafl.methods.preset import Stepped, Weighted, preset
-from wafl.servers import Adam, Masked, Momentum, Yogi
+from wafl.servers import Adam, Extrapolated, Masked, Momentum, Normalized, Yogi
+from wafl.servers import Dynamic as DynamicServer
+from wafl.servers.extrapolated import Epsilon
 from wafl.servers.masked import Agreement
 
 
@@ -50,3 +53,47 @@ class FedAdam(Adam, Weighted, Stepped):
 )
 class FedYogi(Yogi, Weighted, Stepped):
     """FedAvg with Yogi on the server."""
+
+
+@preset(
+    'Wang et al., "Tackling the objective inconsistency problem in heterogeneous federated optimization", NeurIPS 2020',
+    r"\theta \leftarrow \theta + \tau \sum_i \lambda_i \frac{\theta_i - \theta}{\tau_i}, \qquad "
+    r"\tau = \sum_i \lambda_i \tau_i, \qquad \tau_i = \text{local steps of client } i",
+    "If clients take different numbers of local steps: FedAvg would favor those that take more.",
+)
+class FedNova(Weighted, Stepped):
+    """FedAvg whose clients count the same however many local steps they take (see :class:`wafl.servers.Normalized`)."""
+
+    def parts(self) -> dict[str, Any]:
+        return {"server": Normalized()}
+
+
+@preset(
+    'Acar et al., "Federated learning based on dynamic regularization", ICLR 2021',
+    r"\theta_i \leftarrow \arg\min_\vartheta f_i(\vartheta) - \langle g_i, \vartheta \rangle + "
+    r"\tfrac{\alpha}{2} \|\vartheta - \theta\|^2, \quad g_i \leftarrow g_i - \alpha (\theta_i - \theta), \quad "
+    r"h \leftarrow h - \alpha \sum_{i \in S} \lambda_i (\theta_i - \theta), \quad "
+    r"\theta \leftarrow \bar\theta - h / \alpha",
+    "If clients whose data differ take many local steps, and can keep a vector between rounds; it sends no more than "
+    "FedAvg.",
+)
+class FedDyn(Dynamic, Weighted):
+    """FedAvg with a penalty that changes from round to round, so that clients agree on the optimum of all of them."""
+
+    def parts(self) -> dict[str, Any]:
+        return {**super().parts(), "server": DynamicServer()}
+
+
+@preset(
+    'Jhunjhunwala, Wang and Joshi, "FedExP: Speeding up federated averaging via extrapolation", ICLR 2023',
+    r"\theta \leftarrow \theta + \eta \bar\Delta, \qquad \eta = \max \Big\{ 1, \frac{\sum_i \lambda_i "
+    r"\|\Delta_i\|^2}{2 (\|\bar\Delta\|^2 + \epsilon)} \Big\}, \quad \bar\Delta = \sum_i \lambda_i \Delta_i",
+    "If FedAvg is slow because the clients' updates cancel in the mean.",
+)
+class FedExP(Weighted, Stepped):
+    """FedAvg with a longer step of the server where updates differ (see :class:`wafl.servers.Extrapolated`)."""
+
+    epsilon: Epsilon = Extrapolated.epsilon
+
+    def parts(self) -> dict[str, Any]:
+        return {"server": Extrapolated(self.epsilon)}

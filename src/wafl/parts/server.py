@@ -1,11 +1,13 @@
-"""What a server is: the base classes of what becomes of the clients' models."""
+"""The base classes of servers, which turn the clients' replies into the next model."""
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from torch import Tensor
 
 from wafl.base.options import Part
-from wafl.parts.messages import Replies, Vectors, weighted_mean
+from wafl.parts.messages import Vectors
+from wafl.parts.update import Update
 
 
 class Optimizer(Part, ABC):
@@ -13,45 +15,54 @@ class Optimizer(Part, ABC):
 
     slot = "server"
 
-    def initial_vectors(self, params: Tensor) -> Vectors:
-        """What it remembers before the first round."""
+    def initial_memory(self, params: Tensor) -> Vectors:
+        """Return the memory before the first round: vectors by name."""
         return {}
 
     @abstractmethod
-    def apply(self, params: Tensor, mean: Tensor, vectors: Vectors) -> tuple[Tensor, Vectors]:
-        """The next parameters and vectors."""
+    def apply(self, params: Tensor, mean: Tensor, memory: Vectors) -> tuple[Tensor, Vectors]:
+        """Return the next parameters and the next memory."""
 
 
 class Server(Part, ABC):
-    """What makes the next model of the clients' replies; a server remembers things in vectors of its own."""
+    """A rule that turns the clients' replies into the next model: write :meth:`step`, and override what differs."""
 
     slot = "server"
     optimizer: Optimizer | None = None
-    """What makes the next model of its aggregate; None for a server that does so itself."""
+    """The optimizer that steps to the aggregate; None for a server without one."""
+    one_per_node: ClassVar[bool] = True
+    """If True, the clients of a node are merged into one row, so a node has one vote however many clients it has."""
 
     @property
     def averages(self) -> bool:
-        """Whether it needs nothing of the clients' models but their weighted mean."""
+        """Whether :meth:`step` uses only the weighted mean of the models, so that nodes may send partial sums."""
+        return False
+
+    def needs_sizes(self, local_steps: int | None) -> bool:
+        """Return whether it uses ``update.sizes``, or ``update.steps`` with local epochs (``local_steps`` is None).
+
+        Clients then tell the server how many examples they have, whatever the client weights are.
+        """
         return False
 
     def check(self, num_clients: int) -> None:
-        """Refuse to work with that many clients per round."""
+        """Raise ValueError if the server cannot work with this many clients per round."""
 
     def at_rate(self, rate: float) -> "Server | None":
-        """The same server with this learning rate; None for one that has another way to step."""
+        """Return this server with another learning rate, or None if it has none."""
         return None
 
-    def initial_vectors(self, params: Tensor) -> Vectors:
-        """What it remembers before the first round."""
+    def initial_memory(self, params: Tensor) -> Vectors:
+        """Return the memory before the first round: vectors by name."""
         return {}
 
-    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
-        """One vector ``[P]`` from those of the clients, ``[clients, P]``, which started from ``params``.
+    def aggregate(self, update: Update) -> Tensor:
+        """Return one model ``[P]`` from the clients' models: by default their weighted mean.
 
-        At least one of ``weights`` is positive; they need not sum to 1. Statistics and snapshots are aggregated so.
+        DRFA's snapshot is aggregated in this way too. At least one weight is positive.
         """
-        return weighted_mean(weights, models)
+        return update.mean()
 
     @abstractmethod
-    def step(self, params: Tensor, combined: Tensor, replies: Replies, vectors: Vectors) -> tuple[Tensor, Vectors]:
-        """The next parameters and vectors; ``combined`` is what :meth:`aggregate` made of the clients' models."""
+    def step(self, update: Update, memory: Vectors) -> tuple[Tensor, Vectors]:
+        """Return the next parameters ``[P]`` and the next memory."""

@@ -18,7 +18,7 @@ PALETTE = (
     "#D55E00", "#000000", "#B6992D", "#A0522D", "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#44AA99",
     "#117733", "#DDCC77", "#AA4499", "#661100", "#6699CC", "#17BECF", "#BCBD22", "#9467BD", "#7F9C6C", "#F28E8E",
     "#4E79A7", "#C49C94", "#882255", "#999933", "#888888", "#332288", "#8C564B", "#F1CE63", "#86BCB6", "#D37295",
-    "#79706E", "#5778A4",
+    "#79706E", "#5778A4", "#B07AA1", "#59A14F", "#E15759",
 )  # fmt: skip
 """The colors of the first named methods, in the order of their list; :func:`method_colors` computes further ones."""
 GOLDEN = (5**0.5 - 1) / 2

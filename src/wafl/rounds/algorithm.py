@@ -9,7 +9,7 @@ An algorithm asks for client work and is told the replies; it never knows where 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Annotated, Protocol
 
 import torch
@@ -19,14 +19,15 @@ from wafl.base.options import frozen
 from wafl.objectives import Objective
 from wafl.parts.lengths import lengths_of
 from wafl.parts.local_step import LocalStep
-from wafl.parts.messages import Query, Replies, State, mean_reply, named, owned, weighted_mean
+from wafl.parts.messages import Query, Replies, State, mean_reply, named, owned
 from wafl.parts.schedule import Schedule
 from wafl.parts.server import Server
 from wafl.rounds import reported_losses
 from wafl.rounds.admission import Admitted
 from wafl.rounds.last_rounds import with_mean
 from wafl.rounds.reported_losses import SNAPSHOT
-from wafl.rounds.trust import Trust, per_node
+from wafl.rounds.server_step import server_step, update_of
+from wafl.rounds.trust import Trust
 from wafl.weights import ClientWeights, Round
 
 
@@ -55,8 +56,8 @@ class Algorithm:
     ]
     num_statistics: Annotated[
         int,
-        "How many numbers at the end of the parameters are statistics. Their next value is the server's aggregate "
-        "of the clients' values, whatever its optimizer does with the rest.",
+        "How many numbers at the end of the parameters are statistics. Their next value is always the weighted mean "
+        "of the clients' values; the server does not see them.",
     ] = 0
     trust: Annotated[Trust, "How far clients are believed."] = field(default_factory=Trust)
     sees_updates: Annotated[bool, "Whether the server may know how long each client's update is."] = True
@@ -80,7 +81,8 @@ class Algorithm:
         if objective is not None and objective.learns:
             scalars = objective.first_scalars(scalars, self.lowest_gamma(params), self.schedule.rounds)
         weights = self.capped(method.client_weights.initial(self.num_examples))
-        server, local = method.server.initial_vectors(params), method.local.initial_vectors(params)
+        trained = params[: len(params) - self.num_statistics]
+        server, local = method.server.initial_memory(trained), method.local.initial_vectors(params)
         return State(0, params, weights, scalars, {**named("server", server), **named("local", local)})
 
     def ask(self, state: State) -> Query | None:
@@ -143,27 +145,20 @@ class Algorithm:
         return reported_losses.ended(rule, told), agreement
 
     def _trained(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
-        """The state after clients have trained: the server combines their models; and how far their updates agree."""
-        method, old = self.method, state.vectors
-        # A server that looks at single models sees one per node, whoever its clients are.
-        weights, models = (query.weights, replies) if method.server.averages else per_node(query, replies)
-        aggregate = partial(method.server.aggregate, state.params, weights)
-        combined = aggregate(models.params)
-        params, server = method.server.step(state.params, combined, models, owned("server", old))
-        params = reported_losses.damped(method.client_weights, state, query, replies, params, self.num_statistics)
-        if self.num_statistics:
-            params = torch.cat([params[: -self.num_statistics], combined[-self.num_statistics :]])
-        local = method.local.tell(owned("local", old), query, replies, state.client_weights[list(replies.clients)])
-        scalars = self._learned_scalars(state, params, mean_reply(query, replies.cost))
-        iterates = {name: aggregate(models.vectors[name]) for name in query.iterates}
-        vectors = {**named("server", server), **named("local", local), **iterates, **reported_losses.held_losses(state)}
-        agreement = self._agreement(query, replies, combined) if self.sees_updates else None
-        return replace(state, params=params, scalars=scalars, vectors=vectors), agreement
+        """Return the state after clients have trained and the server has stepped, and how far their updates agree."""
+        method = self.method
+        update = update_of(state, query, replies, self.schedule.local_work, self.num_examples)
+        step = server_step(method.server, method.client_weights, state, query, update, self.num_statistics)
+        local = method.local.tell(owned("local", state.vectors), query, replies, update.shares)
+        scalars = self._learned_scalars(state, step.params, mean_reply(query, replies.cost))
+        held = {**step.snapshots, **reported_losses.held_losses(state)}
+        vectors = {**named("server", step.memory), **named("local", local), **held}
+        agreement = self._agreement(query, replies, step.mean) if self.sees_updates else None
+        return replace(state, params=step.params, scalars=scalars, vectors=vectors), agreement
 
-    def _agreement(self, query: Query, replies: Replies, combined: Tensor) -> float | None:
-        """The length of the mean update over the mean length of the updates; None if nobody moved."""
-        trained = slice(len(combined) - self.num_statistics)
-        mean = combined if self.method.server.averages else weighted_mean(query.weights, replies.params)
+    def _agreement(self, query: Query, replies: Replies, mean: Tensor) -> float | None:
+        """Return the length of the mean update over the mean length of the updates, or None if no client moved."""
+        trained = slice(len(mean) - self.num_statistics)
         lengths = mean_reply(query, lengths_of(query.params[trained], replies.params[:, trained]).cpu())
         return float(lengths_of(query.params[trained], mean[None, trained])) / lengths if lengths > 0.0 else None
 

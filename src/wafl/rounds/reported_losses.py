@@ -12,6 +12,7 @@ from torch import Tensor
 from wafl.parts.client_weights import ClientWeights, LossQuery, Round
 from wafl.parts.local_step import LocalStep
 from wafl.parts.messages import Query, Replies, State, named, owned
+from wafl.parts.update import Update
 
 SNAPSHOT = "snapshot"
 """The vector at which clients report their loss, if the client weights are learned at a snapshot."""
@@ -62,17 +63,14 @@ def held_losses(state: State) -> dict[str, Tensor]:
     return {name: value for name, value in state.vectors.items() if name == LOSSES}
 
 
-def damped(
-    rule: ClientWeights, state: State, query: Query, replies: Replies, params: Tensor, num_statistics: int
-) -> Tensor:
-    """The server's next parameters after its step has been shortened, if the rule for the client weights does so."""
+def damped(rule: ClientWeights, state: State, query: Query, update: Update, params: Tensor) -> Tensor:
+    """Return the server's next parameters after the rule for the client weights has shortened the step, if it does."""
     if not rule.damps:
         return params
-    trained = slice(len(state.params) - num_statistics)
-    lengths = (replies.params - state.params)[:, trained].double().square().sum(1)
-    losses, weights = state.vectors[LOSSES][list(replies.clients)], query.weights / query.weights.sum()
+    lengths = update.deltas.double().square().sum(1)
+    losses, weights = state.vectors[LOSSES][list(query.clients)], query.weights / query.weights.sum()
     share = rule.damping(weights, losses.to(weights), lengths.to(weights), query.scalars["learning_rate"])
-    return state.params + share * (params - state.params)
+    return update.start + share * (params - update.start)
 
 
 def ended(rule: ClientWeights, state: State) -> State:

@@ -14,6 +14,7 @@ from torch import Tensor
 from wafl.objectives.ball.client_shape import ClassMeans
 from wafl.parts.lengths import by_node, lengths_of, longest_of, shortened
 from wafl.parts.messages import PARAMS, Query, Replies, weighted_mean
+from wafl.parts.update import Update
 from wafl.rounds.admission import Admitted
 from wafl.rounds.caps import DOUBLE, Share
 
@@ -194,21 +195,34 @@ class Trust:
         return models, kept
 
 
-def per_node(query: Query, replies: Replies) -> tuple[Tensor, Replies]:
-    """One reply per node, the mean of its clients' by their weights, and the weight of each."""
-    if len(set(query.nodes)) == len(query.nodes):
-        return query.weights, replies
-    places = [[at for at, node in enumerate(query.nodes) if node == each] for each in dict.fromkeys(query.nodes)]
-    weights = torch.stack([query.weights[each].sum() for each in places])
+def per_node(update: Update, nodes: Sequence[int]) -> Update:
+    """Return the update with one row per node: the sum of its clients' weights and sizes, the mean of all else.
+
+    ``nodes`` has the node of each row; empty if every client is by itself.
+    """
+    if len(set(nodes)) == len(nodes):
+        return update
+    rows = [[row for row, node in enumerate(nodes) if node == each] for each in dict.fromkeys(nodes)]
+    inside = [update.weights[each] for each in rows]
+    inside = [each if float(each.sum()) > 0 else torch.ones_like(each) for each in inside]
+
+    def total(values: Tensor) -> Tensor:
+        return torch.stack([values[each].sum() for each in rows])
 
     def mean(values: Tensor) -> Tensor:
-        own = [query.weights[each] for each in places]
-        own = [each if float(each.sum()) > 0 else torch.ones_like(each) for each in own]
-        return torch.stack([weighted_mean(each, values[at]) for each, at in zip(own, places, strict=True)])
+        return torch.stack([weighted_mean(each, values[row]) for each, row in zip(inside, rows, strict=True)])
 
-    vectors = {name: mean(vector) for name, vector in replies.vectors.items()}
-    clients = tuple(replies.clients[each[0]] for each in places)
-    return weights, Replies(clients, mean(replies.loss), mean(replies.cost), vectors)
+    return replace(
+        update,
+        params=mean(update.params),
+        weights=total(update.weights),
+        shares=total(update.shares),
+        steps=mean(update.steps),
+        sizes=total(update.sizes),
+        losses=mean(update.losses),
+        costs=mean(update.costs),
+        vectors={name: mean(vector) for name, vector in update.vectors.items()},
+    )
 
 
 def _within(values: Tensor, most: float) -> Tensor:

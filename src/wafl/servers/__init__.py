@@ -1,26 +1,33 @@
-"""Servers and their optimizers: what becomes of the clients' models, one file per idea.
+"""Servers and their optimizers, which turn the clients' models into the next model; one file per idea.
 
 A new one is a class here and a line in the lists below.
 """
 
 from wafl.parts.server import Optimizer, Server
+from wafl.parts.update import Update
 from wafl.servers.averaging import Aggregating, Averaging, averaging
+from wafl.servers.bulyan import Bulyan, bulyan
 from wafl.servers.clipped import Clipped, clipped
+from wafl.servers.dynamic import Dynamic, dynamic
+from wafl.servers.extrapolated import Extrapolated, extrapolated
 from wafl.servers.krum import Krum, MultiKrum, krum, multi_krum
 from wafl.servers.masked import Masked, masked
 from wafl.servers.medians import GeometricMedian, Median, TrimmedMean, geometric_median, median, trimmed_mean
+from wafl.servers.normalized import Normalized, normalized
 from wafl.servers.optimizers import SGD, Adam, Momentum, Yogi, adam, momentum, sgd, yogi
 
 __all__ = [
-    "SGD", "Adam", "Aggregating", "Averaging", "Clipped", "GeometricMedian", "Krum", "Masked", "Median", "Momentum",
-    "MultiKrum", "Optimizer", "Server", "TrimmedMean", "Yogi", "adam", "averaging", "clipped", "geometric_median",
-    "krum", "masked", "median", "momentum", "multi_krum", "sgd", "trimmed_mean", "yogi",
+    "SGD", "Adam", "Aggregating", "Averaging", "Bulyan", "Clipped", "Dynamic", "Extrapolated", "GeometricMedian",
+    "Krum", "Masked", "Median", "Momentum", "MultiKrum", "Normalized", "Optimizer", "Server", "TrimmedMean", "Update",
+    "Yogi", "adam", "averaging", "bulyan", "clipped", "dynamic", "extrapolated", "geometric_median", "krum", "masked",
+    "median", "momentum", "multi_krum", "normalized", "sgd", "trimmed_mean", "yogi",
 ]  # fmt: skip
 
 OPTIMIZERS = {"sgd": SGD, "momentum": Momentum, "adam": Adam, "yogi": Yogi}
 """Optimizers of the server that an experiment file can name; as a server, each is given the clients' mean."""
 AGGREGATES = {
     "clipped": Clipped, "median": Median, "trimmed_mean": TrimmedMean, "krum": Krum, "multi_krum": MultiKrum,
-    "geometric_median": GeometricMedian, "masked": Masked,
+    "geometric_median": GeometricMedian, "bulyan": Bulyan, "masked": Masked, "normalized": Normalized,
+    "extrapolated": Extrapolated,
 }  # fmt: skip
-"""Robust servers that an experiment file can name; each may have one of the optimizers."""
+"""Servers that an experiment file can name and that replace the mean; each may have one of the optimizers."""

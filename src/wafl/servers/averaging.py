@@ -1,4 +1,4 @@
-"""The weighted mean of the clients' models, and what it shares with servers that aggregate them in another way."""
+"""The weighted mean of the clients' models, and the base class of servers that replace the mean."""
 
 from abc import abstractmethod
 from dataclasses import field
@@ -7,8 +7,9 @@ from typing import Annotated
 from torch import Tensor
 
 from wafl.base.options import frozen, maker
-from wafl.parts.messages import Replies, Vectors
+from wafl.parts.messages import Vectors
 from wafl.parts.server import Optimizer, Server
+from wafl.parts.update import Update
 from wafl.servers.optimizers import SGD
 
 Stepping = Annotated[
@@ -24,17 +25,17 @@ class Aggregating(Server):
     optimizer: Stepping = field(default_factory=SGD, kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @abstractmethod
-    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
-        """One model ``[P]`` from those of the clients: see :meth:`Server.aggregate`."""
+    def aggregate(self, update: Update) -> Tensor:
+        """Return one model ``[P]`` from the clients' models."""
 
     def at_rate(self, rate: float) -> Server | None:
         return self.changed(optimizer=SGD(rate)) if self.optimizer == SGD() else None
 
-    def initial_vectors(self, params: Tensor) -> Vectors:
-        return self.optimizer.initial_vectors(params)
+    def initial_memory(self, params: Tensor) -> Vectors:
+        return self.optimizer.initial_memory(params)
 
-    def step(self, params: Tensor, combined: Tensor, replies: Replies, vectors: Vectors) -> tuple[Tensor, Vectors]:
-        return self.optimizer.apply(params, combined, vectors)
+    def step(self, update: Update, memory: Vectors) -> tuple[Tensor, Vectors]:
+        return self.optimizer.apply(update.start, self.aggregate(update), memory)
 
 
 @frozen

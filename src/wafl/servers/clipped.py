@@ -6,7 +6,7 @@ from torch import Tensor
 
 from wafl.base.options import Positive, frozen, maker
 from wafl.parts.lengths import lengths_of, longest_of, shortened
-from wafl.parts.messages import weighted_mean
+from wafl.parts.update import Update
 from wafl.servers.averaging import Aggregating
 
 
@@ -22,10 +22,10 @@ class Clipped(Aggregating):
         float, Positive(), "How many times the median length an update may have; a longer one is shortened."
     ] = 1.0
 
-    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
-        lengths = lengths_of(params, models)
+    def aggregate(self, update: Update) -> Tensor:
+        lengths = lengths_of(update.start, update.params)
         longest = lengths.new_tensor(longest_of(lengths, self.multiple)).expand_as(lengths)
-        return weighted_mean(weights, shortened(params, models, lengths, longest))
+        return update.mean(shortened(update.start, update.params, lengths, longest))
 
 
 clipped = maker(Clipped)

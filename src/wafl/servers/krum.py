@@ -8,6 +8,7 @@ from torch import Tensor
 from wafl.base.options import Count, frozen, maker
 from wafl.parts.columns import gram
 from wafl.parts.messages import weighted_mean
+from wafl.parts.update import Update
 from wafl.servers.averaging import Aggregating
 
 
@@ -28,23 +29,14 @@ class Krum(Aggregating):
                 f"{num_clients}: lower liars, or use another of wafl.servers, such as median()"
             )
 
-    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
-        present = weights.nonzero().flatten()
-        chosen = present[self.scores(params, models[present.to(models.device)]).argsort(stable=True)]
-        return self.of_best(weights, models, chosen)
+    def aggregate(self, update: Update) -> Tensor:
+        present = update.weights.nonzero().flatten()
+        distances = squared_distances(update.start, update.params[present.to(update.params.device)])
+        return self.of_best(update, present[scores(distances, self.liars).argsort(stable=True)])
 
-    def of_best(self, weights: Tensor, models: Tensor, chosen: Tensor) -> Tensor:
-        """The aggregate, given the clients that take part in the order of their scores."""
-        return models[chosen[0]]
-
-    def scores(self, params: Tensor, models: Tensor) -> Tensor:
-        """Each model's sum of squared distances to its nearest others."""
-        products = gram(models, params)
-        squares = products.diagonal()
-        distances = (squares[:, None] + squares[None, :] - 2.0 * products).clamp(min=0).cpu()
-        distances.fill_diagonal_(torch.inf)
-        nearest = max(1, len(models) - self.liars - 2)  # fewer may have replied than were asked
-        return distances.sort(1).values[:, :nearest].sum(1)
+    def of_best(self, update: Update, chosen: Tensor) -> Tensor:
+        """Return the aggregate, given the clients that take part in the order of their scores."""
+        return update.params[chosen[0]]
 
 
 krum = maker(Krum)
@@ -64,9 +56,23 @@ class MultiKrum(Krum):
                 f"keep at most {num_clients - self.liars}"
             )
 
-    def of_best(self, weights: Tensor, models: Tensor, chosen: Tensor) -> Tensor:
+    def of_best(self, update: Update, chosen: Tensor) -> Tensor:
         best = chosen[: self.kept or max(1, len(chosen) - self.liars - 2)].sort().values
-        return weighted_mean(weights[best], models[best.to(models.device)])
+        return weighted_mean(update.weights[best], update.params[best.to(update.params.device)])
 
 
 multi_krum = maker(MultiKrum)
+
+
+def squared_distances(start: Tensor, models: Tensor) -> Tensor:
+    """Return the squared distance ``[n, n]`` between each two models; each model is infinitely far from itself."""
+    products = gram(models, start)
+    squares = products.diagonal()
+    distances = (squares[:, None] + squares[None, :] - 2.0 * products).clamp(min=0).cpu()
+    return distances.fill_diagonal_(torch.inf)
+
+
+def scores(distances: Tensor, liars: int) -> Tensor:
+    """Return Krum's score of each model: the sum of its squared distances to the ``n - liars - 2`` nearest others."""
+    nearest = max(1, len(distances) - liars - 2)  # fewer may have replied than were asked
+    return distances.sort(1).values[:, :nearest].sum(1)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.options import Range, Tunable, frozen, maker
-from wafl.parts.messages import weighted_mean
+from wafl.parts.update import Update
 from wafl.servers.averaging import Aggregating
 
 Agreement = Annotated[float, Range(0, 1), Tunable(), "The agreement at which a parameter moves in full."]
@@ -23,11 +23,11 @@ class Masked(Aggregating):
 
     threshold: Agreement = 0.4
 
-    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
-        updates = models - params
-        agreement = weighted_mean(weights, updates.sign()).abs()
+    def aggregate(self, update: Update) -> Tensor:
+        deltas = update.deltas
+        agreement = update.mean(deltas.sign()).abs()
         mask = torch.where(agreement >= self.threshold, 1.0, agreement)
-        return params + mask * weighted_mean(weights, updates)
+        return update.start + mask * update.mean(deltas)
 
 
 masked = maker(Masked)

@@ -12,6 +12,7 @@ from torch import Tensor
 from wafl.base.options import Count, Positive, Range, frozen, maker
 from wafl.parts.columns import by_columns, gram
 from wafl.parts.messages import weighted_mean
+from wafl.parts.update import Update
 from wafl.servers.averaging import Aggregating
 
 ROUNDING = 1e-12
@@ -27,8 +28,8 @@ class Median(Aggregating):
     ``client_weights="uniform"``, or cap the examples that a client may claim.
     """
 
-    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
-        shares = (weights.double() / weights.sum()).to(models.device)
+    def aggregate(self, update: Update) -> Tensor:
+        shares = (update.weights.double() / update.weights.sum()).to(update.params.device)
 
         def median(part: Tensor) -> Tensor:
             values, order = part.sort(0)
@@ -37,7 +38,7 @@ class Median(Aggregating):
             upper = (below <= 0.5 + ROUNDING).sum(0, keepdim=True)
             return (values.gather(0, lower) + values.gather(0, upper))[0] / 2
 
-        return torch.cat(by_columns(median, models))
+        return torch.cat(by_columns(median, update.params))
 
 
 @frozen
@@ -55,8 +56,8 @@ class TrimmedMean(Aggregating):
         "The share of the weight that is cut off at either end of a parameter's values.",
     ] = 0.2
 
-    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
-        shares = (weights.double() / weights.sum()).to(models.device)
+    def aggregate(self, update: Update) -> Tensor:
+        shares = (update.weights.double() / update.weights.sum()).to(update.params.device)
         low, high = self.trim, 1.0 - self.trim
 
         def mean(part: Tensor) -> Tensor:
@@ -66,7 +67,7 @@ class TrimmedMean(Aggregating):
             kept = (top.clamp(max=high) - (top - width).clamp(min=low)).clamp(min=0)
             return ((kept * values).sum(0) / kept.sum(0)).to(part)
 
-        return torch.cat(by_columns(mean, models))
+        return torch.cat(by_columns(mean, update.params))
 
 
 SETTLED = 1e-12
@@ -85,10 +86,10 @@ class GeometricMedian(Aggregating):
     iterations: Annotated[int, Count(), "The most of Weiszfeld's iterations."] = 1000
     smoothing: Annotated[float, Positive(), "Distances below this share of the longest update count as this."] = 1e-6
 
-    def aggregate(self, params: Tensor, weights: Tensor, models: Tensor) -> Tensor:
+    def aggregate(self, update: Update) -> Tensor:
         # Every iterate is a mean of the models, so the iteration runs on its shares and the models' inner products.
-        products = gram(models, params).cpu()
-        squares, weights = products.diagonal(), weights.cpu().double()
+        products = gram(update.params, update.start).cpu()
+        squares, weights = products.diagonal(), update.weights.cpu().double()
         least = self.smoothing * float(squares.max().sqrt())
         shares = weights / weights.sum()
         for _ in range(self.iterations if least > 0 else 0):
@@ -98,7 +99,7 @@ class GeometricMedian(Aggregating):
             last, shares = shares, pull / pull.sum()
             if float((shares - last).abs().max()) < SETTLED:
                 break
-        return weighted_mean(shares, models)
+        return weighted_mean(shares, update.params)
 
 
 median = maker(Median)

@@ -16,8 +16,8 @@ class SGD(Optimizer):
 
     rate: Annotated[float, Positive(), "The server's learning rate; 1 takes the clients' mean."] = 1.0
 
-    def apply(self, params: Tensor, mean: Tensor, vectors: Vectors) -> tuple[Tensor, Vectors]:
-        return mean if self.rate == 1.0 else params + self.rate * (mean - params), vectors
+    def apply(self, params: Tensor, mean: Tensor, memory: Vectors) -> tuple[Tensor, Vectors]:
+        return mean if self.rate == 1.0 else params + self.rate * (mean - params), memory
 
 
 @frozen
@@ -27,11 +27,11 @@ class Momentum(Optimizer):
     rate: Annotated[float, Positive(), Tunable(), "The server's learning rate."] = 1.0
     beta: Annotated[float, Range(0, 1, high_open=True), Tunable(), "The share of the last velocity that is kept."] = 0.9
 
-    def initial_vectors(self, params: Tensor) -> Vectors:
+    def initial_memory(self, params: Tensor) -> Vectors:
         return {"velocity": torch.zeros_like(params)}
 
-    def apply(self, params: Tensor, mean: Tensor, vectors: Vectors) -> tuple[Tensor, Vectors]:
-        velocity = self.beta * vectors["velocity"] + (mean - params)
+    def apply(self, params: Tensor, mean: Tensor, memory: Vectors) -> tuple[Tensor, Vectors]:
+        velocity = self.beta * memory["velocity"] + (mean - params)
         return params + self.rate * velocity, {"velocity": velocity}
 
 
@@ -53,13 +53,13 @@ class Adam(Optimizer):
         "Added to the root mean square; the larger it is, the less the step adapts.",
     ] = 1e-3
 
-    def initial_vectors(self, params: Tensor) -> Vectors:
+    def initial_memory(self, params: Tensor) -> Vectors:
         return {"mean": torch.zeros_like(params), "square": torch.full_like(params, self.tau**2)}
 
-    def apply(self, params: Tensor, mean: Tensor, vectors: Vectors) -> tuple[Tensor, Vectors]:
+    def apply(self, params: Tensor, mean: Tensor, memory: Vectors) -> tuple[Tensor, Vectors]:
         direction = mean - params
-        first = self.beta1 * vectors["mean"] + (1.0 - self.beta1) * direction
-        second = self.next_square(vectors["square"], direction.square())
+        first = self.beta1 * memory["mean"] + (1.0 - self.beta1) * direction
+        second = self.next_square(memory["square"], direction.square())
         return params + self.rate * first / (second.sqrt() + self.tau), {"mean": first, "square": second}
 
     def next_square(self, square: Tensor, latest: Tensor) -> Tensor:
