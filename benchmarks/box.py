@@ -18,8 +18,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-import options
 import wafl
+from benchmarks import options
 
 FEATURES, CLASSES, COHORT = 784, 10, 10
 

@@ -18,8 +18,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-import options
 import wafl
+from benchmarks import options
 
 FEATURES, CLASSES = 784, 10
 RADII = (0.1, 0.5, 1.0, 2.0, 4.0)

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import torch
 
-import options
 import wafl
+from benchmarks import options
 from wafl.engine.keeping.checkpoint import Checkpoint
 
 

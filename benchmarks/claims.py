@@ -20,11 +20,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-import box
-import million
-import options
-import speed
 import wafl
+from benchmarks import box, million, options, speed
 from wafl.config.demo import CHOSEN
 
 WORSE = 4.0 / 3.0

@@ -20,9 +20,8 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional
 
-import options
-import unequal
 import wafl
+from benchmarks import options, unequal
 from wafl.tasks.layout import Layout
 from wafl.tasks.losses import CrossEntropy
 from wafl.tasks.structured import make_task

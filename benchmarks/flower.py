@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -22,16 +21,12 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from examples.flower_hospitals.deployed import Deployed
 from flwr.app import RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-import options
-
-sys.path.append(str(Path(__file__).parents[1]))
-
-from examples.flower_hospitals.deployed import Deployed
-
 import wafl
+from benchmarks import options
 from wafl.base.random import Key, Purpose, uniform
 from wafl.config.experiment import Experiment
 from wafl.config.read import parse_experiment

@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-import brought_models as brought
-import options
 import wafl
+from benchmarks import brought_models as brought
+from benchmarks import options
 from wafl.base.random import Key
 from wafl.engine.client.local import local_update
 from wafl.engine.client.step import Eager

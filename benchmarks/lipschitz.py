@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-import options
 import wafl
+from benchmarks import options
 from wafl.base.random import Key
 from wafl.engine.client.local import local_update
 from wafl.engine.client.step import Eager

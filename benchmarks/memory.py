@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-import options
 import wafl
+from benchmarks import options
 
 
 def main(argv: Sequence[str] | None = None) -> None:

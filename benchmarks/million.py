@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-import options
 import wafl
+from benchmarks import options
 
 EXAMPLES, FEATURES, CLASSES, COHORT = 20, 32, 10, 50
 METHODS: dict[str, wafl.Method] = {

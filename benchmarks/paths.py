@@ -22,11 +22,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-import box
-import brought_models
-import options
-import unequal
 import wafl
+from benchmarks import box, brought_models, options, unequal
 from wafl.engine.client.step import Eager
 from wafl.objectives.ball.input_space import InputSpace, LinearSpace
 from wafl.objectives.ball.wasserstein import Wasserstein

@@ -16,9 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-import options
-import unequal
 import wafl
+from benchmarks import options, unequal
 
 EXAMPLES = 32
 NETWORKS: dict[str, tuple[int, ...]] = {

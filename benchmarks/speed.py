@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-import options
 import wafl
+from benchmarks import options
+from benchmarks.contest import plain
 from wafl.base.random import Key
 from wafl.engine.client.batches import draw_batches
-from wafl.lab.contest import plain
 from wafl.parts.schedule import LocalWork
 
 FEATURES, CLASSES = 784, 10

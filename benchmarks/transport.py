@@ -19,7 +19,7 @@ import numpy as np
 import ot
 from numpy.typing import NDArray
 
-import options
+from benchmarks import options
 from wafl import weights
 
 Array = NDArray[np.float64]

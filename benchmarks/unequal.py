@@ -18,10 +18,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-import options
-import speed
 import wafl
-from wafl.lab.contest import plain
+from benchmarks import options, speed
+from benchmarks.contest import plain
 
 FEATURES, CLASSES, HIDDEN = 784, 10, 200
 RATE, STEPS, GAMMA = 0.01, 5, 10.0

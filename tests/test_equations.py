@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import wafl
-from wafl.lab.reproduction import experiments
+from research.reproduction import experiments
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "equations.md"

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from tools import front_page
 from tools.notebook import with_outputs
+
+from research import front_page
 
 ROOT = Path(__file__).parents[1]
 

@@ -12,8 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 from tests.cli.test_run import every_command
-from tests.lab.test_contest import in_this_process
 from tests.promises.test_issue import write_keys
+from tests.test_contest import in_this_process
 from wafl.cli.main import app
 from wafl.cli.method_options import method_options
 
@@ -105,7 +105,7 @@ def test_every_line_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WAFL_DATA", raising=False)
     monkeypatch.setattr("wafl.flower.ops.submit.submit", lambda *_: "completed")  # needs a SuperLink
-    monkeypatch.setattr("wafl.lab.contest.contest._turn", in_this_process)
+    monkeypatch.setattr("benchmarks.contest.contest._turn", in_this_process)
     Path("peers/none").mkdir(parents=True)
     Path("peers/none/peer.py").touch()
     Path("peers/none/peer.json").write_text('{"kinds": [], "same_batches": true}')
