@@ -1,7 +1,7 @@
 """Seconds per round on Flower, simulated and deployed on loopback, against the embedded engine; and bytes per round.
 
-    .venv/bin/python benchmarks/flower.py [--smallest] [--rounds 3] [--model mlr cnn] [--only traffic]
-    .venv/bin/python benchmarks/flower.py --only crowd [--nodes 50 200 1000]
+    python -m benchmarks.flower [--smallest] [--rounds 3] [--model mlr cnn] [--only traffic]
+    python -m benchmarks.flower --only crowd [--nodes 50 200 1000]
 
 Ten clients of 200 random images of 28 x 28 on two nodes, FedAvg and DRFA, one local epoch. The opponent of each figure
 is the embedded engine on the same clients, whose parameters must come out the same. ``crowd`` simulates many nodes,

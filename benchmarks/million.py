@@ -1,6 +1,6 @@
 """A million clients: what packing them takes, and whether a round still costs what it costs with a hundred.
 
-    .venv/bin/python benchmarks/million.py [--smallest]
+    python -m benchmarks.million [--smallest]
 
 Work: 20 examples x 32 features per client, multinomial logistic regression, cohort 50, one local epoch. Sizes take
 turns within one process. Seconds are those of the processor; of packing the fastest turn counts, of rounds the lower

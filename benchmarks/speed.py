@@ -1,6 +1,6 @@
 """Speed against a plain sequential PyTorch loop, and of a sweep against single runs.
 
-    .venv/bin/python benchmarks/speed.py [--smallest]
+    python -m benchmarks.speed [--smallest]
 
 Work: 100 clients x 525 examples x 784 features, multinomial logistic regression, cohort 10, batch 64, 2 local
 epochs, 40 inner steps on both sides. The sides take turns within one process, and the ratio of the medians is printed:

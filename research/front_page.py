@@ -1,6 +1,6 @@
 """Draw what the README opens with: docs/images/front.png and docs/images/terminal.svg.
 
-    .venv/bin/python tools/front_page.py [--promise] [--rounds 60] [--folder docs/images] [--smallest]
+    python -m research front-page [--promise] [--rounds 60] [--folder docs/images] [--smallest]
 
 The picture is what ``experiments/registered/front-picture.toml`` says: what is promised of the next client, by
 distance, and what happened to sealed clients. --promise issues the promises and opens the clients (15 minutes,

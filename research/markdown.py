@@ -23,6 +23,13 @@ def signed(mean: Mean) -> str:
     return f"**{text}**" if mean.half is not None and abs(mean.value) > mean.half else text
 
 
+def first_shown(text: str) -> str:
+    """Return a report with its verdict and its first table; the other tables are folded."""
+    parts = text.split("\n\n")
+    first = next(place for place, part in enumerate(parts) if part.startswith("|"))
+    return "\n\n".join([*parts[: first + 1], folded("More tables", "\n\n".join(parts[first + 1 :]))])
+
+
 def folded(title: str, text: str) -> str:
     """A text that is shown when its title is clicked."""
     return f'<details markdown="1"><summary>{title}</summary>\n\n{text}\n\n</details>'

@@ -7,7 +7,10 @@ such a file translate its names with :func:`current` and :func:`command`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
+
+from research.catalog import PAPER
 
 MODULES = {
     "wafl.lab.domains": "research.domains",
@@ -19,20 +22,14 @@ METHODS: dict[str, str] = {}
 OPTIONS: dict[str, str] = {}
 """Keys of tables: options of methods, schedules, data and models."""
 COMMANDS = {
-    "wafl reproduce fig-gamma-radius": "python -m research reproduce figure-2",
-    "wafl reproduce fig-gamma-sweep": "python -m research reproduce figure-3",
-    "wafl reproduce fig-attacked-share": "python -m research reproduce figure-4",
-    "wafl reproduce fig-norms": "python -m research reproduce figure-5",
-    "wafl reproduce fig-convergence": "python -m research reproduce figure-6",
-    "wafl reproduce tab-domains ": "python -m research reproduce table-1 ",
-    "wafl reproduce tab-partitions": "python -m research reproduce table-2",
-    "wafl reproduce tab-domain-data": "python -m research reproduce table-3",
     "wafl reproduce promises": "python -m research promises",
     "wafl reproduce": "python -m research reproduce",
     "wafl leaderboard": "python -m research leaderboard",
     "wafl bench": "python -m benchmarks.contest",
 }
 """How recorded commands begin; the first that fits is replaced."""
+FIGURES = {Path(each.file or "").stem: each.name for each in PAPER}
+"""The names of the paper's figures and tables in commands."""
 
 
 def current(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,5 +62,5 @@ def command(recorded: str) -> str:
     """
     for old, new in COMMANDS.items():
         if recorded.startswith(old):
-            return new + recorded.removeprefix(old)
+            return " ".join(FIGURES.get(word, word) for word in (new + recorded.removeprefix(old)).split())
     return recorded

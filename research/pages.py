@@ -1,137 +1,45 @@
-"""Make the tables of the pages of evidence again from numbers, and the figure of docs/promises.md; trains nothing.
+"""Make the tables and figures of the pages of evidence again from their numbers; trains nothing.
 
-    .venv/bin/python tools/evidence_pages.py [--check]
-
-Claims are in docs/reproduction/claims.toml. In a claim, ``[[EXPERIMENT LABEL TEST SHARE]]`` stands for an accuracy with
-its interval, ``[[EXPERIMENT LABEL TEST SHARE over OTHER]]`` for the difference to another line, paired by seed, in bold
-if its interval leaves out 0, ``[[EXPERIMENT LABEL radius]]`` for an achieved radius, and ``[[EXPERIMENT LABEL
-matching_gamma]]`` for the gamma whose moves are as long as the attack's. What an experiment's file lists and its
-numbers lack is "not made".
+python -m research pages [--check]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
-from typing import Any
 
-from research.leaderboard import page as leaderboard_page
-from research.markdown import folded, signed, table
-from research.promises import page as promises_page
-from research.registered import attack_frontier, certified_frontier, domains, few_examples
-from research.registration import registered
-from research.reproduction.experiments import PROTOCOLS, Part, names, read
-from research.reproduction.reproduce import digest
-from research.statistics import diverged, mean_of
+from research.catalog import PAPER, REGISTERED
+from research.experiment import ROOT
+from research.promises import page as promises
+from research.registered import figures
 
-ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-REGISTERED = {
-    "attack-frontier": lambda numbers: first_shown(attack_frontier.shown(numbers["data"])),
-    "certified-frontier": lambda numbers: first_shown(
-        certified_frontier.report(numbers["rows"], registered("certified-frontier")[0])
-    ),
-    "few-examples": lambda numbers: first_shown(few_examples.report(numbers["rows"], registered("few-examples")[0])),
-    "domains": lambda numbers: first_shown(domains.shown(numbers["targets"])),
-    "domains-cnn": lambda numbers: first_shown(domains.shown(numbers["targets"])),
-}
-"""The registered experiments whose numbers are in docs/evidence, and their tables."""
-PAGES = (
-    "reproduction.md",
-    "leaderboard.md",
-    "promises.md",
-    *(f"{name}.md" for name in REGISTERED if (DOCS / f"{name}.md").exists()),
-    *(f"reproduction/{each.name}" for each in sorted(DOCS.glob("reproduction/*.md"))),
-)
-MANY = 12
-"""Of more lines than this, the page shows the best of each method, and folds the others."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is not what it should be")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a page differs from its numbers")
     given = parser.parse_args(argv)
     made = pages()
     if given.check:
         stale = [name for name, text in made.items() if (DOCS / name).read_text(encoding="utf-8") != text]
         if stale:
-            raise SystemExit(f"{', '.join(stale)} differ from their numbers: run tools/evidence_pages.py")
+            raise SystemExit(f"{', '.join(stale)} differ from their numbers: run `python -m research pages`")
         return
     for name, text in made.items():
         (DOCS / name).write_text(text, encoding="utf-8")
-    promises_page.draw(opened(), registered("promises")[0], DOCS / "promises" / "promises.png")
-
-
-def opened() -> dict[str, Any]:
-    """What was promised to sealed clients, and what happened to them."""
-    return json.loads((DOCS / "promises" / "opened.json").read_bytes())
+    promises.draw(DOCS / "promises" / "promises.png")
+    figures.main()
 
 
 def pages() -> dict[str, str]:
-    """Each page with its tables made again."""
-    numbers = {
-        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (DOCS / "reproduction").glob("*.json")
-    }
-    tables = {
-        name: of_experiment(each) + (f"\n\nThis was {note}." if (note := earlier(name, each)) else "")
-        for name, each in numbers.items()
-    }
-    judged = listed(numbers)
-    tables |= {"verdicts": verdicts(judged), "claims": claims(judged), "made": how(numbers)}
-    board = json.loads((DOCS / "leaderboard.json").read_bytes())
-    tables |= leaderboard_page.tables(board, registered("natural")[0])
-    tables |= promises_page.tables(opened(), registered("promises")[0])
-    for name, made in REGISTERED.items():
-        if (path := DOCS / "evidence" / f"{name}.json").exists():
-            tables[name] = made(json.loads(path.read_bytes()))
-    return {name: filled((DOCS / name).read_text(encoding="utf-8"), tables) for name in PAGES}
-
-
-def first_shown(text: str) -> str:
-    """A report with its verdict and its first table, and the others folded."""
-    parts = text.split("\n\n")
-    first = next(place for place, part in enumerate(parts) if part.startswith("|"))
-    return "\n\n".join([*parts[: first + 1], folded("More tables", "\n\n".join(parts[first + 1 :]))])
-
-
-def of_experiment(numbers: Mapping[str, Any]) -> str:
-    """The table of an experiment as Markdown: the mean and interval of every method under every test."""
-    if numbers["figure"] == "partition":
-        rows = numbers["rows"]
-        cells = [[f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in row.values()] for row in rows]
-        return table(list(rows[0]), cells)
-    every = numbers["rows"]
-    rows = [row for row in every if "test" in row]
-    tests = list(dict.fromkeys((row["test"], row["attacked"]) for row in rows))
-    heads = [test if share == 0 and len(tests) == 1 else f"{test}, {share:.0%}" for test, share in tests]
-    radius = any(row.get("radius") is not None for row in rows)
-    found: list[list[str]] = []
-    for label in dict.fromkeys(row["label"] for row in every):
-        own = [row for row in rows if row["label"] == label]
-        cells = [
-            str(mean_of([row["accuracy"] for row in own if (row["test"], row["attacked"]) == test]))
-            if own
-            else "diverged"
-            for test in tests
-        ]
-        radii = [row["radius"] for row in own if row.get("radius") is not None]
-        found.append([label, *cells, *([f"{mean_of(radii).value:.2f}" if radii else ""] if radius else [])])
-    titles = ["accuracy (%)", *heads, *(["achieved radius"] if radius else [])]
-    text = table(titles, found)
-    if len(found) > MANY and len(tests) == 1:
-        entries = {row["label"]: row["entry"] for row in every}
-        best = {entries[line[0]]: line for line in sorted(found, key=lambda line: float(line[1].split()[0]))}
-        chosen = [line for line in found if line in best.values()]
-        text = f"The best of each method's settings:\n\n{table(titles, chosen)}\n\n{folded('All settings', text)}"
-    notes = [f"Diverged: {label}: {reason}." for label, reason in diverged(numbers).items()]
-    if left := numbers.get("unfinished"):
-        notes.append(f"Not made: {', '.join(left)}.")
-    return "\n\n".join([text, *notes])
+    """Return each page that has generated tables, with these made again, by its path below docs/."""
+    tables: dict[str, str] = {}
+    for experiment in {each.module: each for each in (*PAPER, *REGISTERED)}.values():
+        tables |= experiment.page()
+    texts = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in DOCS.glob("**/*.md")}
+    return {name: filled(text, tables) for name, text in texts.items() if "<!-- table " in text}
 
 
 def filled(page: str, tables: Mapping[str, str]) -> str:
@@ -144,99 +52,3 @@ def filled(page: str, tables: Mapping[str, str]) -> str:
         return f"<!-- table {name} -->\n\n{tables[name]}\n\n<!-- end -->"
 
     return re.sub(r"<!-- table (\S+) -->.*?<!-- end -->", fill, page, flags=re.DOTALL)
-
-
-def listed(numbers: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The paper's claims, with our numbers in place."""
-    written = tomllib.loads((DOCS / "reproduction" / "claims.toml").read_text(encoding="utf-8"))["claims"]
-    return [{name: with_numbers(text, numbers) for name, text in claim.items()} for claim in written]
-
-
-def verdicts(judged: Sequence[Mapping[str, str]]) -> str:
-    """One line per claim."""
-    rows = [[claim["claim"], claim["verdict"], claim["short"]] for claim in judged]
-    return table(["claim", "verdict", "in a sentence"], rows)
-
-
-def claims(judged: Sequence[Mapping[str, str]]) -> str:
-    """One section per claim, with the paper's numbers and ours; their links are written as from docs/."""
-    sections = (
-        f"## {claim['claim']}\n\n"
-        f"**{claim['verdict'][0].upper()}{claim['verdict'][1:]}.** {claim['reason'].rstrip('.')}.\n\n"
-        f"- The paper: {claim['paper']}\n- Ours, `paper`: {claim['ours_paper']}\n- Ours, `fair`: {claim['ours_fair']}"
-        for claim in judged
-    )
-    return "\n\n".join(sections).replace("](", "](../")
-
-
-def with_numbers(text: str, numbers: Mapping[str, Any]) -> str:
-    """A text with the numbers that it asks for in double brackets."""
-
-    def number(match: re.Match[str]) -> str:
-        experiment, label, *where = match[1].split()
-        rows = [row for row in numbers[experiment]["rows"] if row.get("label") == label]
-        if not rows and re.sub("-[a-z_]+=.*", "", label.lower()) in in_file(experiment):
-            return "not made"
-        if rows and all("diverged" in row for row in rows):
-            return "diverged"
-        if where in (["radius"], ["matching_gamma"]):
-            found = {row["seed"]: row[where[0]] for row in rows if where[0] in row}
-            digits = ".2f" if where == ["radius"] else ".2g"
-            return f"{mean_of(list(found.values())).value:{digits}}" if found else "not made"
-        values = _by_seed(rows, where[:2])
-        if not values:
-            raise SystemExit(f"[[{match[1]}]]: there is no such number")
-        if where[2:3] == ["over"]:
-            other = _by_seed([row for row in numbers[experiment]["rows"] if row.get("label") == where[3]], where[:2])
-            return signed(mean_of([values[seed] - other[seed] for seed in values]))
-        return str(mean_of(list(values.values())))
-
-    return re.sub(r"\[\[(.+?)\]\]", number, text)
-
-
-@cache
-def parts() -> dict[str, Part]:
-    """What the experiments' files say now, by the name of the numbers."""
-    every = (part for name in names() for protocol in PROTOCOLS for part in read(name, protocol, "full"))
-    return {part.label: part for part in every}
-
-
-def in_file(label: str) -> set[str]:
-    """The methods that the file of an experiment lists, whether or not its numbers have them."""
-    return {method.label for method in parts()[label].experiment.methods} if label in parts() else set()
-
-
-def earlier(label: str, numbers: Mapping[str, Any]) -> str:
-    """A note if the file of an experiment has changed since its numbers were made."""
-    same = label in parts() and digest(parts()[label]) == numbers["digest"]
-    return "" if same else "made with an earlier version of its file"
-
-
-def _by_seed(rows: Sequence[Mapping[str, Any]], where: Sequence[str]) -> dict[int, float]:
-    """The accuracies under a test at a share."""
-    tested = [row for row in rows if "test" in row]
-    return {row["seed"]: row["accuracy"] for row in tested if [row["test"], f"{row['attacked']:g}"] == list(where)}
-
-
-def how(numbers: Mapping[str, Any]) -> str:
-    """Which command made each file, and where; methods that another command or machine added have their own row."""
-    rows: list[list[str]] = []
-    for name, each in sorted(numbers.items()):
-        for maker in (each, *each.get("added", ())):
-            only = f" ({', '.join(maker['methods'])})" if "methods" in maker else ""
-            machine = maker["machine"]
-            version = maker["packages"]["wafl-learn"] or "from source"
-            rows.append(
-                [
-                    f"[{name}]({name}.json){only}" + (f", {note}" if (note := earlier(name, each)) else ""),
-                    f"`{maker['command']}`",
-                    ", ".join(map(str, each["seeds"])),
-                    f"wafl {version}, torch {maker['packages']['torch']}, Python {maker['python']}",
-                    f"{machine['cores']} cores, {machine['processor']}, {machine['gpu'] or 'no GPU'}",
-                ]
-            )
-    return table(["numbers", "command", "seeds", "versions", "machine"], rows)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,13 +4,14 @@ import tomllib
 from hashlib import sha256
 from typing import Any
 
-from research.reproduction.experiments import folder
+from research.experiment import ROOT
+from research.old_names import current
 
 
 def registered(name: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """What ``experiments/registered/NAME.toml`` says, and its name and SHA-256, which results embed as ``registered``.
+    """Return the content of ``experiments/registered/NAME.toml``, and its name and SHA-256 digest.
 
-    A run reads it when it starts; a changed registration is a new file.
+    Results embed the digest as ``registered``. A changed registration is a new file.
     """
-    data = (folder() / "registered" / f"{name}.toml").read_bytes()
-    return tomllib.loads(data.decode()), {"name": name, "sha256": sha256(data).hexdigest()}
+    data = (ROOT / "experiments" / "registered" / f"{name}.toml").read_bytes()
+    return current(tomllib.loads(data.decode())), {"name": name, "sha256": sha256(data).hexdigest()}

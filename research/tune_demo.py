@@ -1,6 +1,6 @@
 """Choose the settings of ``wafl run`` as ``wafl tune`` does: the same number of trials for every method.
 
-    .venv/bin/python benchmarks/tune_demo.py [--smallest]
+    python -m research tune-demo [--smallest]
 
 Each method tries its own options and its learning rate, in the demo's norm where it has one, on several partitions that
 the demo (partition 0) does not show. A trial is judged on a fifth of every client's training examples, by what the demo

@@ -1,6 +1,6 @@
 """Am I inside? What an audit says of clients that never trained, and of draws of the federation's own examples.
 
-    .venv/bin/python benchmarks/audit.py [--smallest] [--data hospitals peterson-barney smartwatch]
+    python -m research audit [--smallest] [--data hospitals peterson-barney smartwatch]
 
 Linear models (FedAvg) on natural data, 40% of the clients held out, 16 published points per label, l2. Printed are how
 many labels of those clients are inside, of those with enough examples to tell; the same for draws of 40 of the

@@ -1,6 +1,6 @@
 """``radius="auto"`` against the best of a fixed grid of radii, and against gamma 0.5, on clients that never train.
 
-    .venv/bin/python benchmarks/auto_radius.py [--data turned-digits smartwatch ...] [--seeds 5] [--processes 2]
+    python -m research auto-radius [--data turned-digits smartwatch ...] [--seeds 5] [--processes 2]
         [--tables FOLDER] [--smallest]
 
 The clients are those of the leaderboard: digits turned by an angle that nobody trains on, vowels by speaker, exercises

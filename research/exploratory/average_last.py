@@ -1,6 +1,6 @@
 """What the mean of the last half of the rounds' models gains over the last one, on training data that were held out.
 
-    .venv/bin/python benchmarks/average_last.py [--smallest] [--data demo mnist cifar10] [--device cuda]
+    python -m research average-last [--smallest] [--data demo mnist cifar10] [--device cuda]
         [--methods wafl fedavg] [--seeds 4]
 
 Work: the methods of ``wafl run`` on digits, and those of the paper's main figure on MNIST and CIFAR-10 in the fair

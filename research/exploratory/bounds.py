@@ -1,6 +1,6 @@
 """How loose the bounds are: each next to what really happens, in a world where that is known.
 
-    .venv/bin/python benchmarks/bounds.py [--smallest]
+    python -m research bounds [--smallest]
 
 The world: 3 clients (lambda = 0.5, 0.3, 0.2) with two classes each, Gaussians of standard deviation 0.5 cut off at the
 box [-1, 1]^d, in 2 and 10 dimensions; logistic regression with ||theta|| <= 1.5; radius 0.3, gamma = 1.2 L_z / radius;

@@ -1,6 +1,6 @@
 """What ``torch.compile`` gives the default CNN's local step on a CPU, against plain PyTorch.
 
-    .venv/bin/python benchmarks/compiled.py [--smallest] [--steps 60] [--mode max-autotune]
+    python -m research compiled [--smallest] [--steps 60] [--mode max-autotune]
 
 One thread, batches of 32 images of 28 x 28; milliseconds of processor time per step, and seconds until the first.
 """

@@ -1,6 +1,6 @@
 """What a confidence costs: the bound by betting and the one that it replaced, from the truth, on draws of real clients.
 
-    .venv/bin/python benchmarks/confidence.py [--smallest] [--draws 1000]
+    python -m research confidence [--smallest] [--draws 1000]
 
 Hospitals and people with a smartwatch are clients; digits, breast cancer and wine (scikit-learn brings them) are split
 into clients with labels of their own. A linear model is trained with FedAvg on a third of each client's examples. The

@@ -1,6 +1,6 @@
 """What garbage among the training examples costs WAFL, FedAvg and ResilientWAFL.
 
-    .venv/bin/python benchmarks/garbage.py [--seeds 0 1 ...] [--smallest]
+    python -m research garbage [--seeds 0 1 ...] [--smallest]
 
 Multinomial logistic regression on digits, ten like clients; 5% of the training examples are replaced by bright noise
 with any label. The same settings for all. Accuracy in percent, mean and standard deviation over the seeds; cost is what

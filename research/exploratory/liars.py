@@ -1,6 +1,6 @@
 """The worst lie that we can find, by method and defense, and what each defense costs an honest run.
 
-    .venv/bin/python benchmarks/liars.py [--smallest] [--splits iid labels] [--liars 1 3] [--jobs 2] [--honest]
+    python -m research liars [--smallest] [--splits iid labels] [--liars 1 3] [--jobs 2] [--honest]
 
 Digits, ten clients with like data ("iid") or three labels each ("labels"), multinomial logistic regression, two local
 epochs per round (AFL: one step, in five times as many rounds); accuracy on the test examples of all clients in percent.

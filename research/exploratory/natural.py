@@ -1,6 +1,6 @@
 """How much worse a model is on people and places that it has not seen: logistic regression on natural data, pooled.
 
-    .venv/bin/python benchmarks/natural.py [--data-dir FOLDER] [--smallest]
+    python -m research natural [--data-dir FOLDER] [--smallest]
 
 Seen: examples are held out at random, so that every client has some in training. Unseen: whole clients are held out.
 Both are the accuracy over 5 folds (3 where there are 3 clients), averaged over shuffles; features are standardized on

@@ -1,6 +1,6 @@
 """How tight certificates of networks are: certified / simple / reached loss at each radius.
 
-    .venv/bin/python benchmarks/networks.py [--smallest] [--norms 2 inf] [--networks "32 tanh" "32 ReLU"]
+    python -m research networks [--smallest] [--norms 2 inf] [--networks "32 tanh" "32 ReLU"]
 
 Work: digits, ten clients, networks trained by WAFL (gamma 0.5); certificates are about 300 of the training examples.
 """

@@ -1,6 +1,6 @@
 """How close training by radius, the solver of wafl.sklearn and others come to the optimum, and how long it takes.
 
-    .venv/bin/python benchmarks/optimum.py [--smallest]
+    python -m research optimum [--smallest]
 
 Work: scikit-learn's breast cancer data, the 398 training examples of a 70/30 split, standardized; one client, logistic
 regression, the l2 balls of W_1 and W_2, and W_1's with labels that move. Printed are the optimum, the worst loss of the

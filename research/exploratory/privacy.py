@@ -1,6 +1,6 @@
 """What differential privacy costs: accuracy without it, with clipping, and at epsilon 8, 3 and 1.
 
-    .venv/bin/python benchmarks/privacy.py [--smallest] [--clients 100 400] [--rounds 15] [--seeds 3]
+    python -m research privacy [--smallest] [--clients 100 400] [--rounds 15] [--seeds 3]
 
 FedAvg and WAFL on scikit-learn's digits, dealt out evenly, all clients in every round, equal weights, delta 1e-4. The
 clipping norm was chosen among 0.25, 0.5 and 1 at epsilon 8 with another seed.

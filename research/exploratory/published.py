@@ -1,6 +1,6 @@
 """How much looser what is published is than what a search certifies, for each kind of certificate.
 
-    .venv/bin/python benchmarks/published.py [--smallest]
+    python -m research published [--smallest]
 
 The checker of files proves more simply than ``wafl.certify`` and ``wafl.next_client`` search. Digits, 4 clients, models
 after some rounds of FedAvg, and of WAFL, whose weights are small; test examples, or 30 held-out clients of 60. Printed

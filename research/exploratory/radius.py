@@ -1,6 +1,6 @@
 """Training by radius: how close it comes to the radius, and what it costs in accuracy against fixed gammas.
 
-    .venv/bin/python benchmarks/radius.py [--smallest] [--data digits mnist] [--models mlr cnn] [--device cuda]
+    python -m research radius [--smallest] [--data digits mnist] [--models mlr cnn] [--device cuda]
 
 Every radius is trained once with ``radius=`` and compared with runs of fixed gammas: around the gamma that it found,
 and on a ladder between all of those. "achieved / target" is the mean over the last quarter of the rounds. The best

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 import wafl
 from wafl.attacks import Attack
-from wafl.data.named.natural import NATURAL
-from wafl.data.named.natural_tables import Table
 
 ANGLES, UNSEEN = (0.0, 15.0, 30.0, 45.0), 60.0
 Pair = tuple[wafl.Federation, wafl.Federation]
@@ -87,13 +83,3 @@ def settings(data_dir: Path) -> dict[str, Setting]:
         ),
         "domains": Setting(("MNIST, SVHN to USPS",), domains(data_dir), 20, 0.02, "examples"),
     }
-
-
-def read_tables(folder: Path) -> None:
-    """Take natural data from files ``NAME.npz`` with x, y and who, where their packages are not installed."""
-    for file in folder.glob("*.npz"):
-        if file.stem in NATURAL:
-            with np.load(file) as found:
-                table = Table(found["x"], found["y"], [str(who) for who in found["who"]])
-            source = replace(NATURAL[file.stem], module="numpy", file="", brought=False, read=lambda _, t=table: t)
-            NATURAL[file.stem] = source

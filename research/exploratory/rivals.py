@@ -1,6 +1,6 @@
 """Every method side by side, tuned alike: on unseen angles, people and domains, and under attack.
 
-    .venv/bin/python benchmarks/rivals.py [--only rotated vowels ...] [--processes N] [--results FOLDER] [--smallest]
+    python -m research rivals [--only rotated vowels ...] [--processes N] [--work FOLDER] [--smallest]
 
 Multinomial logistic regression and the same schedule for all; AFL takes as many steps, one per round. For each seed,
 wafl.tune tries the same number of settings of every method, judged on clients that are held out (for kinds and domains,
@@ -16,19 +16,17 @@ FedAvg by more than the interval of the differences, paired by seed.
                 projected gradient attack of 0.1, which trials are judged under, too.
     domains     500 images each of MNIST and SVHN are two clients; unseen: USPS. Seeds decide the batches.
 
-Seeds decide who has which examples and who is unseen. With --results, what is done is kept in a file per method and
-setting, and not done again; --tables takes natural data from files NAME.npz (x, y, who) instead of their packages.
+Seeds decide who has which examples and who is unseen. --work keeps the result of each method, setting and seed in a
+file; --tables takes natural data from files NAME.npz (x, y, who) instead of their packages.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -40,9 +38,10 @@ from scipy.stats import t as student
 
 import wafl
 from benchmarks import options
-from research.exploratory.rival_settings import Setting, read_tables, settings
+from research import jobs
+from research.exploratory.rival_settings import Setting, settings
+from research.stand_ins import read_tables
 from wafl.base.errors import DivergedError, TrainingWarning
-from wafl.base.files import write_whole
 from wafl.data.named.cache import data_folder
 
 BATCH = 32
@@ -72,26 +71,15 @@ def one_seed(name: str, setting: Setting, seed: int, trials: int, rounds: int) -
     return [100.0 * (wafl.evaluate(run, tested, attack=attack, seed=seed).accuracy or 0.0) for attack in attacks]
 
 
-def work(name: str, where: str, given: argparse.Namespace) -> Found:
-    """The accuracies of a method in a setting; what an earlier call has found is not found again."""
+def work(job: tuple[str, str, int], given: argparse.Namespace) -> list[float] | None:
+    """Return the accuracies of a method in a setting with one seed."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", TrainingWarning)
     if given.tables is not None:
         read_tables(given.tables)
+    name, where, seed = job
     setting = settings(data_folder(given.data_dir))[where]
-    rounds = given.rounds or setting.rounds
-    file = None if given.results is None else given.results / f"{where}-{name}.json"
-    about: dict[str, Any] = {"trials": given.trials, "rounds": rounds}
-    found: Found = {}
-    if file is not None and file.exists():
-        before = json.loads(file.read_text())
-        found = before["found"] if before["about"] == about else {}
-    for seed in given.seeds:
-        if str(seed) not in found:
-            found[str(seed)] = one_seed(name, setting, seed, given.trials, rounds)
-            if file is not None:
-                write_whole(file, json.dumps({"about": about, "found": found}).encode())
-    return {str(seed): found[str(seed)] for seed in given.seeds}
+    return one_seed(name, setting, seed, given.trials, given.rounds or setting.rounds)
 
 
 def half_width(values: Sequence[float]) -> float:
@@ -103,7 +91,7 @@ def cell(found: Found, baseline: Found, column: int) -> str:
     """Mean and interval, and whether it is beyond doubt above or below the baseline."""
     done = {seed: values[column] for seed, values in found.items() if values is not None}
     if not done:
-        return "diverged"
+        return "diverged" if found else "not finished"
     other = {seed: values[column] for seed, values in baseline.items() if values is not None}
     gains = [value - other[seed] for seed, value in done.items() if seed in other]
     mark = ""
@@ -121,24 +109,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--trials", type=int, default=16, help="of each method")
     parser.add_argument("--rounds", type=int, help="instead of those of each setting")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--results", type=Path, help="keep what is done in this folder")
+    jobs.add_options(parser, "rivals")
     parser.add_argument("--tables", type=Path, help="take natural data from here")
     parser.add_argument("--data-dir", type=Path)
     small: dict[str, Any] = {"seeds": [0], "rounds": 1, "trials": 2, "only": ["rotated"], "methods": ["FedAvg", "WAFL"]}
     given = options.read(parser, argv, **small)
-    if given.results is not None:
-        given.results.mkdir(parents=True, exist_ok=True)
     if given.meant_for is not None:
         meant = [name for name, preset in wafl.METHODS.items() if given.meant_for in preset.options.about.use]
         given.methods = list(dict.fromkeys([*given.methods, *meant]))
-    jobs = [(name, where) for name in given.methods for where in given.only]
-    if given.processes > 1:
-        with ProcessPoolExecutor(given.processes, get_context("spawn")) as pool:
-            futures = [pool.submit(work, *job, given) for job in jobs]
-            found = {job: future.result() for job, future in zip(jobs, futures, strict=True)}
-    else:
-        found = {job: work(*job, given) for job in jobs}
+    every = [(name, where, seed) for name in given.methods for where in given.only for seed in given.seeds]
+    stamp = {"name": "rivals", "trials": str(given.trials), "rounds": str(given.rounds)}
+    done = jobs.kept(given, stamp).run(partial(work, given=given), {"-".join(map(str, job)): job for job in every})
+    found: dict[tuple[str, str], Found] = {(name, where): {} for name, where, _ in every}
+    for name, where, seed in every:
+        if (label := f"{name}-{where}-{seed}") in done:
+            found[name, where][str(seed)] = done[label]
     all_settings = settings(data_folder(given.data_dir))
     columns = [(title, where, place) for where in given.only for place, title in enumerate(all_settings[where].columns)]
     table = Table("method, on what it has not seen", *(title for title, _, _ in columns))

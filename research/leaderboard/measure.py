@@ -4,7 +4,6 @@ What is made depends on the registration alone. It is kept in a working folder, 
 an interruption, and several machines may share the data sets.
 """
 
-import json
 import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -16,14 +15,13 @@ from typing import Any
 
 import torch
 
+from research.jobs import Kept, Say
 from research.leaderboard.rows import MethodRow, Row, row_of
 from research.leaderboard.scores import Scores, scores
 from research.leaderboard.tasks import NaturalTask, tasks_of
 from research.registration import registered
-from research.reproduction import reproduce
 from wafl.base.describe import describe, rounded
 from wafl.base.errors import TrainingWarning
-from wafl.base.files import write_whole
 from wafl.studies.folder import provenance
 from wafl.tuning.candidate import Setting
 
@@ -74,23 +72,20 @@ def read(scale: str) -> Board:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What jobs have made, in a folder; what is not there is made, unless there are no processes."""
+class Work:
+    """The jobs of a board, and the results that are kept of them."""
 
     board: Board
-    folder: Path
-    processes: int
-    say: reproduce.Say
+    kept: Kept
 
     def __call__(self, jobs: Mapping[Job, Any]) -> dict[Job, Any]:
-        """What jobs make of what each is given; those that nobody has done are left out."""
-        left = {job: given for job, given in jobs.items() if not self._file(job).is_file()}
-        if self.processes and left:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.say(f"{len(left)} jobs on {', '.join(dict.fromkeys(task for task, _, _ in left))}")
-            for (job, _), made in reproduce.each(partial(do, self.board.scale), list(left.items()), self.processes):
-                write_whole(self._file(job), json.dumps(made).encode())
-        return {job: json.loads(self._file(job).read_bytes()) for job in jobs if self._file(job).is_file()}
+        """Return the results of jobs; those that are not finished are left out if nothing may run."""
+        by_name = {"_".join(job): (job, given) for job, given in jobs.items()}
+        left = [job for name, (job, _) in by_name.items() if not self.kept.has(name)]
+        if self.kept.processes and left:
+            self.kept.say(f"{len(left)} jobs on {', '.join(dict.fromkeys(task for task, _, _ in left))}")
+        made = self.kept.run(partial(do, self.board.scale), by_name)
+        return {by_name[name][0]: result for name, result in made.items()}
 
     def trials(self, jobs: Mapping[Job, Sequence[Setting]]) -> dict[Job, list[Scores | None]]:
         """The scores of settings, by job: means over the folds of tuning."""
@@ -103,9 +98,6 @@ class Kept:
         made = self(given)
         whole = {job: [made[each] for each in parts] for job, parts in folds.items() if made.keys() >= {*parts}}
         return {job: [_mean(each) for each in zip(*parts, strict=True)] for job, parts in whole.items()}
-
-    def _file(self, job: Job) -> Path:
-        return self.folder / f"{'_'.join(job).replace(', ', '-').replace(' ', '-')}.json"
 
 
 def do(scale: str, work: tuple[Job, Mapping[str, Any]]) -> list[Scores | None]:
@@ -129,9 +121,7 @@ def _mean(folds: Sequence[Scores | None]) -> Scores | None:
     }
 
 
-def leaderboard(
-    data: Sequence[str], scale: str, work: Path, processes: int = 1, say: reproduce.Say = print
-) -> dict[str, Any]:
+def leaderboard(data: Sequence[str], scale: str, work: Path, processes: int = 1, say: Say = print) -> dict[str, Any]:
     """What the tables are made from, on these data sets or all; with no processes, of what ``work`` has alone."""
     board = read(scale)
     for name in data:
@@ -141,8 +131,7 @@ def leaderboard(
     for name, why in absent.items():
         say(f"{name}: left out, as {why} is not here (`wafl data list`)")
     here = [name for name in data or board.tasks if name not in absent]
-    folder = work / f"{scale}-{board.stamp['sha256'][:12]}"
-    found = _made(board, here, Kept(board, folder, processes, say))
+    found = _made(board, here, Work(board, Kept(work / scale, board.stamp, processes, say)))
     left = {name: [row for row in board.on(name) if row not in found[name]] for name in here}
     first = {name: board.tasks[name].split(board.table["seeds_test"][0]) for name in here}
     return {
@@ -156,16 +145,16 @@ def leaderboard(
     }
 
 
-def _made(board: Board, here: Sequence[str], kept: Kept) -> dict[str, dict[str, Any]]:
+def _made(board: Board, here: Sequence[str], work: Work) -> dict[str, dict[str, Any]]:
     """By task and row: what each track chose, and its scores there, split by split."""
-    tracks, seeds, tried = board.table["tracks"], board.table["seeds_test"], _first(board, here, kept)
+    tracks, seeds, tried = board.table["tracks"], board.table["seeds_test"], _first(board, here, work)
     best = {(pair, track): board.best(pair[0], track, found) for pair, found in tried.items() for track in tracks}
     second = {
         _options(pair, setting): settings
         for (pair, _), setting in best.items()
         if (settings := board.rows[pair[1]].second(board.tasks[pair[0]], setting))
     }
-    scored = kept.trials(second)
+    scored = work.trials(second)
     for (pair, track), setting in best.items():
         if (job := _options(pair, setting)) in scored:
             every = [*tried[pair], *zip(second[job], scored[job], strict=True)]
@@ -175,7 +164,7 @@ def _made(board: Board, here: Sequence[str], kept: Kept) -> dict[str, dict[str, 
         for pair in tried
         for seed in seeds
     }
-    tested, found = kept(tests), {name: dict[str, Any]() for name in here}
+    tested, found = work(tests), {name: dict[str, Any]() for name in here}
     for pair in tried:
         splits = [
             {track: each and _few(each[track]) for track, each in zip(tracks, tested[job], strict=True)}
@@ -195,7 +184,7 @@ def _few(values: Mapping[str, float]) -> dict[str, float]:
     return {name: rounded(value, 6) for name, value in values.items()}
 
 
-def _first(board: Board, here: Sequence[str], kept: Kept) -> dict[tuple[str, str], Tried]:
+def _first(board: Board, here: Sequence[str], work: Work) -> dict[tuple[str, str], Tried]:
     """By task and row, what was tried first; where a best rate is at an end of the grid, all rows try more of them."""
     trials, tracks = board.table["trials"], board.table["tracks"]
     tried = {(task, row): Tried() for task in here for row in board.on(task)}
@@ -207,7 +196,7 @@ def _first(board: Board, here: Sequence[str], kept: Kept) -> dict[tuple[str, str
             for task, row in tried
             if task in asked and (turn == 0 or isinstance(board.rows[row], MethodRow))
         }
-        for job, scored in kept.trials(jobs).items():
+        for job, scored in work.trials(jobs).items():
             tried[job[:2]] += zip(jobs[job], scored, strict=True)
         ends = {task: set[float | None]() for task in asked}
         for (task, _), found in tried.items():

@@ -1,14 +1,17 @@
-"""The tables of docs/leaderboard.md, from the numbers of ``wafl leaderboard`` and what was registered."""
+"""The tables of docs/leaderboard.md, from the numbers of the leaderboard and its registration."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from research.experiment import ROOT
 from research.markdown import folded, table
+from research.registration import registered
 from research.significance import holm, resampled
 from research.statistics import Mean
 
@@ -71,6 +74,12 @@ class Found:
                 found[row] = resampled([sign * ((one or 0.0) - (other or 0.0)) for one, other in pairs], unseen / seen)
         adjusted = holm([p for _, p in found.values()])
         return {row: (mean, p) for (row, (mean, _)), p in zip(found.items(), adjusted, strict=True)}
+
+
+def page() -> dict[str, str]:
+    """Return the tables of the page by name, from the committed numbers."""
+    numbers = json.loads((ROOT / "docs" / "leaderboard.json").read_bytes())
+    return tables(numbers, registered("natural")[0])
 
 
 def tables(numbers: Mapping[str, Any], registration: Mapping[str, Any]) -> dict[str, str]:

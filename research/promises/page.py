@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from research.experiment import ROOT
 from research.markdown import table
 from research.promises.verdict import verdicts
+from research.registration import registered
 from wafl.report.plotting import METHODS
 
+DOCS = ROOT / "docs"
 Verdicts = Sequence[Mapping[str, Any]]
 WORDS = {
     "loss": "the loss",
@@ -18,6 +22,16 @@ WORDS = {
     "moved": "the loss under attack",
     "own": "the error rate of the distribution",
 }
+
+
+def read_opened() -> dict[str, Any]:
+    """Return what was promised to sealed clients, and what happened to them."""
+    return json.loads((DOCS / "promises" / "opened.json").read_bytes())
+
+
+def page() -> dict[str, str]:
+    """Return the tables of the page by name."""
+    return tables(read_opened(), registered("promises")[0])
 
 
 def tables(opened: Mapping[str, Any], registration: Mapping[str, Any]) -> dict[str, str]:
@@ -160,12 +174,13 @@ def _p(value: float) -> str:
     return f"{value:.2g}" if value < 0.995 else "1"
 
 
-def draw(opened: Mapping[str, Any], registration: Mapping[str, Any], path: Path) -> None:
-    """What happened over what was promised, one dot per sealed client, task by task."""
+def draw(path: Path) -> None:
+    """Draw what happened over what was promised, one dot per sealed client, task by task."""
     from matplotlib.figure import Figure
 
+    registration = registered("promises")[0]
     tasks = [task for tasks in _kinds(registration).values() for task in tasks]
-    rows = [row for row in opened["rows"] if row["statement"] == registration["primary"] and row["promised"]]
+    rows = [row for row in read_opened()["rows"] if row["statement"] == registration["primary"] and row["promised"]]
     tasks = [task for task in tasks if any(row["task"] == task for row in rows)]
     figure = Figure(figsize=(9.0, 0.36 * len(tasks) + 1.2), layout="constrained")
     axes: Any = figure.subplots()

@@ -4,8 +4,9 @@ Nothing that is issued depends on the sealed clients. What was issued is committ
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from research.jobs import Kept, Say
 from research.promises.tasks import Task, apart, tasks_of
 from research.registration import registered
 from wafl import models
@@ -32,7 +34,6 @@ from wafl.results.run import Run
 from wafl.studies.folder import provenance
 from wafl.tasks.losses import output_loss
 
-Say = Callable[[str], None]
 NAME, ISSUED, OPENED, PUBLIC, KEY = "promises", "issued.json", "opened.json", "public.pem", "key.pem"
 
 
@@ -43,13 +44,12 @@ def issue_all(scale: str, output: Path, work: Path, say: Say = print) -> Path:
         make = f"openssl genpkey -algorithm ed25519 -out {key}; openssl pkey -in {key} -pubout -out {output / PUBLIC}"
         raise FileNotFoundError(f"there is no pair of keys to sign with: {make}")
     tasks, rows = tasks_of(table, scale), list[dict[str, Any]]()
+    kept = Kept(work, stamp, say=say)
     absent = {task.name: missing for task in tasks if (missing := task.missing) is not None}
     for task in (task for task in tasks if task.name not in absent):
-        kept = work / f"{task.name}-{stamp['sha256'][:16]}.rows"
-        if not kept.exists():
+        if not kept.has(task.name):
             say(f"{task.name}: issuing")
-            write_whole(kept, to_bytes({"rows": list(_of_task(table, task, work))}))
-        rows += json.loads(kept.read_bytes())["rows"]
+        rows += kept.run(partial(_of_task, table, work), {task.name: task})[task.name]
     about = {name: value for name, value in provenance().items() if name in ("python", "packages", "machine")}
     content = {"registered": stamp, "scale": scale, **about, "absent": absent, "rows": rows}
     write_whole(path, to_bytes({**content, "signature": sign(to_bytes(content), key)}))
@@ -57,7 +57,12 @@ def issue_all(scale: str, output: Path, work: Path, say: Say = print) -> Path:
     return path
 
 
-def _of_task(table: Mapping[str, Any], task: Task, work: Path) -> Iterator[dict[str, Any]]:
+def _of_task(table: Mapping[str, Any], work: Path, task: Task) -> list[dict[str, Any]]:
+    """Return the rows of a task, and keep its models and certificates in the working folder."""
+    return list(_rows(table, work, task))
+
+
+def _rows(table: Mapping[str, Any], work: Path, task: Task) -> Iterator[dict[str, Any]]:
     clients = task.clients()
     classes = clients.num_classes or 0
     for number, (seen_ones, calibrating, _) in enumerate(task.folds(clients.num_clients)):
@@ -103,7 +108,9 @@ def open_all(scale: str, output: Path, work: Path, say: Say = print) -> Path:
     """Open the sealed clients, and write what happened to them; refused unless all that was issued is as it was."""
     (table, stamp), path = registered(NAME), output / ISSUED
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there: issue promises first, and commit it (wafl reproduce promises)")
+        raise FileNotFoundError(
+            f"{path} does not exist: issue promises first (python -m research promises), and commit it"
+        )
     issued = json.loads(data := path.read_bytes())
     content = to_bytes({key: value for key, value in issued.items() if key != "signature"})
     same = (issued["registered"], issued["scale"]) == (stamp, scale)

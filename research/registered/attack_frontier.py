@@ -1,10 +1,10 @@
 """Clean against attacked accuracy along five sizes of each method: ``experiments/registered/attack-frontier.toml``.
 
-    .venv/bin/python benchmarks/attack_frontier.py --results FOLDER [--device cuda] [--processes 3] [--data mnist]
-    .venv/bin/python benchmarks/attack_frontier.py --results FOLDER --done [--output docs/evidence/attack-frontier.json]
+    python -m research attack-frontier [--work FOLDER] [--device cuda] [--processes 3] [--data mnist]
+    python -m research attack-frontier [--work FOLDER] --done [--output docs/evidence/attack-frontier.json]
 
-What is trained is kept in the folder, one file per model, and not trained again; --done trains nothing, lists what is
-missing, and writes numbers, table and figure of the rest. A GPU's work: 12 seconds per model there, minutes elsewhere.
+The folder keeps one file per model, which is not trained again. --done trains nothing, lists what is missing, and
+writes numbers, table and figure of the rest. Use a GPU: a model takes 12 seconds there, and minutes elsewhere.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ import torch
 
 import wafl
 from benchmarks import options
-from research.registered import staged
+from research import jobs
+from research.experiment import ROOT
+from research.jobs import Kept
+from research.markdown import first_shown, table
 from research.registered.hulls import ahead, upper_hull
-from research.registered.registered_runs import adjusted as holm
-from research.registered.registered_runs import resampled, table
-from research.registered.staged import Do
+from research.registered.rates import chosen_rates
 from research.registration import registered
+from research.significance import holm, resampled
 from research.statistics import Mean, mean_of
 from wafl.attacks.autoattack import AutoAttack
 from wafl.base.errors import DivergedError
-from wafl.base.files import write_whole
 from wafl.base.norms import norm_name
 from wafl.tuning.goal import hold_out
 
@@ -127,8 +128,8 @@ def trained(job: Job, about: dict[str, Any], smallest: bool, device: str) -> tup
     return wafl.fit(model, clients, method, seed=job.partition, device=device, **schedule), judges
 
 
-def work(job: Job, smallest: bool, device: str, folder: Path) -> None:
-    """Train one model and keep its accuracies; one that diverged has none."""
+def work(job: Job, smallest: bool, device: str) -> dict[str, Any]:
+    """Train one model and return its accuracies; one that diverged has none."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     about, began = plan(smallest), time.perf_counter()
@@ -144,20 +145,19 @@ def work(job: Job, smallest: bool, device: str, folder: Path) -> None:
                 found[name] = 100.0 * (wafl.evaluate(run, judges, attack=attack).accuracy or 0.0)
     except DivergedError:
         pass
-    kept = {"job": asdict(job), "accuracy": found, "seconds": time.perf_counter() - began}
-    write_whole(folder / f"{job.file}.json", json.dumps(kept | {"registered": registered(NAME)[1]}).encode())
-    print(f"{job.file}: {found} in {kept['seconds']:.1f} s", flush=True)
+    seconds = time.perf_counter() - began
+    print(f"{job.file}: {found} in {seconds:.1f} s", flush=True)
+    return {"job": asdict(job), "accuracy": found, "seconds": seconds}
 
 
-def read(job: Job, folder: Path) -> dict[str, float] | None:
-    """What was kept of a job: None if it is not done, empty if it diverged."""
-    place = folder / f"{job.file}.json"
-    return json.loads(place.read_bytes())["accuracy"] if place.exists() else None
+def read(job: Job, kept: Kept) -> dict[str, float] | None:
+    """Return the accuracies of a job: None if it is not finished, empty if it diverged."""
+    return kept.results[job.file]["accuracy"] if kept.has(job.file) else None
 
 
-def judged(job: Job, folder: Path) -> float:
-    """What a trial is chosen by: the mean of the clean accuracy and those under both attacks."""
-    found = read(job, folder)
+def judged(job: Job, kept: Kept) -> float:
+    """Return what a trial is chosen by: the mean of the clean accuracy and those under both attacks."""
+    found = read(job, kept)
     return fmean(found.values()) if found else 0.0
 
 
@@ -171,14 +171,19 @@ def sizes_at(about: dict[str, Any], data: str, rates: dict[str, float], partitio
             yield Job(data, name, size, rates[name], partition, trial)
 
 
-def everything(about: dict[str, Any], data: str, folder: Path, do: Do) -> dict[str, Any]:
-    """Trials, then the test; what it returns is read from the folder."""
+def everything(
+    about: dict[str, Any], data: str, kept: Kept, smallest: bool = False, device: str = "cpu"
+) -> dict[str, Any]:
+    """Run the trials, then the tests, and return what is finished of them."""
+
+    def do(jobs: Sequence[Job]) -> None:
+        kept.run(partial(work, smallest=smallest, device=device), {job.file: job for job in jobs})
 
     def trial(name: str, rate: float) -> Job:
         return Job(data, name, middle(about["families"][name], data), rate, about["trials"]["partition"], True)
 
-    score = partial(judged, folder=folder)
-    _, rates = staged.chosen_rates(list(about["families"]), trial, score, about["trials"], do)
+    score = partial(judged, kept=kept)
+    _, rates = chosen_rates(list(about["families"]), trial, score, about["trials"], do)
     trials = list(sizes_at(about, data, rates, about["trials"]["partition"], True))
     do(trials)
     tests = [job for place in about["test"]["partitions"] for job in sizes_at(about, data, rates, place, False)]
@@ -187,7 +192,7 @@ def everything(about: dict[str, Any], data: str, folder: Path, do: Do) -> dict[s
     first = about["test"]["partitions"][0] if about["test"]["autoattack_examples"] else None
     chosen = [Attacked(**asdict(job)) for job in tests if job.partition == first and job.size == best[job.family]]
     do(chosen)
-    rows, points = ([{**asdict(job), "accuracy": read(job, folder)} for job in jobs] for jobs in (tests, chosen))
+    rows, points = ([{**asdict(job), "accuracy": read(job, kept)} for job in jobs] for jobs in (tests, chosen))
     return {"rates": rates, "chosen": best, "rows": rows, "autoattack": [each for each in points if each["accuracy"]]}
 
 
@@ -305,12 +310,14 @@ def means(
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
-    staged.add_options(parser, NAME)
+    jobs.add_options(parser, NAME)
+    parser.add_argument("--output", type=Path, help="write the numbers to this file")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--data", nargs="+", help="of the registered data sets; by default all")
     given = options.read(parser, argv)
     about = plan(given.smallest)
-    with staged.training(work, given) as do:
-        results = {data: one_data(about, data, given, do) for data in given.data or about["data"]}
+    kept = jobs.kept(given, registered(NAME)[1])
+    results = {data: one_data(about, data, given, kept) for data in given.data or about["data"]}
     print(shown(results))
     if given.output is not None:
         given.output.parent.mkdir(parents=True, exist_ok=True)
@@ -319,8 +326,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         draw(about, results, given.output.with_suffix(".png"))
 
 
-def one_data(about: dict[str, Any], data: str, given: argparse.Namespace, do: Do) -> dict[str, Any]:
-    found = everything(about, data, given.results, do)
+def page() -> dict[str, str]:
+    """Return the table of the page, from its committed numbers."""
+    numbers = json.loads((ROOT / "docs" / "evidence" / f"{NAME}.json").read_bytes())
+    return {NAME: first_shown(shown(numbers["data"]))}
+
+
+def one_data(about: dict[str, Any], data: str, given: argparse.Namespace, kept: Kept) -> dict[str, Any]:
+    found = everything(about, data, kept, given.smallest, given.device)
     return found | {"compared": compared(about, data, found)}
 
 

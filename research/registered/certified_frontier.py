@@ -1,6 +1,6 @@
 """Certified against clean error along the sizes of each method: whose frontier is lowest?
 
-    .venv/bin/python benchmarks/certified_frontier.py [--only mnist smartwatch ...] [--processes N] [--results FOLDER]
+    python -m research certified-frontier [--only mnist smartwatch ...] [--processes N] [--work FOLDER]
         [--tables FOLDER] [--output docs/evidence/certified-frontier.json] [--smallest]
 
 What is trained, tested and decided is in ``experiments/registered/certified-frontier.toml``. Of each task and norm the
@@ -18,13 +18,14 @@ from typing import Any
 
 import wafl
 from benchmarks import options
-from research.registered import registered_runs as shared
+from research.registered import splits as shared
 from research.registered.hulls import ahead
-from research.registered.registered_runs import Gap, Pair, Point, Rows, table
+from research.registered.splits import Gap, Pair, Point, Rows, table
 from research.registration import registered
 from wafl.base.errors import OptimumWarning
 from wafl.base.norms import typical_length
 
+NAME = "certified-frontier"
 RIVALS: tuple[str, ...] = ("FedAvg with decay", "FedPGM", "random moves")
 OURS = "WAFL"
 NORMED = ("FedPGM", OURS)
@@ -36,9 +37,9 @@ LEVELS = (0.25, 0.5, 0.75)
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
-    shared.add_options(parser)
+    shared.add_options(parser, NAME)
     given = options.read(parser, argv)
-    about, stamp = registered("certified-frontier")
+    about, stamp = registered(NAME)
     if given.smallest:
         smoke = about.pop("smoke")
         about |= {"splits": smoke["splits"], "images": smoke["images"], "balls": [about["primary_ball"]]}
@@ -56,8 +57,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     # What takes longest is begun first: images, and of these the norm inf.
     jobs.sort(key=lambda job: (job["task"] not in IMAGES, job["norm"] != "inf", job["kind"] != "network"))
-    rows = shared.done(measure, jobs, stamp, given)
-    print(report(rows, about))
+    print(report(shared.rows_of(measure, jobs, stamp, given), about))
+
+
+def page() -> dict[str, str]:
+    """Return the table of the page, from its committed numbers."""
+    return shared.reported(NAME, report)
 
 
 def measure(kind: str, task: str, method: str, norm: str, split: int, about: Mapping[str, Any]) -> Rows:

@@ -1,12 +1,12 @@
 """Digits from a source that no client has: balls against random moves, decay and client weights, tuned alike.
 
-    .venv/bin/python benchmarks/domains.py --results FOLDER [--processes 2] [--targets usps] [--families FedAvg AFL]
-    .venv/bin/python benchmarks/domains.py --results FOLDER --done [--output docs/evidence/domains.json]
+    python -m research domains [--work FOLDER] [--processes 2] [--targets usps] [--families FedAvg AFL]
+    python -m research domains [--work FOLDER] --done [--output docs/evidence/domains.json]
 
-``experiments/registered/domains.toml`` says what is done and what decides. What is trained is kept in the folder, one
-file per model, and not trained again; several machines may share the work by families. A row that chooses a rate at an
-edge extends the rates of all: --ahead tries the extended ones at once, where other rows are not seen. With --model cnn
-it is ``experiments/registered/domains-cnn.toml``, a GPU's work, in a folder of its own.
+``experiments/registered/domains.toml`` says what is done and what decides. The folder keeps one file per model, which
+is not trained again; several machines can share the work by families. A row that chooses a rate at an edge extends the
+rates of all: --ahead tries the extended ones at once, where other rows are not seen. ``python -m research domains-cnn``
+(--model cnn) is ``experiments/registered/domains-cnn.toml``, which needs a GPU and a folder of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import argparse
 import base64
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -27,15 +27,16 @@ import torch
 
 import wafl
 from benchmarks import options
+from research import jobs
 from research.domains import task
-from research.registered import staged
-from research.registered.registered_runs import adjusted as holm
-from research.registered.registered_runs import table
-from research.registered.staged import Do
+from research.experiment import ROOT
+from research.jobs import Kept
+from research.markdown import first_shown, table
+from research.registered.rates import chosen_rates
 from research.registration import registered
 from research.reproduction.placement import Placement, shape_of
+from research.significance import holm
 from wafl.base.errors import DivergedError
-from wafl.base.files import write_whole
 from wafl.methods import Method
 from wafl.objectives.ball.shape import Shape
 from wafl.tuning.goal import Goal, hold_out
@@ -99,8 +100,8 @@ def shape_around(target: str, source: int) -> Shape:
     return shape_of(task(name_of(target)).clients.train.of(source)[0])
 
 
-def work(job: Job, name: str, smallest: bool, device: str, folder: Path) -> None:
-    """Train one model; keep what judges say of a trial, and which of the target's images a tested model gets right."""
+def work(job: Job, name: str, smallest: bool, device: str) -> dict[str, Any]:
+    """Train one model; return the score of a trial, and which of the target's images a tested model gets right."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     about, domain = plan(name, smallest), task(name_of(job.target))
@@ -127,18 +128,17 @@ def work(job: Job, name: str, smallest: bool, device: str, folder: Path) -> None
             }
     except DivergedError:
         pass
-    write_whole(folder / f"{job.file}.json", json.dumps({"job": asdict(job), "found": found}).encode())
     print(job.file, {name: value for name, value in found.items() if name != "right"}, flush=True)
+    return {"job": asdict(job), "found": found}
 
 
-def read(job: Job, folder: Path) -> dict[str, Any]:
-    """What was kept of a job; nothing if it diverged or is not done."""
-    place = folder / f"{job.file}.json"
-    return json.loads(place.read_bytes())["found"] if place.exists() else {}
+def read(job: Job, kept: Kept) -> dict[str, Any]:
+    """Return the scores of a job; none if it diverged or is not finished."""
+    return kept.results[job.file]["found"] if kept.has(job.file) else {}
 
 
-def judged(job: Job, folder: Path) -> float:
-    return read(job, folder).get("judged", 0.0)
+def judged(job: Job, kept: Kept) -> float:
+    return read(job, kept).get("judged", 0.0)
 
 
 def rows_of(about: dict[str, Any], target: str, families: Sequence[str]) -> list[tuple[str, str]]:
@@ -152,13 +152,16 @@ def one_target(
     about: dict[str, Any],
     target: str,
     families: Sequence[str],
-    folder: Path,
-    do: Do,
+    kept: Kept,
+    train: Callable[[Job], dict[str, Any]],
     at_once: bool = False,
 ) -> list[dict[str, Any]]:
-    """Trials and tests of the rows of a target: what was chosen, what judges said, and the accuracies by seed."""
+    """Run trials and tests of the rows of a target; return what was chosen, its scores, and the accuracies by seed."""
     trials, rows = about["trials"], rows_of(about, target, families)
     first = {row: about["families"][row[0]]["first"] for row in rows}
+
+    def do(jobs: Sequence[Job]) -> None:
+        kept.run(train, {job.file: job for job in jobs})
 
     def trial(row: tuple[str, str], rate: float, size: float) -> Job:
         return Job(target, *row, rate, size, trials["seed"], True)
@@ -166,11 +169,11 @@ def one_target(
     def first_trial(row: tuple[str, str], rate: float) -> Job:
         return trial(row, rate, first[row])
 
-    score = partial(judged, folder=folder)
+    score = partial(judged, kept=kept)
     if at_once:
         edges = trials["rates"][0] / 2.0, 2.0 * trials["rates"][-1]
         do([first_trial(row, rate) for row in rows for rate in edges])
-    rates, best = staged.chosen_rates(rows, first_trial, score, trials, do)
+    rates, best = chosen_rates(rows, first_trial, score, trials, do)
     sizes = {row: [first[row], *about["families"][row[0]]["others"]] for row in rows}
     do([trial(row, best[row], size) for row in rows for size in sizes[row]])
     chosen = {row: max((trial(row, best[row], size) for size in sizes[row]), key=score) for row in rows}
@@ -180,10 +183,10 @@ def one_target(
     found: list[dict[str, Any]] = []
     for row, job in chosen.items():
         tried = [first_trial(row, rate) for rate in rates] + [trial(row, best[row], size) for size in sizes[row]]
-        known = max((read(each, folder).get("target", 0.0) for each in tried), default=0.0)
-        values = [tested for each in tests[row] if "target" in (tested := read(each, folder))]
+        known = max((read(each, kept).get("target", 0.0) for each in tried), default=0.0)
+        values = [tested for each in tests[row] if "target" in (tested := read(each, kept))]
         found.append({
-            "family": row[0], "center": row[1], "rate": job.rate, "size": job.size, "judged": judged(job, folder),
+            "family": row[0], "center": row[1], "rate": job.rate, "size": job.size, "judged": judged(job, kept),
             "best by the target": known, "target": [each["target"] for each in values],
             "right": [each["right"] for each in values],
         })  # fmt: skip
@@ -245,15 +248,17 @@ def shown(results: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
-    staged.add_options(parser, "domains")
+    jobs.add_options(parser, "domains")
+    parser.add_argument("--output", type=Path, help="write the numbers to this file")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--model", choices=list(REGISTERED), default="mlr")
     parser.add_argument("--targets", nargs="+", help="of the registered targets; by default all")
     parser.add_argument("--families", nargs="+", help="of the registered families; by default all")
     parser.add_argument("--ahead", action="store_true", help="try the rates of an extension at once")
     given = options.read(parser, argv)
     about = plan(given.model, given.smallest)
-    with staged.training(partial(work, name=given.model), given) as do:
-        results = {target: whole(about, target, given, do) for target in given.targets or about["targets"]}
+    kept = jobs.kept(given, registered(REGISTERED[given.model])[1])
+    results = {target: whole(about, target, given, kept) for target in given.targets or about["targets"]}
     print(shown(results))
     if given.output is not None:
         for each in results.values():
@@ -263,9 +268,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         given.output.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def whole(about: dict[str, Any], target: str, given: argparse.Namespace, do: Do) -> dict[str, Any]:
+def page() -> dict[str, str]:
+    """Return the tables of the page, from the committed numbers of both models."""
+    files = {name: ROOT / "docs" / "evidence" / f"{name}.json" for name in REGISTERED.values()}
+    return {name: first_shown(shown(json.loads(file.read_bytes())["targets"])) for name, file in files.items()}
+
+
+def whole(about: dict[str, Any], target: str, given: argparse.Namespace, kept: Kept) -> dict[str, Any]:
     families = given.families or list(about["families"])
-    rows = one_target(about, target, families, given.results, do, given.ahead)
+    train = partial(work, name=given.model, smallest=given.smallest, device=given.device)
+    rows = one_target(about, target, families, kept, train, given.ahead)
     counts = torch.bincount(task(name_of(target)).target.test.y)
     majority = 100.0 * float(counts.max() / counts.sum())
     return {"majority": majority, "rows": rows, "compared": compared(about, target, rows)}

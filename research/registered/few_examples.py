@@ -1,6 +1,6 @@
 """Few examples per client: a radius by a rule of their number, or "auto", against a weight decay that is tuned.
 
-    .venv/bin/python benchmarks/few_examples.py [--only mnist smartwatch ...] [--processes N] [--results FOLDER]
+    python -m research few-examples [--only mnist smartwatch ...] [--processes N] [--work FOLDER]
         [--tables FOLDER] [--output docs/evidence/few-examples.json] [--smallest]
 
 What is trained, tested and decided is in ``experiments/registered/few-examples.toml``. The tables have regrets against
@@ -22,11 +22,12 @@ import torch
 
 import wafl
 from benchmarks import options
-from research.registered import registered_runs as shared
-from research.registered.registered_runs import Gap, Pair, Rows, table
+from research.registered import splits as shared
+from research.registered.splits import Gap, Pair, Rows, table
 from research.registration import registered
 from wafl.base.errors import DivergedError, UnboundedError
 
+NAME = "few-examples"
 NUMBERS = {"loss": ("log-loss", 1.0), "accuracy": ("accuracy, points", -100.0)}
 """What is judged, its name, and what turns it into something of which less is better."""
 TUNED = "tuned decay"
@@ -36,9 +37,9 @@ DRAWS = 20_000
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
-    shared.add_options(parser)
+    shared.add_options(parser, NAME)
     given = options.read(parser, argv)
-    about, stamp = registered("few-examples")
+    about, stamp = registered(NAME)
     if given.smallest:
         about |= about.pop("smoke")
     jobs = [
@@ -48,7 +49,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         if task in (given.only or [task])
         for split in range(about["splits"])
     ]
-    print(report(shared.done(measure, jobs, stamp, given), about))
+    print(report(shared.rows_of(measure, jobs, stamp, given), about))
+
+
+def page() -> dict[str, str]:
+    """Return the table of the page, from its committed numbers."""
+    return shared.reported(NAME, report)
 
 
 def measure(task: str, examples: int, split: int, about: Mapping[str, Any]) -> Rows:

@@ -1,6 +1,6 @@
 """Draw the figures of docs/certified-frontier.md and docs/few-examples.md from their numbers in docs/evidence.
 
-.venv/bin/python tools/registered_figures.py
+``python -m research pages`` calls it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,3 @@ def draw_regrets(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> Figur
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
     return figure
-
-
-if __name__ == "__main__":
-    main()

@@ -17,7 +17,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self, cast, get_args
 
-from research.old_names import current
+from research.catalog import PAPER
+from research.old_names import FIGURES, current
 from wafl.base.errors import ConfigError
 from wafl.base.near import did_you_mean
 from wafl.config.experiment import Experiment
@@ -31,6 +32,9 @@ PROTOCOLS, SCALES = get_args(Protocol), get_args(Scale)
 SCALED = frozenset(SCALES)
 ABOUT = ("title", "figure", "parts", "tests", "at_rounds", "judged")
 """The keys that say what becomes of the runs; all others are those of an experiment file."""
+
+FILES = {each.name: Path(each.file or "").stem for each in PAPER}
+"""The file of each of the paper's figures and tables."""
 
 UNSET = "unset"
 """The value that takes a key away."""
@@ -58,6 +62,11 @@ class Part:
     content: dict[str, Any]
 
     @property
+    def number(self) -> str:
+        """What commands call it: the paper's number if it has one."""
+        return FIGURES.get(self.name, self.name)
+
+    @property
     def label(self) -> str:
         """What the files of the part are called; only the full scale has no suffix."""
         base = f"{self.name}-{self.part}-{self.protocol}"
@@ -83,20 +92,27 @@ def folder() -> Path:
 
 
 def names() -> list[str]:
-    """The experiments that there are."""
-    return sorted(path.stem for path in folder().glob("*.toml"))
+    """Return the names of the figures and tables: the paper's numbers, then ours, which are called like their files."""
+    return [*FILES, *sorted(path.stem for path in folder().glob("*.toml") if path.stem not in FILES.values())]
 
 
 def read(name: str, protocol: Protocol, scale: Scale) -> list[Part]:
-    """The parts of an experiment such as ``fig-attacked-share``, under a protocol at a scale, one per data set."""
-    if name not in names():
-        hint = did_you_mean(name, names()) or f": there are {', '.join(names())}"
+    """Return the parts of a figure or table, under a protocol at a scale, one per data set.
+
+    Args:
+        name: a paper's number, such as ``figure-4``, or the name of a file.
+        protocol: whose settings.
+        scale: how much is trained.
+    """
+    file_name = FILES.get(name, name)
+    if file_name not in {FILES.get(each, each) for each in names()}:
+        hint = did_you_mean(name, [*names(), *FILES.values()]) or f": there are {', '.join(names())}"
         raise ConfigError(f"unknown experiment {name!r}{hint}")
     for what, value, known in (("protocol", protocol, PROTOCOLS), ("scale", scale, SCALES)):
         if value not in known:
             raise ConfigError(f"{what} = {value!r} must be one of {', '.join(known)}")
-    file = tomllib.loads((folder() / f"{name}.toml").read_text(encoding="utf-8"))
-    return [_part(name, part, protocol, scale, file) for part in file["parts"]]
+    file = tomllib.loads((folder() / f"{file_name}.toml").read_text(encoding="utf-8"))
+    return [_part(file_name, part, protocol, scale, file) for part in file["parts"]]
 
 
 def _part(name: str, part: str, protocol: Protocol, scale: Scale, file: Mapping[str, Any]) -> Part:

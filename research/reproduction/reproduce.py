@@ -3,17 +3,14 @@
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import sha256
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
-
-import torch
+from typing import Any
 
 from research import domains
+from research.jobs import Say, each
 from research.reproduction.draw import draw
 from research.reproduction.experiments import Part
 from research.reproduction.measure import measured
@@ -31,7 +28,6 @@ from wafl.studies.folder import StudyFolder, provenance, to_toml
 from wafl.studies.study import Study
 from wafl.studies.tune import TunedExperiment
 
-Say = Callable[[str], None]
 MAKER = ("command", "python", "packages", "machine")
 """The keys that say how and where numbers were made."""
 JUDGED: dict[str, Attack] = {"placement": Placement(1.0)}
@@ -146,7 +142,7 @@ def _about(part: Part) -> dict[str, Any]:
     made = {key: value for key, value in provenance().items() if key != "format"}
     scale = "" if part.scale == "full" else f" --scale {part.scale}"
     device = "" if part.experiment.device == "cpu" else f" --device {part.experiment.device}"
-    made["command"] = f"wafl reproduce {part.name} --protocol {part.protocol}{scale}{device}"
+    made["command"] = f"python -m research reproduce {part.number} --protocol {part.protocol}{scale}{device}"
     return {
         "digest": digest(part),
         "name": part.name,
@@ -212,30 +208,3 @@ def _searched(method: MethodTable, experiment: Experiment) -> list[str]:
         return list(method.options)
     declared = make_entry(method, experiment.schedule).method.declared()
     return [option for option, (_, value) in declared.items() if value is not None]
-
-
-Name = TypeVar("Name")
-Result = TypeVar("Result")
-
-
-def each(make: Callable[[Name], Result], names: Sequence[Name], jobs: int) -> Iterator[tuple[Name, Result]]:
-    """``(name, make(name))`` of all names, as they are finished, ``jobs`` at once; one at a time stays in this process.
-
-    What can be made is made: the first error comes after the last result. The processes share torch's threads, and must
-    be able to import ``make``.
-    """
-    if jobs == 1 or len(names) < 2:
-        for name in names:
-            yield name, make(name)
-        return
-    threads = max(1, torch.get_num_threads() // jobs)
-    failed: BaseException | None = None
-    with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
-        pending = {pool.submit(make, name): name for name in names}
-        for done in as_completed(pending):
-            if (error := done.exception()) is None:
-                yield pending[done], done.result()
-            else:
-                failed = failed or error
-    if failed is not None:
-        raise failed

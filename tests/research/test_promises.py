@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
+from research.__main__ import main
 from research.promises import phases
 from research.promises.phases import confidence_for, issue_all, open_all
 from research.promises.tasks import Task, apart, tasks_of
@@ -24,7 +24,6 @@ from research.promises.verdict import p_value, tightness, verdicts
 from research.registration import registered
 from research.significance import holm
 from tests.promises.test_issue import write_keys
-from wafl.cli.main import app
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.data.named.datasets import Dataset
@@ -251,7 +250,10 @@ def test_a_scale_that_promises_do_not_have_is_refused() -> None:
         tasks_of(registered("promises")[0], "small")
 
 
-def test_other_experiments_have_nothing_to_open() -> None:
-    said = CliRunner().invoke(app, ["reproduce", "fig-norms", "--open"])
-    assert said.exit_code == 2
-    assert "--open is for promises alone" in said.output
+def test_the_command_issues_nothing_without_a_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = ["--output", str(tmp_path), "--work", str(tmp_path)]
+    for options, said in (([], "openssl genpkey"), (["--open"], "issue promises first")):
+        with pytest.raises(SystemExit) as error:
+            main(["promises", "--smallest", *options, *folders])
+        assert error.value.code == 2
+        assert said in capsys.readouterr().err

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from research.catalog import EXPERIMENTS
 from research.registration import registered
+from research.reproduction import experiments as files
+from research.reproduction.reproduce import digest
 
 ROOT = Path(__file__).parents[2]
 REGISTERED = "experiments/registered"
@@ -55,8 +58,44 @@ def test_results_came_after_their_registration() -> None:
 
 def test_registrations_are_what_results_embed() -> None:
     """Without git, too: a changed registration is a new file."""
+    assert {stamp["name"] for _, stamp in embedding()} == {path.stem for path in (ROOT / REGISTERED).glob("*.toml")}
     for _, stamp in embedding():
         assert registered(stamp["name"])[1] == stamp
+
+
+@pytest.mark.parametrize("name", [name for name, each in EXPERIMENTS.items() if each.registration is not None])
+def test_every_registration_loads(name: str) -> None:
+    path = EXPERIMENTS[name].registration
+    assert path is not None
+    if path.parent.name == "registered":
+        content, stamp = registered(path.stem)
+        assert stamp == {"name": path.stem, "sha256": sha256(path.read_bytes()).hexdigest()}
+        assert content
+    else:
+        assert all(files.read(name, protocol, "full") for protocol in files.PROTOCOLS)
+
+
+def test_every_registration_belongs_to_an_experiment() -> None:
+    known = {experiment.registration for experiment in EXPERIMENTS.values()} - {None}
+    assert known == set((ROOT / "experiments").rglob("*.toml"))
+
+
+CHANGED = {
+    *(f"tab-domains-cnn-{part}-fair" for part in ("usps", "svhn", "mnist")),
+    *(f"tab-domains-{part}-fair" for part in ("usps", "svhn", "mnist")),
+}
+"""Numbers whose file in experiments/ has changed since; their pages say so."""
+
+
+def test_every_reproduction_has_the_digest_of_its_file() -> None:
+    numbers = {path.stem: json.loads(path.read_bytes()) for path in (ROOT / "docs" / "reproduction").glob("*.json")}
+    digests = {
+        part.label: digest(part)
+        for name in files.names()
+        for protocol in files.PROTOCOLS
+        for part in files.read(name, protocol, "full")
+    }
+    assert {name for name, each in numbers.items() if digests.get(name) != each["digest"]} == CHANGED
 
 
 def test_promises_were_committed_before_sealed_clients_were_opened() -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from research.pages import of_experiment
+from research.__main__ import main
 from research.reproduction import experiments as files
 from research.reproduction import measure, reproduce
 from research.reproduction.draw import FIGURES
 from research.reproduction.experiments import PROTOCOLS, SCALES
+from research.reproduction.page import of_experiment
 from wafl.base.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -36,12 +36,17 @@ def test_a_file_that_no_protocol_or_scale_could_run_is_noticed(name: str) -> Non
 
 @pytest.mark.parametrize("protocol", ["fair", "paper"])  # tuned first: that is the case that `make test` runs
 def test_every_experiment_gives_numbers_and_a_picture(protocol: Any, tmp_path: Path) -> None:
+    """Through ``python -m research``; of the tuned protocol, one experiment of each kind."""
     every = [part for name in files.names() for part in files.read(name, protocol, "smoke")]
-    for part in {part.figure: part for part in every}.values() if protocol == "fair" else every:
-        path = reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", quiet)
-        assert path is not None
+    chosen = list({part.figure: part for part in every}.values()) if protocol == "fair" else every
+    for name in dict.fromkeys(part.number for part in chosen):
+        wanted = [part.part for part in chosen if part.number == name]
+        folders = ["--output", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
+        main(["reproduce", name, "--protocol", protocol, "--scale", "smoke", "--part", *wanted, *folders])
+    for part in chosen:
+        path = tmp_path / "out" / f"{part.label}.json"
         numbers = json.loads(path.read_text())
-        assert numbers["command"] == f"wafl reproduce {part.name} --protocol {protocol} --scale smoke"
+        assert numbers["command"] == f"python -m research reproduce {part.number} --protocol {protocol} --scale smoke"
         assert {"packages", "machine", "seeds", "git_commit", "python"} <= set(numbers)
         assert path.with_suffix(".png").is_file() == (FIGURES[part.figure] is not None)
         if part.figure != "partition":
@@ -223,11 +228,33 @@ def test_an_unknown_experiment_protocol_or_scale_is_refused() -> None:
         files.read("fig-norms", "fair", "huge")  # pyright: ignore[reportArgumentType]
 
 
-def test_the_wheel_holds_the_experiments_where_they_are_looked_for() -> None:
-    config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
-    assert config["wheel"]["force-include"] == {"experiments": "wafl/experiments"}
-    assert "experiments" in config["sdist"]["include"]
-    assert files.folder() == ROOT / "experiments", "in the repository they are next to src"
+def test_the_paper_is_listed_by_its_own_numbers_and_files_by_their_names() -> None:
+    assert files.names()[:8] == [*(f"figure-{number}" for number in range(2, 7)), *(f"table-{n}" for n in (1, 2, 3))]
+    assert files.read("figure-4", "fair", "smoke") == files.read("fig-attacked-share", "fair", "smoke")
+    assert files.read("fig-pooled", "fair", "smoke")[0].number == "fig-pooled"
+
+
+def test_old_modules_in_experiment_files_are_translated_and_change_no_digest() -> None:
+    (part, *_) = files.read("table-1", "paper", "full")
+    assert part.content["data"]["source"] == "wafl.lab.domains:to_usps_whole"
+    assert part.experiment.data.source == "research.domains:to_usps_whole"
+    numbers = json.loads((ROOT / "docs" / "reproduction" / f"{part.label}.json").read_text())
+    assert reproduce.digest(part) == numbers["digest"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fig-norm"], "did you mean 'fig-norm"),
+        (["figure-4", "--part", "svhn"], "--part svhn is not a part of figure-4"),
+        (["figure-2", "--method", "afl"], "--method afl is not in figure-2"),
+    ],
+)
+def test_bad_arguments_are_errors(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(["reproduce", *arguments])
+    assert error.value.code == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tools import evidence_pages, leaderboard_page
 
-from research.pages import filled, of_experiment, with_numbers
+from research import pages
+from research.leaderboard import page as leaderboard_page
+from research.pages import filled
 from research.registration import registered
+from research.reproduction.page import how, of_experiment, with_numbers
 
 
 def board(lead: float) -> dict[str, Any]:
@@ -87,5 +89,15 @@ def test_only_the_marked_tables_of_a_page_change() -> None:
 
 
 def test_the_pages_are_what_their_numbers_say() -> None:
-    for name, text in evidence_pages.pages().items():
-        assert (evidence_pages.DOCS / name).read_text(encoding="utf-8") == text, "run tools/evidence_pages.py"
+    for name, text in pages.pages().items():
+        assert (pages.DOCS / name).read_text(encoding="utf-8") == text, "run python -m research pages"
+
+
+def test_recorded_commands_are_text_beside_those_of_today() -> None:
+    about = {"packages": {"wafl-learn": "0.1", "torch": "2"}, "python": "3", "seeds": [0]}
+    made = about | {"machine": {"cores": 2, "processor": "arm", "gpu": None}, "digest": ""}
+    text = how({"fig": made | {"command": "wafl reproduce tab-domains --protocol paper"}})
+    assert (
+        "| wafl reproduce tab-domains --protocol paper | `python -m research reproduce table-1 --protocol paper` |"
+        in text
+    )

@@ -1,4 +1,4 @@
-"""What registered experiments share: jobs that are done once, examples by client, and statistics over splits."""
+"""What experiments on splits of clients share: their jobs, examples by client, and statistics over splits."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,12 +18,15 @@ import torch
 from numpy.typing import NDArray
 
 import wafl
-from research.exploratory.rival_settings import read_tables
+from research import jobs
+from research.experiment import ROOT
+from research.markdown import first_shown
 from research.markdown import table as table
+from research.registration import registered
 from research.significance import holm as adjusted
 from research.significance import resampled
+from research.stand_ins import read_tables
 from wafl.base.errors import TrainingWarning
-from wafl.base.files import write_whole
 
 Array = NDArray[Any]
 Pair = tuple[Array, Array]
@@ -35,33 +37,23 @@ Rows = list[dict[str, Any]]
 Job = Mapping[str, Any]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of an experiment whose tasks are data sets, and whose jobs are kept."""
+    jobs.add_options(parser, name)
+    parser.add_argument("--output", type=Path, help="write the numbers to this file")
     parser.add_argument("--only", nargs="+", help="some of the registered tasks; by default all of them")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--results", type=Path, help="keep what is done in this folder, and do not do it again")
     parser.add_argument("--tables", type=Path, help="take natural data from files NAME.npz (x, y, who) in this folder")
-    parser.add_argument("--output", type=Path, help="write all rows, with the digest of the registration, to this file")
-    parser.add_argument("--read", type=Path, help="train nothing: judge the rows that --output wrote")
 
 
-def done(work: Callable[..., Rows], jobs: Sequence[Job], stamp: Mapping[str, str], given: argparse.Namespace) -> Rows:
-    """The rows of all jobs, the first of which are begun first; or those of a file."""
+def rows_of(
+    work: Callable[..., Rows], asked: Sequence[Job], stamp: Mapping[str, str], given: argparse.Namespace
+) -> Rows:
+    """Return the rows of all jobs, the first of which start first, and write them to ``--output``."""
     if given.smallest:
         stamp = {"name": f"{stamp['name']}-smallest"}
-    if given.read is not None:
-        content = json.loads(given.read.read_bytes())
-        if content["registered"] != stamp:
-            raise SystemExit(f"{given.read} was made under another registration: {content['registered']}")
-        return content["rows"]
-    if given.results is not None:
-        given.results.mkdir(parents=True, exist_ok=True)
-    shared = work, stamp, given.results, given.tables
-    if given.processes > 1:
-        with ProcessPoolExecutor(given.processes, get_context("spawn")) as pool:
-            parts = [future.result() for future in [pool.submit(_kept, job, *shared) for job in jobs]]
-    else:
-        parts = [_kept(job, *shared) for job in jobs]
-    rows = [row for part in parts for row in part]
+    named = {"-".join(str(value) for value in job.values() if isinstance(value, str | int)): job for job in asked}
+    found = jobs.kept(given, stamp).run(partial(_done, work, given.tables), named)
+    rows = [row for part in found.values() for row in part]
     if given.output is not None:
         given.output.parent.mkdir(parents=True, exist_ok=True)
         lines = ",\n".join(json.dumps(row) for row in rows)
@@ -69,23 +61,19 @@ def done(work: Callable[..., Rows], jobs: Sequence[Job], stamp: Mapping[str, str
     return rows
 
 
-def _kept(
-    job: Job, work: Callable[..., Rows], stamp: Mapping[str, str], folder: Path | None, tables: Path | None
-) -> Rows:
-    """The rows of a job; what was done under the same registration is not done again."""
-    name = "-".join(str(value) for value in job.values() if isinstance(value, str | int))
-    file = None if folder is None else folder / f"{stamp['name']}-{name}.json"
-    if file is not None and file.exists() and (content := json.loads(file.read_bytes()))["registered"] == stamp:
-        return content["rows"]
+def _done(work: Callable[..., Rows], tables: Path | None, job: Job) -> Rows:
     torch.set_num_threads(1)
     if tables is not None:
         read_tables(tables)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
-        rows = work(**job)
-    if file is not None:
-        write_whole(file, json.dumps({"registered": stamp, "rows": rows}).encode())
-    return rows
+        return work(**job)
+
+
+def reported(name: str, report: Callable[[Rows, Mapping[str, Any]], str]) -> dict[str, str]:
+    """Return the table of a page, from the rows in docs/evidence/NAME.json."""
+    numbers = json.loads((ROOT / "docs" / "evidence" / f"{name}.json").read_bytes())
+    return {name: first_shown(report(numbers["rows"], registered(name)[0]))}
 
 
 def by_client(clients: wafl.Federation) -> list[Pair]:
