@@ -1,8 +1,8 @@
 """Break the package on purpose, in many places, and say which mistakes ``make test`` would let live.
 
-    .venv/bin/python tools/mutants.py                      every mutant, as many at a time as there are cores
-    .venv/bin/python tools/mutants.py --list               their names
-    .venv/bin/python tools/mutants.py --only FedProx       those whose name has this word
+    .venv/bin/python -m tests.mutants                      every mutant, as many at a time as there are cores
+    .venv/bin/python -m tests.mutants --list               their names
+    .venv/bin/python -m tests.mutants --only FedProx       those whose name has this word
 
 Each named method becomes FedAvg, each server the mean, each rule equal weights, each local step plain descent, each
 objective and attack none; and each proof has a mutant or more with a wrong sign, a wrong factor or an off-by-one. A

@@ -15,7 +15,7 @@ SHARES = (0.2, 0.4, 0.6, 0.8)
 # Chosen with FedAvg's model alone, before any other was looked at: both cost it much, and not everything.
 UNSEEN, SHIFT, RADIUS = 0.25, {"unseen_shift": "gaussian_noise", "unseen_severity": 0.3}, 0.1
 
-# Chosen by benchmarks/tune_demo.py: the best of 32 trials each, on other partitions, in the norm of the certificate.
+# Chosen by research/tune_demo.py: the best of 32 trials each, on other partitions, in the norm of the certificate.
 CHOSEN: dict[str, dict[str, Any]] = {
     "WAFL": {"gamma": 11.9, "norm": 2.0, "learning_rate": 1.17},
     "FedAvg": {"learning_rate": 1.78},
