@@ -65,12 +65,12 @@ test-browser: .venv/installed-full
 # The longer checks, on top of `make test`.
 test-full: test test-data test-faults test-flower .venv/installed-full
 	$(PYTEST) -m 'long or slow'
-	$(BIN)/python tools/mutants.py
-	$(BIN)/python benchmarks/speed.py
-	$(BIN)/python benchmarks/memory.py
-	$(BIN)/python benchmarks/checkpoint.py
-	$(BIN)/python benchmarks/bounds.py
-	$(BIN)/python benchmarks/transport.py --points 500
+	$(BIN)/python -m tests.mutants
+	$(BIN)/python -m benchmarks.speed
+	$(BIN)/python -m benchmarks.memory
+	$(BIN)/python -m benchmarks.checkpoint
+	$(BIN)/python -m benchmarks.transport --points 500
+	$(BIN)/python -m research bounds
 
 # The lowest versions that pyproject.toml promises, without Flower, which needs higher ones.
 LOWEST := autoattack,data,mlflow,onnx,pandas,parquet,report,tensorboard,transport
@@ -91,7 +91,7 @@ wheel: .venv/installed-dev
 	$(BIN)/python tools/sbom.py dist/*.whl
 	$(BIN)/python tools/wheel_environment.py .venv-wheel dist/*.whl
 	cd .venv-wheel && bin/wafl run --method wafl --rounds 1 --seeds 1 > /dev/null
-	cd .venv-wheel && bin/wafl reproduce tab-partitions --scale smoke > /dev/null
+	cd .venv-wheel && ! bin/python -c 'import research' 2> /dev/null
 	cd .venv-wheel && bin/wafl --version
 
 # The pages as a site that opens from disk: site/index.html. A warning is an error, and so is what only a network has.
@@ -105,11 +105,11 @@ gpu:
 
 # What the pages claim about speed, each claim with its last figure and that of now; fails where one is a third worse.
 benchmark: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/claims.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.claims
 
-# Every table of the README and of docs/ again, which takes hours; `.venv/bin/python benchmarks/tables.py --list` says how.
+# Every table of the README and of docs/ again, which takes hours; `.venv/bin/python -m research tables --list` says how.
 numbers: .venv/installed-dev
-	$(BIN)/python benchmarks/tables.py
+	$(BIN)/python -m research tables
 
 # Check what is committed, before it is.
 hooks: .venv/installed-dev

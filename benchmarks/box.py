@@ -1,6 +1,6 @@
 """What it costs to keep moved examples within the bounds of the data: WAFL with bounds against WAFL without.
 
-    .venv/bin/python benchmarks/box.py [--smallest]
+    python -m benchmarks.box [--smallest]
 
 Work: 100 clients x 525 images x 784 pixels in [0, 1], half of them dark, multinomial logistic regression, cohort 10,
 batch 64. The sides take turns within one process, and the ratio of the medians is printed.
@@ -18,8 +18,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-import options
 import wafl
+from benchmarks import options
 
 FEATURES, CLASSES, COHORT = 784, 10, 10
 

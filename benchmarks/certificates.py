@@ -1,12 +1,10 @@
-"""How long certificates of a linear model take, and how tight they are.
+"""How long certificates of a linear model take.
 
-    .venv/bin/python benchmarks/certificates.py [--smallest] [--norm inf] [--data mnist] [--device cuda]
-    .venv/bin/python benchmarks/certificates.py --tight digits mnist
+    python -m benchmarks.certificates [--smallest] [--norm inf] [--data mnist] [--device cuda]
 
 Work: 100 clients x 525 images x 784 pixels in [0, 1], ten classes, multinomial logistic regression trained by WAFL,
 five radii. The images are patterns with noise, or MNIST's. Printed are certified over reached loss at each radius, and
 the seconds of all five together: those that passed, and those of the processor.
-With --tight: the same ratios for models of real data, FedAvg's and WAFL's, on 300 of their training examples.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-import options
 import wafl
+from benchmarks import options
 
 FEATURES, CLASSES = 784, 10
 RADII = (0.1, 0.5, 1.0, 2.0, 4.0)
@@ -36,12 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--no-attack", action="store_true", help="without the loss that is reached")
-    parser.add_argument("--tight", nargs="+", choices=("digits", "mnist"), help="how tight they are on these data")
     given = options.read(parser, argv, clients=2, examples=20, rounds=1)
-    if given.tight:
-        for name in given.tight:
-            show_ratios(name)
-        return
     torch.set_num_threads(given.threads)
     if given.data == "mnist":
         clients = wafl.load_dataset("mnist").partition(num_clients=100, labels_per_client=2, preprocess="unit")
@@ -58,26 +51,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         table.add_row(f"{row.radius:g}", reached[0], f"{row.best:.4f}", reached[1])
     Console().print(table)
     Console().print(f"{len(RADII)} radii, {given.threads} threads: {passed:.1f} s, {spent:.1f} s of the processor")
-
-
-def show_ratios(name: str) -> None:
-    """One line per method and norm."""
-    whole = wafl.load_dataset(name)
-    if name == "digits":
-        clients = whole.partition(num_clients=10, iid=True)
-        schedule = {"rounds": 60, "local_epochs": 2, "learning_rate": 0.5}
-    else:
-        clients = whole.partition(num_clients=100, labels_per_client=2, preprocess="zscore_pooled")
-        schedule = {"rounds": 40, "local_epochs": 2, "learning_rate": 0.05, "cohort": 10}
-    few = torch.randperm(len(clients.train.y), generator=torch.Generator().manual_seed(0))[:300]
-    pair = clients.train.rows(few, torch.float32), clients.train.y[few]
-    sample = wafl.Federation.from_arrays([pair], test_fraction=0.0, num_classes=CLASSES)
-    for method in (wafl.FedAvg(), wafl.WAFL(gamma=0.5)):
-        run = wafl.fit(wafl.models.mlr(clients), clients, method, **schedule)  # pyright: ignore[reportArgumentType]
-        for norm in (2.0, float("inf")):
-            found = wafl.certify(run.model, sample, radii=RADII, norm=norm)
-            ratios = [f"{row.best / row.achieved:.3f}" for row in found.rows if row.achieved]
-            Console().print(f"{name}, {method.name}, l_{norm:g}, radii {RADII}: {', '.join(ratios)}")
 
 
 def make_clients(count: int, examples: int) -> wafl.Federation:

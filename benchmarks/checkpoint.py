@@ -1,6 +1,6 @@
 """What a checkpoint after every round costs a CNN, against the same training without any.
 
-    .venv/bin/python benchmarks/checkpoint.py [--smallest]
+    python -m benchmarks.checkpoint [--smallest]
 
 McMahan's CNN on images of 28 x 28 pixels (random ones: only the time counts), 20 clients of 128, cohort 10, one local
 epoch; both sides in turn, several times over.
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import torch
 
-import options
 import wafl
+from benchmarks import options
 from wafl.engine.keeping.checkpoint import Checkpoint
 
 

@@ -1,6 +1,6 @@
 """What the pages claim about speed, measured again: one table, and a failure where a claim has become a third worse.
 
-    make benchmark          (.venv/bin/python benchmarks/claims.py [--smallest])
+    make benchmark          (python -m benchmarks.claims [--smallest])
 
 Every figure is a ratio of two times that are measured in turns within this process, and a smaller one is better: what a
 page claims, the figure of the last commit that changed this file for this kind of processor (x86 or ARM), and that of
@@ -19,11 +19,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-import box
-import million
-import options
-import speed
 import wafl
+from benchmarks import box, million, options, speed
 from wafl.config.demo import CHOSEN
 
 WORSE = 4.0 / 3.0

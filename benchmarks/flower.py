@@ -1,7 +1,7 @@
 """Seconds per round on Flower, simulated and deployed on loopback, against the embedded engine; and bytes per round.
 
-    .venv/bin/python benchmarks/flower.py [--smallest] [--rounds 3] [--model mlr cnn] [--only traffic]
-    .venv/bin/python benchmarks/flower.py --only crowd [--nodes 50 200 1000]
+    python -m benchmarks.flower [--smallest] [--rounds 3] [--model mlr cnn] [--only traffic]
+    python -m benchmarks.flower --only crowd [--nodes 50 200 1000]
 
 Ten clients of 200 random images of 28 x 28 on two nodes, FedAvg and DRFA, one local epoch. The opponent of each figure
 is the embedded engine on the same clients, whose parameters must come out the same. ``crowd`` simulates many nodes,
@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -22,16 +21,12 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from examples.flower_hospitals.deployed import Deployed
 from flwr.app import RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-import options
-
-sys.path.append(str(Path(__file__).parents[1]))
-
-from examples.flower_hospitals.deployed import Deployed
-
 import wafl
+from benchmarks import options
 from wafl.base.random import Key, Purpose, uniform
 from wafl.config.experiment import Experiment
 from wafl.config.read import parse_experiment

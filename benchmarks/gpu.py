@@ -1,6 +1,6 @@
 """Local steps on a GPU against the same images trained centrally, captured in a CUDA graph.
 
-    .venv/bin/python benchmarks/gpu.py [--smallest] [--part steps models mlr sweep paper methods]
+    python -m benchmarks.gpu [--smallest] [--part steps models mlr sweep paper methods]
 
 ``steps``: the default CNN on 3 x 32 x 32, batch 64, 10 inner steps of WAFL without early stop, milliseconds per local
 step of the whole cohort. ``models``: networks that nothing here is tuned for, 10 clients x 32 examples, 5 inner steps,
@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-import brought_models as brought
-import options
 import wafl
+from benchmarks import brought_models as brought
+from benchmarks import options
 from wafl.base.random import Key
 from wafl.engine.client.local import local_update
 from wafl.engine.client.step import Eager

@@ -1,16 +1,10 @@
-"""Networks that are 1-Lipschitz by construction: what rescaling costs, and what their certificates are worth.
+"""How much rescaling slows a local step of ``wafl.models.lipschitz``, a network that is 1-Lipschitz by construction.
 
-    .venv/bin/python benchmarks/lipschitz.py [--smallest] [--part cost bars] [--data mnist cifar10 digits]
+    python -m benchmarks.lipschitz [--smallest] [--width 64] [--sizes 1x500 20x25]
 
-``cost``: milliseconds per local step of ``wafl.models.lipschitz``, against the same network without rescaling, for one
-client with 500 examples per step and 20 with 25; *together* takes one step per round, where all clients share their
-weights, and *apart* several. Images are random: only time is measured.
-
-``bars``: federated training, 20 clients with 3 labels each, all of them in every round, and on test examples: the clean
-accuracy, the share that holds against every move within an l2 distance, and the certified error in balls of W_2.
-With one local step per round, ``momentum`` on the server follows the rates of the clients' steps: a rise, then a linear
-fall to zero. ``adam`` divides them out, so its own rate falls in stages, each a training that goes on from the last.
-Without CUDA everything runs on the CPU, where nothing is captured.
+Milliseconds per local step, against the same network without rescaling, for one client with 500 examples per step and
+20 with 25; *together* takes one step per round, where all clients share their weights, and *apart* several. Images are
+random: only time is measured. Without CUDA everything runs on the CPU, where nothing is captured.
 """
 
 from __future__ import annotations
@@ -19,16 +13,14 @@ import argparse
 import copy
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
-import options
 import wafl
+from benchmarks import options
 from wafl.base.random import Key
 from wafl.engine.client.local import local_update
 from wafl.engine.client.step import Eager
@@ -39,45 +31,22 @@ from wafl.parts.schedule import LocalWork
 from wafl.tasks.gpu.precision import computing
 from wafl.tasks.rescaling import make_plain
 from wafl.tasks.structured import make_task
-from wafl.theory.constants.assumptions import task_of
-from wafl.theory.networks.margins import leads_of
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-CLASSES, CLIENTS, LABELS = 10, 20, 3
-RISE, STAGES = 0.1, (1.0, 0.3, 0.1, 0.03)
-WITHIN = {"mnist": 0.3, "cifar10": 36 / 255, "digits": 0.3}
-RADII = (0.3, 0.6)
-SCALE = 2.0
-"""Images are trained on in [-1, 1], where distances are twice those that are printed, of [0, 1]."""
+CLASSES = 10
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
-    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--data", nargs="+", choices=WITHIN, default=["mnist", "cifar10"])
-    parser.add_argument("--data-dir", default="shared/data", help="the folder of mnist.npz and cifar10.npz")
-    parser.add_argument("--images", type=int, help="how many training images are used; by default all")
     parser.add_argument("--width", type=int, default=64, help="channels of the first convolutions")
     parser.add_argument("--depth", type=int, default=3, help="convolutions at each size")
-    parser.add_argument("--rounds", type=int, default=6000)
-    parser.add_argument("--local-steps", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=25, help="examples per client and step")
-    parser.add_argument("--server", choices=["momentum", "adam"], default="momentum")
-    parser.add_argument("--rate", type=float, default=0.02, help="the highest; adam: 0.003 is usual")
-    parser.add_argument("--offset", type=float, default=1.0, help="u of the loss")
-    parser.add_argument("--temperature", type=float, default=0.25, help="t of the loss")
-    parser.add_argument("--shift", type=int, default=0, help="pixels by which images are moved in a step")
-    parser.add_argument("--flip", type=float, default=0.0, help="probability of a mirror image in a step")
-    parser.add_argument("--seconds", type=float, default=600.0, help="training stops after this long")
     parser.add_argument("--precision", default="float32", choices=["float32", "tf32", "bfloat16"])
-    parser.add_argument("--steps", type=int, default=8, help="cost: local steps of clients apart")
-    parser.add_argument("--repeats", type=int, default=5, help="cost: how often each is measured")
-    parser.add_argument("--image", nargs=3, type=int, default=[3, 32, 32], help="cost: the shape of an image")
-    parser.add_argument("--sizes", nargs="+", default=["1x500", "20x25"], help="cost: clients x examples per step")
-    small = {"image": [1, 8, 8], "sizes": ["2x4"], "steps": 2, "repeats": 1, "data": ["digits"], "images": 200}
-    given = options.read(parser, argv, width=4, depth=1, rounds=2, **small)
-    for part in given.part:
-        Console(width=120).print(PARTS[part](given))
+    parser.add_argument("--steps", type=int, default=8, help="local steps of clients apart")
+    parser.add_argument("--repeats", type=int, default=5, help="how often each is measured")
+    parser.add_argument("--image", nargs=3, type=int, default=[3, 32, 32], help="the shape of an image")
+    parser.add_argument("--sizes", nargs="+", default=["1x500", "20x25"], help="clients x examples per step")
+    given = options.read(parser, argv, image=[1, 8, 8], sizes=["2x4"], steps=2, repeats=1, width=4, depth=1)
+    Console(width=120).print(cost(given))
     name = torch.cuda.get_device_name() if HERE.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"
     Console().print(f"torch {torch.__version__}, {name}")
 
@@ -138,81 +107,6 @@ def updating(
     return update
 
 
-def bars(given: argparse.Namespace) -> Table:
-    held = [f"W_2 ball {radius}" for radius in RADII]
-    table = Table("% of test examples", "clean", "held", *held, "seconds", "rounds", title="certified error in balls")
-    for data in given.data:
-        clients = load(data, given)
-        model = wafl.models.lipschitz(clients, width=given.width, depth=given.depth)
-        began = now()
-        run, rounds = train(model, clients, given)
-        took = now() - began
-        distances = distances_of(run, clients)
-        clean, safe = (100.0 * float((distances > SCALE * far).double().mean()) for far in (0.0, WITHIN[data]))
-        radii = [SCALE * radius for radius in RADII]
-        rows = wafl.certify(run, clients, radii=radii, metric="error", part="test", client_weights=BY_EXAMPLES)
-        errors = [f"{100.0 * row.value:.1f}" for row in rows.rows]
-        within = f"{safe:.1f} within {WITHIN[data]:.3g}"
-        table.add_row(data, f"{clean:.1f}", within, *errors, f"{took:.0f}", str(rounds))
-    return table
-
-
-BY_EXAMPLES = wafl.weights.by_examples()
-
-
-def load(name: str, given: argparse.Namespace) -> wafl.Federation:
-    data = wafl.load_dataset(name, None if name == "digits" else given.data_dir)
-    if given.images is not None:
-        data = replace(data, x_train=data.x_train[: given.images], y_train=data.y_train[: given.images])
-    return data.partition(CLIENTS, labels_per_client=LABELS, split="standard", preprocess="symmetric")
-
-
-def train(model: nn.Module, clients: wafl.Federation, given: argparse.Namespace) -> tuple[wafl.Run, int]:
-    """The trained run, and how many rounds there was time for."""
-    rounds, until = given.rounds, now() + given.seconds
-    schedule: dict[str, Any] = {
-        "local_steps": given.local_steps,
-        "batch_size": given.batch,
-        "precision": given.precision,
-        "shift": given.shift,
-        "flip": given.flip,
-        "device": HERE.type,
-        "loss": wafl.MarginLoss(SCALE * given.offset, SCALE * given.temperature),
-        "callbacks": [lambda moment: moment.stop("the time is over") if now() > until else None],
-    }
-
-    def rate(number: int) -> float:
-        rise = (number + 1) / (RISE * rounds)
-        return given.rate * max(min(rise, (1.0 - number / rounds) / (1.0 - RISE)), 1e-3)
-
-    if given.server == "momentum":
-        run = wafl.fit(model, clients, wafl.FedAvgM(), rounds=rounds, learning_rate=rate, **schedule)
-        return run, len(run.history)
-    done, run = 0, None
-    for place, share in enumerate(STAGES):
-        server = wafl.FedAdam(rate=share * given.rate, beta2=0.999, tau=1e-8)
-        part = max(rounds // len(STAGES), 1)
-        begins: dict[str, Any] = {} if run is None else {"init": run.params}
-        run = wafl.fit(model, clients, server, rounds=part, learning_rate=1.0, seed=place, **begins, **schedule)
-        done += len(run.history)
-    assert run is not None
-    return run, done
-
-
-def distances_of(run: wafl.Run, clients: wafl.Federation) -> Tensor:
-    """How far each test example certainly is from an error, in l2."""
-    task, params = task_of(run)
-    found: list[Tensor] = []
-    for rows in torch.arange(len(clients.test.y)).split(500):
-        x, y = clients.test.rows(rows, torch.float64), clients.test.y[rows]
-        leads = leads_of(task, params, x[0].numel())
-        assert leads is not None
-        with torch.no_grad():
-            outputs = task.outputs(params[None], x[None])[0]
-        found.append(leads.distance_to_error(x.flatten(1), outputs, y, 2))
-    return torch.cat(found)
-
-
 def seconds(work: Callable[[], object]) -> float:
     """How long it takes: seconds of the processor, or on a GPU of the clock."""
     clock = now if HERE.type == "cuda" else time.process_time
@@ -226,8 +120,6 @@ def now() -> float:
         torch.cuda.synchronize()
     return time.perf_counter()
 
-
-PARTS = {"cost": cost, "bars": bars}
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,6 @@
 """Memory for 10,000 clients: the peak of packing and training, against the size of the data, in memory and on disk.
 
-    .venv/bin/python benchmarks/memory.py [--smallest]
+    python -m benchmarks.memory [--smallest]
 
 Clients arrive one after another, as from files. Resident memory is counted above what the imported libraries take.
 The data on disk are one sparse file that is mapped into memory, so they need no room; ``--disk`` is their size in GiB.
@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-import options
 import wafl
+from benchmarks import options
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,6 +1,6 @@
 """A million clients: what packing them takes, and whether a round still costs what it costs with a hundred.
 
-    .venv/bin/python benchmarks/million.py [--smallest]
+    python -m benchmarks.million [--smallest]
 
 Work: 20 examples x 32 features per client, multinomial logistic regression, cohort 50, one local epoch. Sizes take
 turns within one process. Seconds are those of the processor; of packing the fastest turn counts, of rounds the lower
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-import options
 import wafl
+from benchmarks import options
 
 EXAMPLES, FEATURES, CLASSES, COHORT = 20, 32, 10, 50
 METHODS: dict[str, wafl.Method] = {

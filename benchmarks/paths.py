@@ -1,6 +1,6 @@
 """What every special path gains: the same work with it, and without it.
 
-    OMP_NUM_THREADS=1 .venv/bin/python benchmarks/paths.py [--smallest] [--device cuda]
+    OMP_NUM_THREADS=1 python -m benchmarks.paths [--smallest] [--device cuda]
 
 A path that gains less than 15% goes. Both sides take turns within one process, and the least times count: of the
 processor on a CPU, and of the clock on a GPU. Paths of a GPU need one, and are left out where there is none.
@@ -22,11 +22,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-import box
-import brought_models
-import options
-import unequal
 import wafl
+from benchmarks import box, brought_models, networks, options
 from wafl.engine.client.step import Eager
 from wafl.objectives.ball.input_space import InputSpace, LinearSpace
 from wafl.objectives.ball.wasserstein import Wasserstein
@@ -77,7 +74,7 @@ def trained(method: wafl.Method, make: Callable[[wafl.Federation], nn.Module] = 
 
     def work(smallest: bool) -> Work:
         sizes = [20 if smallest else 525] * (4 if smallest else clients)
-        some = unequal.make_clients(sizes, shape) if shape else box.make_clients(len(sizes), sizes[0])
+        some = networks.make_clients(sizes, shape) if shape else box.make_clients(len(sizes), sizes[0])
         schedule: dict[str, Any] = {
             "rounds": 1 if smallest else rounds,
             "cohort": 2 if smallest else 10,

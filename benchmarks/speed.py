@@ -1,6 +1,6 @@
 """Speed against a plain sequential PyTorch loop, and of a sweep against single runs.
 
-    .venv/bin/python benchmarks/speed.py [--smallest]
+    python -m benchmarks.speed [--smallest]
 
 Work: 100 clients x 525 examples x 784 features, multinomial logistic regression, cohort 10, batch 64, 2 local
 epochs, 40 inner steps on both sides. The sides take turns within one process, and the ratio of the medians is printed:
@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-import options
 import wafl
+from benchmarks import options
+from benchmarks.contest import plain
 from wafl.base.random import Key
 from wafl.engine.client.batches import draw_batches
-from wafl.lab.contest import plain
 from wafl.parts.schedule import LocalWork
 
 FEATURES, CLASSES = 784, 10

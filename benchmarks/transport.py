@@ -1,7 +1,7 @@
 """`wafl.weights.mixture` at size: seconds, memory, value and proven gap, next to POT's own pairwise distances.
 
-    OMP_NUM_THREADS=2 .venv/bin/python benchmarks/transport.py [--smallest]
-    OMP_NUM_THREADS=2 .venv/bin/python benchmarks/transport.py --data ../shared/data
+    OMP_NUM_THREADS=2 python -m benchmarks.transport [--smallest]
+    OMP_NUM_THREADS=2 python -m benchmarks.transport --data ../shared/data
 
 By default the clouds are Gaussian mixtures that share 30 components of rank 20, in proportions of their own; with
 --data they are MNIST images in label proportions of their own. The yardstick is `ot.emd2` from every source to the
@@ -19,7 +19,7 @@ import numpy as np
 import ot
 from numpy.typing import NDArray
 
-import options
+from benchmarks import options
 from wafl import weights
 
 Array = NDArray[np.float64]

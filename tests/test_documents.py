@@ -30,6 +30,8 @@ import typer
 from tools.notebook import notebook
 
 import wafl
+from research.__main__ import TOOLS
+from research.catalog import EXPERIMENTS
 from wafl.cli.main import app
 
 ROOT = Path(__file__).parents[1]
@@ -307,17 +309,25 @@ def check_make(command: Command) -> None:
 def check_python(command: Command) -> None:
     """The file is there, and knows the options."""
     first, *words = command.words[1:]
+    shared: list[Path] = []
     if first == "-m":
         first, *words = words
-        place = ROOT / f"{first.replace('.', '/')}.py"
+        module = first
+        if first == "research" and words:
+            name, *words = words
+            assert name in {*EXPERIMENTS, *TOOLS}, f"{command}: research has no experiment {name}"
+            module = TOOLS[name] if name in TOOLS else EXPERIMENTS[name].module
+            shared = [ROOT / "research" / "jobs.py", ROOT / "research" / "registered" / "splits.py"]
+        place = ROOT / f"{module.replace('.', '/')}.py"
+        place = place if place.exists() else place.with_suffix("") / "__main__.py"
         if not place.exists():
             assert importlib.util.find_spec(first) is not None, f"{command}: there is no module {first}"
             return
+        shared.append(ROOT / "benchmarks" / "options.py")
     else:
         place = ROOT / first
     assert place.exists(), f"{command}: there is no file {first}"
-    shared = (place.with_name(f"{name}.py") for name in ("options", "registered_runs", "staged"))
-    text = "".join(path.read_text() for path in (place, *shared) if path.exists())
+    text = "".join(path.read_text() for path in (place, *shared))
     for word in words:
         if word.startswith("--"):
             assert f'"{word}"' in text, f"{command}: {first} has no option {word}"
@@ -381,8 +391,11 @@ def test_a_command_on_a_page_exists_as_it_is_written(command: Command) -> None:
         ("wafl resume", "Missing"),
         ("wafl config verify", "wafl config has no command verify"),
         ("make demos", "no target demos"),
-        ("python benchmarks/fast.py", "no file benchmarks/fast.py"),
-        ("python benchmarks/speed.py --round 3", "no option --round"),
+        ("python tools/fast.py", "no file tools/fast.py"),
+        ("python -m benchmarks.fast", "no module benchmarks.fast"),
+        ("python -m benchmarks.speed --round 3", "no option --round"),
+        ("python -m research leaderbord", "no experiment leaderbord"),
+        ("python -m research liars --round 3", "no option --round"),
         ("python -m tests.soap", "no module tests.soap"),
         ("pytest -m quick", "no marker"),
         ("pip install 'wafl-learn[flour]'", "no extra flour"),

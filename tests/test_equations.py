@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import wafl
-from wafl.lab.reproduction import experiments
+from research.reproduction import experiments
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "equations.md"
@@ -46,11 +46,12 @@ def test_every_numbered_item_of_the_paper_has_a_row() -> None:
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
 def test_a_rows_function_exists_and_its_test_runs(row: list[str]) -> None:
     assert len(row) == 5, "an unescaped bar in a cell"
-    functions, (test,) = re.findall("`(wafl[^`]+)`", row[2]), re.findall("`([^`]+)`", row[3])
+    functions, (test,) = re.findall("`((?:wafl|python -m research)[^`]+)`", row[2]), re.findall("`([^`]+)`", row[3])
     assert functions
     for name in functions:
-        if name.startswith("wafl reproduce "):
+        if name.startswith("python -m research reproduce "):
             assert name.split()[-1] in experiments.names()
+            assert name.split()[-1].replace("-", " ") in row[0], "the paper's own number"
             continue
         found = wafl
         for part in name.split(".")[1:]:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tools import front_page, promised_distances
 from tools.notebook import with_outputs
 
-from wafl.lab.statistics import mean_of
+from research import front_page
+from research.promises import distances
+from research.statistics import mean_of
 from wafl.report.plotting import METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -87,7 +88,7 @@ def test_the_committed_figure_is_of_the_committed_numbers() -> None:
     source = ROOT / "docs" / "evidence" / "attack-frontier.json"
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
     with Image.open(ROOT / "docs" / "images" / "front.png") as image:
-        assert image.info["Source"] == f"{source.name} {digest}", "run .venv/bin/python tools/front_page.py"
+        assert image.info["Source"] == f"{source.name} {digest}", "run python -m research front-page"
 
 
 def test_the_readme_opens_with_the_figure() -> None:
@@ -135,7 +136,7 @@ def test_the_figure_and_the_terminal_are_written(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
 def test_promises_by_distance_are_issued_and_opened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    promised_distances.main(["--smallest", "--output", str(tmp_path / "front.json")])
+    distances.main(["--smallest", "--output", str(tmp_path / "front.json")])
     made = json.loads((tmp_path / "front.json").read_bytes())
     assert {row["radius"] for row in made["rows"]} == {0.0, 0.1}
     assert "| 0.1 |" in capsys.readouterr().out
@@ -144,7 +145,7 @@ def test_promises_by_distance_are_issued_and_opened(tmp_path: Path, capsys: pyte
 def test_the_table_of_distances_has_the_mean_promise_and_the_quantile() -> None:
     row = {"method": "WAFL", "radius": 0.1}
     rows = [{**row, "promised": 0.2, "happened": [0.5, 0.1]}, {**row, "promised": 0.3, "happened": [0.3, 0.4]}]
-    made = promised_distances.table_of({"methods": ["WAFL"], "radii": [0.1], "confidence": 0.6, "rows": rows})
+    made = distances.table_of({"methods": ["WAFL"], "radii": [0.1], "confidence": 0.6, "rows": rows})
     assert made.splitlines()[-1] == "| 0.1 | 25.0 | 40.0 |"
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tools.mutants import SMALL, SOURCE, Mutant, hunt, of_lists, of_proofs
+
+from tests.mutants import SMALL, SOURCE, Mutant, hunt, of_lists, of_proofs
 
 TEST = (f"{SMALL}::test_a_local_step_trains_like_its_reference[prox]",)
 FILE = "local/descent.py"

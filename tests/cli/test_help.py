@@ -16,10 +16,12 @@ from click.shell_completion import ShellComplete
 from typer.testing import CliRunner
 
 import wafl
+from research.__main__ import TOOLS
+from research.catalog import EXPERIMENTS
 from tests.cli.commands import every_command
 from wafl.attacks import ATTACKS
 from wafl.cli import main
-from wafl.cli.main import COMMANDS, app
+from wafl.cli.main import COMMANDS, MOVED, app
 from wafl.shifts import SHIFTS
 
 COMMAND = typer.main.get_command(app)
@@ -62,14 +64,24 @@ def test_completion_offers_commands_and_their_options() -> None:
         "repair",
         "runs",
         "report",
-        "reproduce",
     }
     assert "--rounds" in {item.value for item in complete.get_completions(["run"], "--r")}
 
 
+@pytest.mark.parametrize(("name", "replacement"), MOVED.items())
+def test_a_command_that_left_says_what_replaces_it(name: str, replacement: str) -> None:
+    found = CliRunner().invoke(app, [name, "anything", "--scale", "smoke"], env={"COLUMNS": "200"})
+    assert found.exit_code == 2
+    assert replacement in found.output
+    assert name not in COMMANDS
+    module, *rest = replacement.removeprefix("python -m ").split()
+    assert find_spec(module) is not None, "there is such a module"
+    assert {*rest} <= {*EXPERIMENTS, *TOOLS}
+
+
 ANSWERED_AT_ONCE = [
     *(f"{name} --help" for name in COMMANDS),
-    "--help", "methods", "methods WAFL", "methods zzz", "rum", "audit",
+    "--help", "methods", "methods WAFL", "methods zzz", "rum", "reproduce figure-4", "bench", "audit",
     "run --method Wafel", "run FedSAM", "run FedSAM --rho 0.1", "run nope.toml", "run --gamma -1", "run --mu 1",
     "run --norm 3", "run --model gru", "run --set schedule.rounds=2", "tune nope.toml", "config check nope.toml",
     "verify nope.json", "export nope", "export .", "export . --format gguf", "certify nope", "certify . --norm 3",

@@ -12,7 +12,6 @@ import typer
 from typer.testing import CliRunner
 
 from tests.cli.commands import every_command
-from tests.lab.in_process import in_this_process
 from tests.promises.files import write_keys
 from wafl.cli.main import app
 from wafl.cli.method_options import attack_options, method_options
@@ -63,14 +62,6 @@ config check exp.toml --set schedule.batch_size=8 --trust
 data list --data-dir data
 data fetch mnist --data-dir data
 data show mnist --data-dir data --output sheet.png
-bench --work fedavg --clients 3 --examples 8 --cohort 2 --rounds 2 --repeats 1 --peers peers --threads 1 --clock cpu
-    --output bench
-reproduce tab-partitions --protocol paper --scale smoke --part mnist --method fedavg --output reproduced --device cpu
-    --work working --jobs 1
-reproduce promises --scale smoke --output kept --work kept
-reproduce promises --scale smoke --output kept --work kept --open
-leaderboard --data turned-digits --scale smoke --processes 1 --output board.json --work working
-leaderboard --data turned-digits --scale smoke --done --work working
 flower app app exp.toml --set schedule.batch_size=8
 flower certificates keys --host localhost --node one --days 2
 flower certificates keys --renew
@@ -106,16 +97,9 @@ def test_every_line_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WAFL_DATA", raising=False)
     monkeypatch.setattr("wafl.flower.ops.submit.submit", lambda *_: "completed")  # needs a SuperLink
-    monkeypatch.setattr("wafl.lab.contest.contest._turn", in_this_process)
-    Path("peers/none").mkdir(parents=True)
-    Path("peers/none/peer.py").touch()
-    Path("peers/none/peer.json").write_text('{"kinds": [], "same_batches": true}')
     Path("exp.toml").write_text(EXPERIMENT)
     Path("data").mkdir()
     write_keys(Path())
-    Path("kept").mkdir()
-    for ours, theirs in (("issuer.pem", "key.pem"), ("issuer.pub.pem", "public.pem")):
-        Path("kept", theirs).write_bytes(Path(ours).read_bytes())
     Path("mine").mkdir()
     np.savez("mine/site.npz", x=np.random.default_rng(0).uniform(size=(20, 1, 8, 8)), y=np.arange(20) % 10)
     draw = np.random.default_rng(0)

@@ -20,6 +20,13 @@ def _table(file: str) -> dict[str, Any]:
 COMMANDS: dict[str, str] = _table("commands.toml")
 """The first line of each command's help; its file in ``commands/`` has the command, or the group ``<command>_app``."""
 
+MOVED = {
+    "reproduce": "python -m research reproduce",
+    "leaderboard": "python -m research leaderboard",
+    "bench": "python -m benchmarks.contest",
+}
+"""Former commands, and what replaces each in a clone of the repository. Remove after one version."""
+
 LOOKS: dict[str, Any] = {"rich_markup_mode": "markdown", "pretty_exceptions_enable": False}
 
 
@@ -36,6 +43,11 @@ class _Commands(TyperGroup):
         try:
             name, _, rest = super().resolve_command(ctx, args)
         except click.UsageError as error:
+            if args[0] in MOVED:
+                raise click.UsageError(
+                    f"`wafl {args[0]}` is no longer part of this package. "
+                    f"In a clone of the repository, run: {MOVED[args[0]]}"
+                ) from None
             error.message = f"No such command {args[0]!r}{did_you_mean(args[0], COMMANDS)}"
             raise
         return name, None if name is None else _load(name), rest

@@ -22,7 +22,7 @@ UNSEEN = 0.25
 RADIUS = 0.05
 """The radius of the l_inf ball of W_2 in which accuracy is certified."""
 
-# The attack, the norm, the radius, and the schedule were fixed first. Then benchmarks/tune_demo.py chose each method's
+# The attack, the norm, the radius, and the schedule were fixed first. Then research/tune_demo.py chose each method's
 # size from 16 values, on other partitions of the training examples.
 CHOSEN: dict[str, dict[str, Any]] = {
     "WAFL": {"radius": 0.12, "norm": math.inf},

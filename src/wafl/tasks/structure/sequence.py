@@ -67,7 +67,7 @@ def _counts(name: str, part: object) -> bool:
 
 
 BUSY = 500_000
-"""With more products per example than this, a lane keeps a processor busy (``benchmarks/convolutions.py``)."""
+"""With more products per example than this, a lane keeps a processor busy (``benchmarks/networks.py``)."""
 
 
 def convolution_products(module: nn.Module, run: Callable[[], object]) -> int:

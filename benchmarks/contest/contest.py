@@ -1,0 +1,185 @@
+"""Contestants do the same work in turns, each time in a new process: what each takes, and whether it did the work."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.contest.shared.handed import Work
+from benchmarks.contest.work import Size, make_work, opened
+from wafl.report.plotting import COLORS
+from wafl.studies.folder import provenance
+
+ROOT = Path(__file__).parents[2]
+SAME = 1e-4
+"""How far a contestant's parameters may be from the plain loop's after the same batches."""
+LIKE = 0.02
+"""How far its accuracy may be below the plain loop's after batches of its own."""
+JUDGED = 4096
+"""The most examples that accuracy is measured on: all those of a thousand clients would take a CNN too long."""
+OURS = "wafl"
+Clock = Literal["wall", "cpu"]
+CLOCKS: tuple[Clock, ...] = ("wall", "cpu")
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Who takes part: a name, the command that does the work, and whether it takes the batches that it is handed."""
+
+    name: str
+    command: tuple[str, ...]
+    kinds: tuple[str, ...] = ("fedavg", "cnn")
+    same_batches: bool = True
+
+
+def at_home(kind: str) -> list[Contestant]:
+    """The contestants that need nothing but this package."""
+    found = {OURS: "ours", "plain PyTorch": "plain", **({"floor": "floor"} if kind == "fedavg" else {})}
+    python = (sys.executable, "-m")
+    return [Contestant(name, (*python, f"benchmarks.contest.{module}"), (kind,)) for name, module in found.items()]
+
+
+def read_peers(folder: Path) -> tuple[list[Contestant], list[str]]:
+    """The peers in a folder whose environments are there, and for the others how to make them."""
+    peers: list[Contestant] = []
+    missing: list[str] = []
+    for script in sorted(folder.glob("*/peer.py")):
+        home = script.parent
+        python, told = home / ".venv" / "bin" / "python", json.loads((home / "peer.json").read_text())
+        if python.exists():
+            peers.append(Contestant(home.name, (str(python), str(script)), tuple(told["kinds"]), told["same_batches"]))
+        else:
+            made = f"python3 -m venv {home / '.venv'} && {python} -m pip install -r {home / 'requirements.txt'}"
+            missing.append(f"{home.name} is left out. To have it: {made}")
+    if not peers and not missing:
+        raise ValueError(f"{folder} holds no peers: give the folder that has NAME/peer.py, such as benchmarks/peers")
+    return peers, missing
+
+
+def hold(
+    kind: str,
+    size: Size,
+    contestants: Sequence[Contestant],
+    *,
+    repeats: int,
+    threads: int | None = None,
+    clock: Clock = "wall",
+    show: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """What each contestant took in its turns of this work, by its name, and the ratios of its ``clock`` to wafl's."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = make_work(kind, size)
+        place = Path(folder) / "work.npz"
+        work.write(str(place))
+        turns: dict[str, list[dict[str, Any]]] = {each.name: [] for each in contestants}
+        for repeat in range(repeats):
+            for each in contestants:
+                if any("failed" in turn for turn in turns[each.name]):
+                    continue
+                turns[each.name].append(_turn(each, place, threads))
+                show(f"{kind}, turn {repeat + 1} of {repeats}: {each.name}")
+    reference = turns["plain PyTorch"][0].get("params") if "plain PyTorch" in turns else None
+    rows = {each.name: _row(each, turns[each.name], turns[OURS], work, reference, clock) for each in contestants}
+    about = {**provenance(), "threads": threads or os.cpu_count()}
+    return {"kind": kind, **asdict(size), "repeats": repeats, "clock": clock, "machine": about, "rows": rows}
+
+
+def _turn(each: Contestant, work: Path, threads: int | None) -> dict[str, Any]:
+    result = work.with_name("result.npz")
+    result.unlink(missing_ok=True)
+    here = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+    allowed = sorted(here)[: threads or len(here)]
+    # Peers find nothing of ours but what they are handed.
+    own = [str(ROOT), os.environ.get("PYTHONPATH", "")] if each.command[0] == sys.executable else []
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent / "shared"), *own])),
+        "OMP_NUM_THREADS": str(len(allowed) or threads or os.cpu_count() or 1),
+        "WAFL_BENCH_BEGAN": str(time.time()),
+    }
+    done = subprocess.run(
+        [*each.command, str(work), str(result)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=(lambda: os.sched_setaffinity(0, allowed)) if allowed else None,
+    )
+    if done.returncode != 0 or not result.exists():
+        said = (done.stderr or done.stdout).strip().splitlines()
+        return {"failed": said[-1] if said else f"exit status {done.returncode}"}
+    with np.load(result) as file:
+        params = {name: file[name] for name in file.files}
+    return {**json.loads(done.stdout.strip().splitlines()[-1]), "params": params}
+
+
+def _row(
+    each: Contestant,
+    turns: Sequence[Mapping[str, Any]],
+    ours: Sequence[Mapping[str, Any]],
+    work: Work,
+    reference: Mapping[str, NDArray[Any]] | None,
+    clock: Clock,
+) -> dict[str, Any]:
+    if failed := [turn["failed"] for turn in turns if "failed" in turn]:
+        return {"failed": failed[0]}
+    row: dict[str, Any] = {name: [turn[name] for turn in turns] for name in ("startup", "wall", "cpu", "peak_bytes")}
+    row["clock"] = "wall" if None in row[clock] else clock  # a peer with processes of its own
+    both = zip(turns, ours, strict=True)
+    ratios = [turn[row["clock"]] / mine[row["clock"]] for turn, mine in both if "failed" not in mine]
+    if not ratios:
+        return {**row, "failed": "there is nothing to compare it with: wafl failed"}
+    row["ratio"] = {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
+    params = turns[0]["params"]
+    row["accuracy"] = _accuracy(work, params)
+    if reference is not None:
+        row["difference"] = max(float(np.abs(value - reference[name]).max()) for name, value in params.items())
+        if each.same_batches and row["difference"] > SAME:
+            row["failed"] = f"its parameters differ from the plain loop's by {row['difference']:.1e}, above {SAME:g}"
+        elif not each.same_batches and _accuracy(work, reference) - row["accuracy"] > LIKE:
+            row["failed"] = f"its accuracy is {row['accuracy']:.3f}, more than {LIKE:g} below the plain loop's"
+    return row
+
+
+def _accuracy(work: Work, params: Mapping[str, NDArray[Any]]) -> float:
+    """The share of training examples that the model classifies as they are labeled."""
+    x, y, (_, model) = torch.from_numpy(work.x), torch.from_numpy(work.y), opened(work)
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in params.items()})
+    count = min(JUDGED, len(y))
+    chosen = torch.arange(count) * len(y) // count  # of all clients alike
+    with torch.no_grad():
+        found = torch.cat([model(x[rows]).argmax(1) for rows in chosen.split(256)])
+    return float((found == y[chosen]).double().mean())
+
+
+def chart(contests: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw one panel per work, with one bar per contestant and a line from its lowest to its highest turn."""
+    from matplotlib.figure import Figure
+
+    figure: Any = Figure(figsize=(7.0, 1.0 + 1.9 * len(contests)), layout="constrained")
+    panels: Any = figure.subplots(len(contests), squeeze=False)
+    for axes, contest in zip(panels[:, 0], contests, strict=True):
+        rows = {name: row["ratio"] for name, row in contest["rows"].items() if "failed" not in row}
+        names, middle = list(rows)[::-1], [row["median"] for row in rows.values()][::-1]
+        low = [row["median"] - row["lowest"] for row in rows.values()][::-1]
+        high = [row["highest"] - row["median"] for row in rows.values()][::-1]
+        colors = [COLORS[0] if name == "wafl" else "#999999" for name in names]
+        axes.barh(names, middle, xerr=[low, high], color=colors, height=0.6)
+        for place, value in enumerate(middle):
+            axes.text(value, place + 0.32, f" {value:.2f}", va="bottom", fontsize=8)
+        axes.set_xscale("log")
+        axes.margins(y=0.18)
+        axes.set_title(f"{contest['kind']}, {contest['clients']} clients", fontsize=10)
+    panels[-1, 0].set_xlabel(f"times as long as wafl ({contests[0]['clock']} time, logarithmic)")
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,98 @@
+"""The list of all experiments: the paper's, by its own numbers, and ours."""
+
+from __future__ import annotations
+
+from research.experiment import Experiment
+
+REPRODUCE = "research.reproduction.command"
+
+
+def _figure(name: str, title: str, shown_on: str, file: str | None = None) -> Experiment:
+    """One figure or table that ``reproduce`` makes."""
+    page = f"docs/reproduction/{shown_on}.md"
+    return Experiment(name, title, REPRODUCE, page, f"{file or name}.toml", (name,))
+
+
+PAPER = (
+    _figure("figure-2", "Achieved radius against gamma", "gamma", "fig-gamma-radius"),
+    _figure("figure-3", "Accuracy and loss against gamma", "gamma", "fig-gamma-sweep"),
+    _figure("figure-4", "Accuracy against the share of attacked clients", "attacked", "fig-attacked-share"),
+    _figure("figure-5", "Ground norms and the order of the distance", "norms", "fig-norms"),
+    _figure("figure-6", "Accuracy and loss by round", "convergence", "fig-convergence"),
+    _figure("table-1", "Accuracy on a digit domain that no client has", "domains", "tab-domains"),
+    _figure("table-2", "The paper's partitions", "partition", "tab-partitions"),
+    _figure("table-3", "The paper's digit domains", "partition", "tab-domain-data"),
+)
+"""The paper's figures and tables. Figure 1 is a drawing of the ball."""
+
+FURTHER = (
+    _figure("fig-norm-lead", "The ball in the attack's own norm, over several seeds", "norms"),
+    _figure("fig-pooled", "The same images in one place", "attacked"),
+    _figure("tab-domains-cnn", "Table 1 with the CNN", "domains"),
+)
+"""Our own figures and tables beside the paper's, which ``reproduce`` makes, too."""
+
+REGISTERED = (
+    Experiment(
+        "leaderboard", "Methods on people and places that no training has seen",
+        "research.leaderboard.command", "docs/leaderboard.md", "registered/natural.toml",
+    ),
+    Experiment(
+        "promises", "Promises about the next client, checked on sealed clients",
+        "research.promises.command", "docs/promises.md", "registered/promises.toml",
+    ),
+    Experiment(
+        "attack-frontier", "Clean against attacked accuracy, by the size of each method",
+        "research.registered.attack_frontier", "docs/attack-frontier.md", "registered/attack-frontier.toml",
+    ),
+    Experiment(
+        "certified-frontier", "Clean against certified error, by the size of each method",
+        "research.registered.certified_frontier", "docs/certified-frontier.md", "registered/certified-frontier.toml",
+    ),
+    Experiment(
+        "few-examples", "Radii by a rule against a tuned weight decay, with few examples per client",
+        "research.registered.few_examples", "docs/few-examples.md", "registered/few-examples.toml",
+    ),
+    Experiment(
+        "domains", "Balls, random moves and client weights on an unseen digit domain",
+        "research.registered.domains", "docs/domains.md", "registered/domains.toml",
+    ),
+    Experiment(
+        "domains-cnn", "The same with the CNN", "research.registered.domains", "docs/domains.md",
+        "registered/domains-cnn.toml", ("--model", "cnn"),
+    ),
+    Experiment(
+        "promised-distances", "Promised error by distance, and what happened to sealed clients",
+        "research.promises.distances", "docs/promises.md", "registered/front-picture.toml",
+    ),
+)  # fmt: skip
+"""Our own experiments that were registered before they ran."""
+
+
+def _exploratory(name: str, title: str, shown_on: str) -> Experiment:
+    return Experiment(name, title, f"research.exploratory.{name.replace('-', '_')}", shown_on)
+
+
+EXPLORATORY = (
+    _exploratory("audit", "What an audit says of clients that never trained", "docs/audit.md"),
+    _exploratory("auto-radius", 'Accuracy with radius="auto" against a grid of radii', "docs/choosing.md"),
+    _exploratory("average-last", "What averaging the models of the last rounds gains", "docs/faq.md"),
+    _exploratory("bounds", "The paper's bounds against a world where the truth is known", "docs/proofs.md"),
+    _exploratory("certificates", "How tight certificates of linear models are", "docs/theory.md"),
+    _exploratory("compiled", "torch.compile for the local step of a CNN on a CPU", "docs/performance.md"),
+    _exploratory("confidence", "How much a confidence adds to a certificate", "docs/theory.md"),
+    _exploratory("garbage", "Accuracy with garbage among the training examples", "docs/rivals.md"),
+    _exploratory("liars", "The worst lie that a search finds, by method and defense", "docs/liars.md"),
+    _exploratory("lipschitz", "Certified accuracy of 1-Lipschitz networks", "docs/models.md"),
+    _exploratory("natural", "Accuracy on unseen people and places, of logistic regression", "docs/natural.md"),
+    _exploratory("networks", "How tight certificates of networks are", "docs/theory.md"),
+    _exploratory("optimum", "How close solvers come to the optimum", "docs/theory.md"),
+    _exploratory("privacy", "Accuracy under differential privacy", "docs/flower.md"),
+    _exploratory("published", "How much looser a published certificate is", "docs/certificate-files.md"),
+    _exploratory("radius", "Training by radius against fixed gammas", "docs/theory.md"),
+    _exploratory("rivals", "All methods side by side, tuned alike", "docs/rivals.md"),
+    Experiment("tune-demo", "The settings of `wafl run`", "research.tune_demo", "docs/tour.md"),
+)
+"""Our own experiments that were not registered."""
+
+EXPERIMENTS = {each.name: each for each in (*PAPER, *FURTHER, *REGISTERED, *EXPLORATORY)}

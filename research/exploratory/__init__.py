@@ -1,0 +1,1 @@
+"""Our own experiments that were not registered: read their numbers as hints."""

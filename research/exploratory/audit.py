@@ -1,0 +1,88 @@
+"""Am I inside? What an audit says of clients that never trained, and of draws of the federation's own examples.
+
+    python -m research audit [--smallest] [--data hospitals peterson-barney smartwatch]
+
+Linear models (FedAvg) on natural data, 40% of the clients held out, 16 published points per label, l2. Printed are how
+many labels of those clients are inside, of those with enough examples to tell; the same for draws of 40 of the
+federation's own examples; certified over measured loss, and the largest measured over certified; and Spearman's rank
+correlation of a client's distance with the loss that it measured. Data that are not installed are left out.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from scipy import stats
+
+import wafl
+from benchmarks import options
+from wafl.data.named.cache import data_folder
+from wafl.data.named.natural import NATURAL
+from wafl.promises.audit import Audit
+
+RADII = [0.1, 0.5, 1.0]
+DRAWN = 40
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = options.make_parser(__doc__)
+    parser.add_argument(
+        "--data", nargs="+", choices=list(NATURAL), default=["hospitals", "peterson-barney", "smartwatch"]
+    )
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--points", type=int, default=16)
+    parser.add_argument("--draws", type=int, default=20)
+    given = options.read(parser, argv, data=["hospitals"], rounds=1, points=1, draws=1)
+    print(
+        "| data | held-out clients | their labels inside | draws inside | certified / measured | worst | correlation |"
+    )
+    for name in given.data:
+        if NATURAL[name].find(data_folder(given.data_dir)) is None:
+            print(f"{name} is not here: `wafl data list` says what it needs")
+            continue
+        print(show(name, given.data_dir, given.rounds, given.points, given.draws), flush=True)
+
+
+def show(name: str, folder: Path | None, rounds: int, points: int, draws: int) -> str:
+    """One line of the table."""
+    started = time.process_time()
+    clients = wafl.load_dataset(name, folder).partition(by_group=True)
+    seen, unseen = clients.hold_out(0.4)
+    model = wafl.models.mlr(seen)
+    run = wafl.fit(model, seen, wafl.FedAvg(), rounds=rounds, local_epochs=1, learning_rate=0.1)
+    with tempfile.TemporaryDirectory() as at:
+        file = Path(at) / "certificate.json"
+        wafl.issue(run, seen, radii=RADII, points=points).save(file)
+        sites = [wafl.audit(file, run, unseen.of_clients([place])) for place in range(unseen.num_clients)]
+        own = [wafl.audit(file, run, drawn(seen, draw)) for draw in range(draws)]
+    ratio = math.fsum(site.certified for site in sites) / math.fsum(site.measured for site in sites)
+    far = [math.sqrt(math.fsum(each.share * each.distance**2 for each in site.labels)) for site in sites]
+    correlation = cast(Any, stats).spearmanr(far, [site.measured for site in sites]).statistic
+    worst = max(site.measured / site.certified for site in sites)
+    cells = (len(sites), inside(sites), inside(own), f"{ratio:.1f}", f"{worst:.2f}", f"{correlation:.2f}")
+    seconds = time.process_time() - started
+    return f"| {name} | {' | '.join(str(cell) for cell in cells)} |  {seconds:.0f} processor seconds"
+
+
+def drawn(seen: wafl.Federation, draw: int) -> wafl.Federation:
+    """A site of some of the federation's own training examples."""
+    rows = torch.randperm(len(seen.train.y), generator=torch.Generator().manual_seed(draw))[:DRAWN]
+    pair = seen.train.rows(rows, torch.float32), seen.train.y[rows]
+    return wafl.Federation.from_arrays([pair], test_fraction=0.0, num_classes=seen.num_classes)
+
+
+def inside(sites: Sequence[Audit]) -> str:
+    """How many labels are inside, of those that have enough examples to tell."""
+    told = [each.inside for site in sites for each in site.labels if each.inside is not None]
+    return f"{sum(told)} of {len(told)}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""Methods on natural clients, tuned alike, on two tracks, as ``experiments/registered/natural.toml`` says.
+
+``tasks.py`` has the data sets, ``rows.py`` the methods, ``references.py`` the baselines, ``scores.py`` the metrics,
+``measure.py`` the work, ``page.py`` the tables, and ``command.py`` the command.
+"""

@@ -1,0 +1,73 @@
+"""How well a model does on clients that it has not seen, as they are and under the declared shift."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from research.leaderboard.tasks import NaturalTask
+from wafl.attacks import Attack
+from wafl.data.federation import Federation
+from wafl.evaluation.score import worst_count
+from wafl.results.run import Run
+from wafl.shifts import Shift
+
+Scores = dict[str, dict[str, float]]
+"""By track: accuracy, loss, the accuracy of the worst tenth of the clients and, of two classes, the AUC; in percent."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is tested: ``predict(x, who)`` gives logarithms of probabilities ``[N, classes]`` of clients' examples.
+
+    Attacks follow the slopes of ``run``; a model without one is not moved by them. One with ``own`` is fitted to the
+    tested clients' training examples, and is tested on their other ones alone.
+    """
+
+    predict: Callable[[Tensor, Tensor], Tensor]
+    run: Run | None = None
+    own: bool = False
+
+    @classmethod
+    def of(cls, run: Run) -> "Model":
+        """A trained run."""
+        return cls(lambda x, who: run.module(x).log_softmax(-1), run)
+
+
+@torch.no_grad()
+def scores(model: Model, task: NaturalTask, clients: Federation, seed: int) -> Scores:
+    """The scores of a model; under several shifts, their mean."""
+    examples = clients.test if model.own else clients.train.joined(clients.test)
+    who = torch.repeat_interleave(torch.arange(clients.num_clients), examples.num_examples)
+    x, y = examples.x, examples.y
+
+    def under(attack: Attack) -> dict[str, float]:
+        if isinstance(attack, Shift):
+            return _of(model.predict(attack.apply(x, seed), who), y, who)
+        moved = x if model.run is None else attack.within(clients.bounds)(model.run, x, y, seed=seed)
+        return _of(model.predict(moved, who), y, who)
+
+    shifted = [under(attack) for attack in task.shifts()]
+    mean = {name: fmean(each[name] for each in shifted) for name in shifted[0]}
+    return {"clean": _of(model.predict(x, who), y, who), "shift": mean}
+
+
+def _of(logs: Tensor, y: Tensor, who: Tensor) -> dict[str, float]:
+    right = (logs.argmax(-1) == y).double()
+    each = torch.stack([right[who == client].mean() for client in who.unique()])
+    worst = each.topk(worst_count(0.1, len(each)), largest=False).values
+    found = {"accuracy": right.mean(), "worst": worst.mean()}
+    if logs.shape[-1] == 2:
+        found["auc"] = _auc(logs[:, 1] - logs[:, 0], y)
+    loss = -logs.double().gather(1, y[:, None]).mean()
+    return {"loss": float(loss), **{name: 100.0 * float(value) for name, value in found.items()}}
+
+
+def _auc(values: Tensor, y: Tensor) -> Tensor:
+    """The probability that an example of class 1 has a larger value than one of class 0; equal ones count half."""
+    from scipy.stats import rankdata
+
+    ranks, ones = torch.from_numpy(rankdata(values.numpy())), int(y.sum())
+    return (ranks[y == 1].mean() - (ones + 1) / 2.0) / (len(y) - ones)

@@ -1,0 +1,54 @@
+"""Make the tables and figures of the pages of evidence again from their numbers; trains nothing.
+
+python -m research pages [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+
+from research.catalog import PAPER, REGISTERED
+from research.experiment import ROOT
+from research.promises import page as promises
+from research.registered import figures
+
+DOCS = ROOT / "docs"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a page differs from its numbers")
+    given = parser.parse_args(argv)
+    made = pages()
+    if given.check:
+        stale = [name for name, text in made.items() if (DOCS / name).read_text(encoding="utf-8") != text]
+        if stale:
+            raise SystemExit(f"{', '.join(stale)} differ from their numbers: run `python -m research pages`")
+        return
+    for name, text in made.items():
+        (DOCS / name).write_text(text, encoding="utf-8")
+    promises.draw(DOCS / "promises" / "promises.png")
+    figures.main()
+
+
+def pages() -> dict[str, str]:
+    """Return each page that has generated tables, with these made again, by its path below docs/."""
+    tables: dict[str, str] = {}
+    for experiment in {each.module: each for each in (*PAPER, *REGISTERED)}.values():
+        tables |= experiment.page()
+    texts = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in DOCS.glob("**/*.md")}
+    return {name: filled(text, tables) for name, text in texts.items() if "<!-- table " in text}
+
+
+def filled(page: str, tables: Mapping[str, str]) -> str:
+    """A page with the tables between ``<!-- table NAME -->`` and ``<!-- end -->`` made again."""
+
+    def fill(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in tables:
+            raise ValueError(f"there are no numbers for the table {name!r}")
+        return f"<!-- table {name} -->\n\n{tables[name]}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- table (\S+) -->.*?<!-- end -->", fill, page, flags=re.DOTALL)

@@ -1,0 +1,205 @@
+"""The tables and the figure of docs/promises.md, from what was promised and what happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from research.experiment import ROOT
+from research.markdown import table
+from research.promises.verdict import verdicts
+from research.registration import registered
+from wafl.report.plotting import METHODS
+
+DOCS = ROOT / "docs"
+Verdicts = Sequence[Mapping[str, Any]]
+WORDS = {
+    "loss": "the loss",
+    "error": "the error rate",
+    "moved": "the loss under attack",
+    "own": "the error rate of the distribution",
+}
+
+
+def read_opened() -> dict[str, Any]:
+    """Return what was promised to sealed clients, and what happened to them."""
+    return json.loads((DOCS / "promises" / "opened.json").read_bytes())
+
+
+def page() -> dict[str, str]:
+    """Return the tables of the page by name."""
+    return tables(read_opened(), registered("promises")[0])
+
+
+def tables(opened: Mapping[str, Any], registration: Mapping[str, Any]) -> dict[str, str]:
+    """Each table of the page, by its name."""
+    judged = verdicts(opened["rows"], registration["verdict"]["level"])
+    by_kind = {kind: list(tasks) for kind, tasks in _kinds(registration).items()}
+    return {
+        "promises-verdict": _verdict(judged, registration),
+        "promises": _summary(judged, by_kind),
+        **{f"promises-{statement}": _by_task(judged, statement, by_kind) for statement in ("loss", "error", "moved")},
+        "promises-own": _own(judged, opened["rows"]),
+    }
+
+
+def _kinds(registration: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    return {"natural": list(registration["tasks"]), "made from MNIST": list(registration["made"]["tasks"])}
+
+
+def _verdict(judged: Verdicts, registration: Mapping[str, Any]) -> str:
+    """The verdict on the primary statement, in words."""
+    primary = [each for each in judged if each["statement"] == registration["primary"]]
+    failed = [f"{each['task']} ({each['method']})" for each in primary if each.get("failed")]
+    tasks = len({each["task"] for each in primary if each["sealed"]})
+    what = f"Promises failed: {', '.join(failed)}, of" if failed else "No promise failed on any of"
+    parts = [f"**{what} {tasks} tasks.**\n"]
+    goal, enough = (registration["verdict"][key] for key in ("tightness_goal", "tightness_clients"))
+    for method in registration["methods"]:
+        own = [each for each in primary if each["method"] == method and each["sealed"]]
+        least = min(own, key=lambda each: each["p"])
+        large = [each for each in own if each["sealed"] >= enough]
+        loose = [f"{each['task']} {each['tightness']:.2f}" for each in own if each["tightness"] > goal]
+        kept = sum(each["tightness"] <= goal for each in large)
+        parts.append(
+            f"- {method}: {_covered(own)} lost at most what they were promised; {_expected(own)} were expected to. The "
+            f"smallest p-value of a task is {_p(least['p'])} ({least['task']}); after Holm's procedure it is "
+            f"{_p(least['p_holm'])}. The goal was a tightness of at most {goal:g}: {kept} of {len(large)} tasks with "
+            f"{enough} clients or more meet it. Tasks of any size that miss it: {', '.join(loose) or 'none'}."
+        )
+    counts = [f"{smaller} of {total}" for smaller, total in (_smaller(judged, each) for each in ("loss", "moved"))]
+    parts.append(f"- WAFL promises a smaller loss than FedAvg on {counts[0]} tasks, and under attack on {counts[1]}.")
+    return "\n".join(parts)
+
+
+def _smaller(judged: Verdicts, statement: str) -> tuple[int, int]:
+    """On how many tasks WAFL promises less than FedAvg, on average over folds, and of how many."""
+    found = {
+        (each["task"], each["method"]): each for each in judged if each["statement"] == statement and each["sealed"]
+    }
+    tasks = {task for task, _ in found}
+    means = [[mean(found[task, method]["promised"]) for method in ("WAFL", "FedAvg")] for task in tasks]
+    return sum(ours < theirs for ours, theirs in means), len(tasks)
+
+
+def _covered(own: Verdicts) -> str:
+    covered, sealed = (sum(each[key] for each in own) for key in ("covered", "sealed"))
+    return f"{covered / sealed:.1%} of {sealed:,} sealed clients"
+
+
+def _expected(own: Verdicts) -> str:
+    return f"{sum(each['expected'] * each['sealed'] for each in own) / sum(each['sealed'] for each in own):.1%}"
+
+
+def _summary(judged: Verdicts, by_kind: Mapping[str, Sequence[str]]) -> str:
+    """The loss, and the loss under attack: natural and made tasks, by method."""
+    rows: list[list[str]] = []
+    for statement in ("loss", "moved"):
+        for kind, tasks in by_kind.items():
+            for method in dict.fromkeys(each["method"] for each in judged):
+                own = [
+                    each
+                    for each in judged
+                    if (each["statement"], each["method"]) == (statement, method)
+                    and each["task"] in tasks
+                    and each["sealed"]
+                ]
+                if own:
+                    at = sum(each["confidence"] * each["sealed"] for each in own) / sum(each["sealed"] for each in own)
+                    rows.append(
+                        [
+                            f"{WORDS[statement]}, {kind}",
+                            method,
+                            f"{len(own)}",
+                            f"{at:.1%}",
+                            _expected(own),
+                            _covered(own).removesuffix(" sealed clients"),
+                            f"{sum(each['failed'] for each in own)}",
+                            f"{median(each['tightness'] for each in own):.2f}",
+                        ]
+                    )
+    return table(["about", "method", "tasks", "promised", "expected", "covered", "failures", "tightness, median"], rows)
+
+
+def _by_task(judged: Verdicts, statement: str, by_kind: Mapping[str, Sequence[str]]) -> str:
+    rows: list[list[str]] = []
+    for task in (task for tasks in by_kind.values() for task in tasks):
+        for each in judged:
+            if (each["statement"], each["task"]) != (statement, task):
+                continue
+            if not each["sealed"]:
+                rows.append([task, each["method"], f"says nothing: {each['says_nothing']}", "", "", "", ""])
+                continue
+            low, high = each["interval"]
+            rows.append(
+                [
+                    task,
+                    each["method"],
+                    _between(each["promised"]) + f" ({each['confidence']:.0%})",
+                    f"{each['covered']} of {each['sealed']}",
+                    f"{low:.0%} to {high:.0%}",
+                    f"{_p(each['p'])}, {_p(each['p_holm'])}" + (" **failed**" if each["failed"] else ""),
+                    f"{each['tightness']:.2f}",
+                ]
+            )
+    heads = ["task", "method", "promised", "covered", "bootstrap", "p-value: alone, after Holm", "tightness"]
+    return table(heads, rows)
+
+
+def _own(judged: Verdicts, rows: Sequence[Mapping[str, Any]]) -> str:
+    """What is promised of clients' distributions; nobody can see those, so there is no verdict."""
+    found: list[list[str]] = []
+    classes = {row["task"]: row.get("classes") for row in rows}
+    for each in (each for each in judged if each["statement"] == "own"):
+        if not each["sealed"]:
+            found.append([each["task"], each["method"], f"says nothing: {each['says_nothing']}", ""])
+            continue
+        guess = 1.0 - 1.0 / (classes[each["task"]] or 2)
+        vacuous = sum(value >= guess for value in each["promised"])
+        note = f" **vacuous** in {vacuous} of {len(each['promised'])} folds" if vacuous else ""
+        said = f"{_between(each['promised'])} ({each['confidence']:.0%}){note}"
+        found.append([each["task"], each["method"], said, f"{each['covered']} of {each['sealed']}"])
+    return table(["task", "method", "promised error rate", "measured error rates that are no larger"], found)
+
+
+def _between(values: Sequence[float]) -> str:
+    low, high = (f"{end:.3g}" for end in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _p(value: float) -> str:
+    return f"{value:.2g}" if value < 0.995 else "1"
+
+
+def draw(path: Path) -> None:
+    """Draw what happened over what was promised, one dot per sealed client, task by task."""
+    from matplotlib.figure import Figure
+
+    registration = registered("promises")[0]
+    tasks = [task for tasks in _kinds(registration).values() for task in tasks]
+    rows = [row for row in read_opened()["rows"] if row["statement"] == registration["primary"] and row["promised"]]
+    tasks = [task for task in tasks if any(row["task"] == task for row in rows)]
+    figure = Figure(figsize=(9.0, 0.36 * len(tasks) + 1.2), layout="constrained")
+    axes: Any = figure.subplots()
+    for aside, method in zip((-0.17, 0.17), registration["methods"], strict=True):
+        for place, task in enumerate(tasks):
+            ratios = [
+                value / row["promised"]
+                for row in rows
+                if (row["task"], row["method"]) == (task, method)
+                for value in row["happened"]
+            ]
+            label = method if place == 0 else None
+            height = [place + aside] * len(ratios)
+            axes.plot(ratios, height, "|", color=METHODS[method.lower()], markersize=6, alpha=0.6, label=label)
+    axes.axvline(1.0, color="gray", linestyle="--")
+    axes.set_yticks(range(len(tasks)), tasks)
+    axes.invert_yaxis()
+    axes.set_xlim(left=0.0)
+    axes.set_xlabel("loss of a sealed client over what was promised (right of the line: not covered)")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    figure.savefig(path, dpi=130, metadata={"Software": None})

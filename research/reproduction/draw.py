@@ -1,0 +1,180 @@
+"""Pictures from the numbers of an experiment alone: nothing is trained."""
+
+import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from research.statistics import Mean, diverged, mean_of
+from wafl.report.plotting import COLORS, MARKERS, METHODS
+
+Rows = list[dict[str, Any]]
+Numbers = Mapping[str, Any]
+MEASURES = (("accuracy", "accuracy (%)"), ("loss", "loss (cross-entropy)"))
+DASHES = ("-", "--", ":", "-.")
+
+
+def draw(numbers: Numbers, path: Path) -> Path | None:
+    """Draw what ``wafl reproduce`` wrote of an experiment; returns the picture's path, or None if it is a table."""
+    panels = FIGURES[numbers["figure"]]
+    if panels is None:
+        return None
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    figure = Figure(figsize=(10.5, 4.0), layout="constrained")
+    axes: Any = figure.subplots(1, 2)
+    panels(numbers, axes)
+    for each in axes:
+        each.grid(alpha=0.3)
+        each.spines[["top", "right"]].set_visible(False)
+    listed = zip(*axes[0].get_legend_handles_labels(), strict=True)
+    if legend := sorted(listed, key=lambda each: isinstance(each[0], Line2D)):  # what is swept before what is constant
+        figure.legend(*zip(*legend, strict=True), frameon=False, loc="outside right center")
+    seeds = len(numbers["seeds"])
+    what = f"{numbers.get('data', numbers['part'])}, {numbers['protocol']} protocol, {seeds} seed{'s' * (seeds > 1)}"
+    what += ", 95% intervals" if seeds > 1 else ""
+    what += "" if numbers["scale"] == "full" else f", {numbers['scale']} scale"
+    figure.suptitle(f"{numbers['title']} ({what})", fontsize=11)
+    if lost := diverged(numbers):
+        figure.supxlabel(f"diverged: {', '.join(lost)}", fontsize=9)
+    figure.savefig(path, dpi=130)
+    return path
+
+
+def means(rows: Sequence[Mapping[str, Any]], by: str, value: str) -> dict[Any, Mean]:
+    """The mean of one value of the rows over the seeds, by another value."""
+    found: dict[Any, list[float]] = {}
+    for row in rows:
+        if row.get(value) is not None:
+            found.setdefault(row[by], []).append(row[value])
+    return {key: mean_of(values) for key, values in sorted(found.items())}
+
+
+def tested(numbers: Numbers, test: str, **where: Any) -> Rows:
+    """The rows of a test that have these values."""
+    return [
+        row
+        for row in numbers["rows"]
+        if row.get("test") == test and all(row.get(key) == value for key, value in where.items())
+    ]
+
+
+def _lines(axes: Any, groups: Mapping[str, dict[Any, Mean]], methods: Sequence[str], scale: float = 1.0) -> None:
+    """Draw a line per group in its method's color, with its own dashes and markers, and intervals side by side."""
+    intervals = any(mean.half for points in groups.values() for mean in points.values())
+    for place, ((label, points), method) in enumerate(zip(groups.items(), methods, strict=True)):
+        aside = 0.7 * (place - (len(groups) - 1) / 2) if intervals else 0.0
+        x, y = [scale * key + aside for key in points], [mean.value for mean in points.values()]
+        bars = [mean.half or 0.0 for mean in points.values()] if intervals else None
+        axes.errorbar(
+            x, y, yerr=bars, label=label, color=METHODS.get(method.lower(), COLORS[place % len(COLORS)]),
+            linestyle=DASHES[methods[:place].count(method) % len(DASHES)], marker=MARKERS[place % len(MARKERS)],
+            markersize=5, linewidth=1.4, capsize=2, elinewidth=0.9,
+        )  # fmt: skip
+
+
+def _attacked(numbers: Numbers, axes: Any) -> None:
+    """Draw accuracy and loss against the share of attacked clients, one line per method."""
+    first = next(iter(numbers["tests"]))
+    labels = list(dict.fromkeys(row["label"] for row in numbers["rows"] if "test" in row))
+    methods = [next(row["method"] for row in numbers["rows"] if row["label"] == label) for label in labels]
+    for panel, (value, name) in zip(axes, MEASURES, strict=True):
+        lines = {label: means(tested(numbers, first, label=label), "attacked", value) for label in labels}
+        _lines(panel, lines, methods, scale=100.0)
+        panel.set_xticks([100.0 * share for share in sorted({row["attacked"] for row in tested(numbers, first)})])
+        size = numbers["tests"][first]["epsilon"]
+        panel.set(xlabel=f"attacked clients (%), {first}, epsilon {size:g}", ylabel=name)
+
+
+def _by_gamma(numbers: Numbers, axes: Any) -> None:
+    """Draw accuracy and loss against gamma, clean and attacked; what does not depend on gamma is a dashed line."""
+    first = next(iter(numbers["tests"]))
+    shares = sorted({row["attacked"] for row in tested(numbers, first)})
+    for panel, (value, name) in zip(axes, MEASURES, strict=True):
+        for share, color in zip(shares, ("#0072B2", "#D55E00", "#009E73"), strict=False):
+            rows = tested(numbers, first, attacked=share)
+            what = "clean" if share == 0 else f"{share:.0%} attacked"
+            _line(panel, means([row for row in rows if "gamma" in row], "gamma", value), color, f"WAFL, {what}")
+            if flat := [row[value] for row in rows if "gamma" not in row]:
+                mean = mean_of(flat)
+                panel.axhline(mean.value, color=color, linestyle="--", linewidth=1.0, label=f"FedAvg, {what}")
+                if mean.half is not None:
+                    panel.axhspan(mean.value - mean.half, mean.value + mean.half, color=color, alpha=0.12, linewidth=0)
+        match = matching_gamma(numbers)
+        if match is not None:
+            panel.axvline(match, color="#888888", linestyle=":", label="nearest to the\nattack's length")
+        if any("gamma" in row for row in numbers["rows"]):
+            _logarithmic(panel.xaxis)
+        panel.set(xlabel="gamma", ylabel=name)
+
+
+def _line(axes: Any, points: Mapping[float, Mean], color: str, label: str | None = None) -> None:
+    bars = [mean.half or 0.0 for mean in points.values()]
+    axes.errorbar(
+        list(points), [mean.value for mean in points.values()], yerr=bars if any(bars) else None, fmt="o-", color=color,
+        label=label, markersize=5, linewidth=1.4, capsize=2,
+    )  # fmt: skip
+
+
+def _logarithmic(axis: Any) -> None:
+    """Make an axis logarithmic, with plain numbers at 1, 2 and 5."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def matching_gamma(numbers: Numbers) -> float | None:
+    """The gamma whose moves are as long as the attack's, measured or by the achieved radius that is closest in l2."""
+    near = [row for row in numbers["rows"] if "gamma" in row and "matching_gamma" in row]
+    if near:
+        return min(near, key=lambda row: abs(math.log(row["gamma"] / row["matching_gamma"])))["matching_gamma"]
+    length = numbers.get("attack_length")
+    radii = means([row for row in numbers["rows"] if row.get("radius") and "gamma" in row], "gamma", "radius")
+    return min(radii, key=lambda gamma: abs(radii[gamma].value - length)) if length and radii else None
+
+
+def _radius(numbers: Numbers, axes: Any) -> None:
+    """Draw the achieved radius against gamma, and accuracy against that radius."""
+    rows = [row for row in numbers["rows"] if "gamma" in row and row.get("radius") is not None]
+    radii = means(rows, "gamma", "radius")
+    clean = means([row for row in rows if row["attacked"] == 0], "gamma", "accuracy")
+    radius = "achieved radius\n" + textwrap.fill(f"({numbers['unit']})", 30)
+    _line(axes[0], radii, "#0072B2")
+    _line(axes[1], {radii[gamma].value: clean[gamma] for gamma in clean}, "#0072B2")
+    axes[0].set(xlabel="gamma", ylabel=radius)
+    axes[1].set(xlabel=radius, ylabel="accuracy on clean data (%)")
+    for axis in (axes[0].xaxis, axes[0].yaxis, axes[1].xaxis):
+        _logarithmic(axis)
+
+
+def _by_round(numbers: Numbers, axes: Any) -> None:
+    """Draw accuracy and loss by round, clean and attacked."""
+    first = next(iter(numbers["tests"]))
+    shares = sorted({row["attacked"] for row in tested(numbers, first)})
+    methods = list(dict.fromkeys(row["method"] for row in numbers["rows"]))
+    for panel, (value, name) in zip(axes, MEASURES, strict=True):
+        for method, color in zip(methods, ("#D55E00", "#000000", "#0072B2"), strict=False):
+            for share, dash in zip(shares, ("-", "--"), strict=False):
+                points = means(tested(numbers, first, method=method, attacked=share), "rounds", value)
+                what = "clean" if share == 0 else f"{share:.0%} attacked"
+                panel.plot(
+                    list(points), [m.value for m in points.values()], dash, color=color, marker=".",
+                    label=f"{method}, {what}",
+                )  # fmt: skip
+        panel.set(xlabel="round", ylabel=name)
+
+
+FIGURES: dict[str, Callable[[Numbers, Any], None] | None] = {
+    "attacked": _attacked,
+    "gamma": _by_gamma,
+    "radius": _radius,
+    "rounds": _by_round,
+    "domains": None,
+    "partition": None,
+}
+"""How each kind of experiment is drawn; None is a table."""

@@ -1,0 +1,175 @@
+"""The experiments: one TOML file each, which holds both protocols, all data sets and all scales.
+
+A file is an experiment as ``wafl run`` takes it, with methods and tests by name. A section called like a part (a data
+set), a protocol or a scale holds what is different there, and may hold such sections itself::
+
+    [methods.wafl]
+    method = "WAFL"
+    [fair.methods.wafl]
+    learning_rate = 0.1
+    [mnist.fair.data]
+    preprocess = "unit"
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, Self, cast, get_args
+
+from research.catalog import PAPER
+from research.old_names import FIGURES, current
+from wafl.base.errors import ConfigError
+from wafl.base.near import did_you_mean
+from wafl.config.experiment import Experiment
+from wafl.config.read import parse_experiment
+from wafl.engine.embedded import find_device
+from wafl.studies.folder import to_toml
+
+Protocol = Literal["paper", "fair"]
+Scale = Literal["smoke", "small", "full"]
+PROTOCOLS, SCALES = get_args(Protocol), get_args(Scale)
+SCALED = frozenset(SCALES)
+ABOUT = ("title", "figure", "parts", "tests", "at_rounds", "judged")
+"""The keys that say what becomes of the runs; all others are those of an experiment file."""
+
+FILES = {each.name: Path(each.file or "").stem for each in PAPER}
+"""The file of each of the paper's figures and tables."""
+
+UNSET = "unset"
+"""The value that takes a key away."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One data set (``part``) of the experiment ``name``, under one protocol, at one scale.
+
+    ``figure`` is how it is drawn, a key of ``FIGURES`` in ``draw.py``. ``tests`` are what the trained models are tested
+    with, by name: an attack as in an experiment file, and ``attacked``. ``judged`` is what becomes of the held-out
+    examples that trials are judged on, a key of ``JUDGED`` in ``reproduce.py``; None leaves them as they are.
+    ``content`` is everything that the file says about this part, by which saved numbers are known again.
+    """
+
+    name: str
+    part: str
+    protocol: Protocol
+    scale: Scale
+    title: str
+    figure: str
+    experiment: Experiment
+    tests: dict[str, dict[str, Any]]
+    judged: str | None
+    content: dict[str, Any]
+
+    @property
+    def number(self) -> str:
+        """What commands call it: the paper's number if it has one."""
+        return FIGURES.get(self.name, self.name)
+
+    @property
+    def label(self) -> str:
+        """What the files of the part are called; only the full scale has no suffix."""
+        base = f"{self.name}-{self.part}-{self.protocol}"
+        return base if self.scale == "full" else f"{base}-{self.scale}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What pickle keeps: an experiment as text, because the classes of its methods have no name to be found by."""
+        others = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "experiment"}
+        return _with_experiment, (others, to_toml(self.experiment))
+
+    def on(self, device: str) -> Self:
+        """The same part, tuned, trained and tested on this device; its numbers count as the same."""
+        return replace(self, experiment=self.experiment.model_copy(update={"device": str(find_device(device))}))
+
+
+def _with_experiment(others: dict[str, Any], text: str) -> Part:
+    return Part(**others, experiment=parse_experiment(tomllib.loads(text), others["name"]))
+
+
+def folder() -> Path:
+    """Return the folder of the experiment files."""
+    return Path(__file__).parents[2] / "experiments"
+
+
+def names() -> list[str]:
+    """Return the names of the figures and tables: the paper's numbers, then ours, which are called like their files."""
+    return [*FILES, *sorted(path.stem for path in folder().glob("*.toml") if path.stem not in FILES.values())]
+
+
+def read(name: str, protocol: Protocol, scale: Scale) -> list[Part]:
+    """Return the parts of a figure or table, under a protocol at a scale, one per data set.
+
+    Args:
+        name: a paper's number, such as ``figure-4``, or the name of a file.
+        protocol: whose settings.
+        scale: how much is trained.
+    """
+    file_name = FILES.get(name, name)
+    if file_name not in {FILES.get(each, each) for each in names()}:
+        hint = did_you_mean(name, [*names(), *FILES.values()]) or f": there are {', '.join(names())}"
+        raise ConfigError(f"unknown experiment {name!r}{hint}")
+    for what, value, known in (("protocol", protocol, PROTOCOLS), ("scale", scale, SCALES)):
+        if value not in known:
+            raise ConfigError(f"{what} = {value!r} must be one of {', '.join(known)}")
+    file = tomllib.loads((folder() / f"{file_name}.toml").read_text(encoding="utf-8"))
+    return [_part(file_name, part, protocol, scale, file) for part in file["parts"]]
+
+
+def _part(name: str, part: str, protocol: Protocol, scale: Scale, file: Mapping[str, Any]) -> Part:
+    others = {*file["parts"], *PROTOCOLS, *SCALES}
+    content = _pruned(_resolved(file, (part, protocol, scale), others))
+    about = {key: content.get(key) for key in ABOUT}
+    rest = current({key: value for key, value in content.items() if key not in ABOUT})
+    rest["name"] = name
+    methods = {label: {"name": label, **table} for label, table in rest["methods"].items() if table}
+    rest["methods"] = [each for table in methods.values() for each in _at_rounds(table, about["at_rounds"])]
+    experiment = parse_experiment(rest, f"{name}.toml ({part}, {protocol}, {scale})")
+    tests = {label: dict(test) for label, test in (about["tests"] or {}).items() if test}
+    head = content["title"], content["figure"]
+    return Part(name, part, protocol, scale, *head, experiment, tests, about["judged"], content)
+
+
+def _at_rounds(table: dict[str, Any], rounds: list[int] | None) -> list[dict[str, Any]]:
+    """The same method after several numbers of rounds: each run is a beginning of the longest."""
+    if rounds is None:
+        return [table]
+    return [{**table, "name": f"{table['name']}-round-{count}", "rounds": count} for count in rounds]
+
+
+def _resolved(table: Mapping[str, Any], chosen: tuple[str, ...], others: set[str]) -> dict[str, Any]:
+    """A table, changed by its sections that were chosen, the deepest last, and those of a scale after all others."""
+    found: dict[str, Any] = {}
+    layers = sorted(_layers(table, chosen, others), key=lambda each: (not SCALED.isdisjoint(each[0]), len(each[0])))
+    for _, layer in layers:
+        found = _merged(found, layer)
+    return found
+
+
+def _layers(
+    table: Mapping[str, Any], chosen: tuple[str, ...], others: set[str], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """What a table says itself, and what each chosen section in it says, each with its path."""
+    yield path, {key: value for key, value in table.items() if key not in others}
+    for name in chosen:
+        if name in table:
+            yield from _layers(table[name], chosen, others, (*path, name))
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two tables in one: tables in them are joined key by key, and anything else is replaced by what is above."""
+    found = dict(below)
+    for key, value in above.items():
+        if isinstance(value, dict) and isinstance(old := found.get(key), dict):
+            found[key] = _merged(cast("dict[str, Any]", old), cast("dict[str, Any]", value))
+        else:
+            found[key] = value
+    return found
+
+
+def _pruned(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table without the keys that are unset."""
+    return {
+        key: _pruned(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
+        for key, value in table.items()
+        if value != UNSET
+    }

@@ -1,0 +1,172 @@
+"""The tables about the paper's figures and tables, from their numbers in docs/reproduction.
+
+Claims are in docs/reproduction/claims.toml. In a claim, ``[[EXPERIMENT LABEL TEST SHARE]]`` stands for an accuracy with
+its interval, ``[[EXPERIMENT LABEL TEST SHARE over OTHER]]`` for the difference to another line, paired by seed, in bold
+if its interval leaves out 0, ``[[EXPERIMENT LABEL radius]]`` for an achieved radius, and ``[[EXPERIMENT LABEL
+matching_gamma]]`` for the gamma whose moves are as long as the attack's. What an experiment's file lists and its
+numbers lack is "not made".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from research.experiment import ROOT
+from research.markdown import folded, signed, table
+from research.old_names import command
+from research.reproduction.experiments import PROTOCOLS, Part, names, read
+from research.reproduction.reproduce import digest
+from research.statistics import diverged, mean_of
+
+DOCS = ROOT / "docs"
+MANY = 12
+"""Of more lines than this, the page shows the best of each method, and folds the others."""
+
+
+def page() -> dict[str, str]:
+    """Return the tables by name: one per part of a figure or table, the verdicts, the claims, and how all was made."""
+    numbers = {
+        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (DOCS / "reproduction").glob("*.json")
+    }
+    tables = {
+        name: of_experiment(each) + (f"\n\nThis was {note}." if (note := earlier(name, each)) else "")
+        for name, each in numbers.items()
+    }
+    judged = listed(numbers)
+    return tables | {"verdicts": verdicts(judged), "claims": claims(judged), "made": how(numbers)}
+
+
+def of_experiment(numbers: Mapping[str, Any]) -> str:
+    """The table of an experiment as Markdown: the mean and interval of every method under every test."""
+    if numbers["figure"] == "partition":
+        rows = numbers["rows"]
+        cells = [[f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in row.values()] for row in rows]
+        return table(list(rows[0]), cells)
+    every = numbers["rows"]
+    rows = [row for row in every if "test" in row]
+    tests = list(dict.fromkeys((row["test"], row["attacked"]) for row in rows))
+    heads = [test if share == 0 and len(tests) == 1 else f"{test}, {share:.0%}" for test, share in tests]
+    radius = any(row.get("radius") is not None for row in rows)
+    found: list[list[str]] = []
+    for label in dict.fromkeys(row["label"] for row in every):
+        own = [row for row in rows if row["label"] == label]
+        cells = [
+            str(mean_of([row["accuracy"] for row in own if (row["test"], row["attacked"]) == test]))
+            if own
+            else "diverged"
+            for test in tests
+        ]
+        radii = [row["radius"] for row in own if row.get("radius") is not None]
+        found.append([label, *cells, *([f"{mean_of(radii).value:.2f}" if radii else ""] if radius else [])])
+    titles = ["accuracy (%)", *heads, *(["achieved radius"] if radius else [])]
+    text = table(titles, found)
+    if len(found) > MANY and len(tests) == 1:
+        entries = {row["label"]: row["entry"] for row in every}
+        best = {entries[line[0]]: line for line in sorted(found, key=lambda line: float(line[1].split()[0]))}
+        chosen = [line for line in found if line in best.values()]
+        text = f"The best of each method's settings:\n\n{table(titles, chosen)}\n\n{folded('All settings', text)}"
+    notes = [f"Diverged: {label}: {reason}." for label, reason in diverged(numbers).items()]
+    if left := numbers.get("unfinished"):
+        notes.append(f"Not made: {', '.join(left)}.")
+    return "\n\n".join([text, *notes])
+
+
+def listed(numbers: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The paper's claims, with our numbers in place."""
+    written = tomllib.loads((DOCS / "reproduction" / "claims.toml").read_text(encoding="utf-8"))["claims"]
+    return [{name: with_numbers(text, numbers) for name, text in claim.items()} for claim in written]
+
+
+def verdicts(judged: Sequence[Mapping[str, str]]) -> str:
+    """One line per claim."""
+    rows = [[claim["claim"], claim["verdict"], claim["short"]] for claim in judged]
+    return table(["claim", "verdict", "in a sentence"], rows)
+
+
+def claims(judged: Sequence[Mapping[str, str]]) -> str:
+    """One section per claim, with the paper's numbers and ours; their links are written as from docs/."""
+    sections = (
+        f"## {claim['claim']}\n\n"
+        f"**{claim['verdict'][0].upper()}{claim['verdict'][1:]}.** {claim['reason'].rstrip('.')}.\n\n"
+        f"- The paper: {claim['paper']}\n- Ours, `paper`: {claim['ours_paper']}\n- Ours, `fair`: {claim['ours_fair']}"
+        for claim in judged
+    )
+    return "\n\n".join(sections).replace("](", "](../")
+
+
+def with_numbers(text: str, numbers: Mapping[str, Any]) -> str:
+    """A text with the numbers that it asks for in double brackets."""
+
+    def number(match: re.Match[str]) -> str:
+        experiment, label, *where = match[1].split()
+        rows = [row for row in numbers[experiment]["rows"] if row.get("label") == label]
+        if not rows and re.sub("-[a-z_]+=.*", "", label.lower()) in in_file(experiment):
+            return "not made"
+        if rows and all("diverged" in row for row in rows):
+            return "diverged"
+        if where in (["radius"], ["matching_gamma"]):
+            found = {row["seed"]: row[where[0]] for row in rows if where[0] in row}
+            digits = ".2f" if where == ["radius"] else ".2g"
+            return f"{mean_of(list(found.values())).value:{digits}}" if found else "not made"
+        values = _by_seed(rows, where[:2])
+        if not values:
+            raise SystemExit(f"[[{match[1]}]]: there is no such number")
+        if where[2:3] == ["over"]:
+            other = _by_seed([row for row in numbers[experiment]["rows"] if row.get("label") == where[3]], where[:2])
+            return signed(mean_of([values[seed] - other[seed] for seed in values]))
+        return str(mean_of(list(values.values())))
+
+    return re.sub(r"\[\[(.+?)\]\]", number, text)
+
+
+@cache
+def parts() -> dict[str, Part]:
+    """What the experiments' files say now, by the name of the numbers."""
+    every = (part for name in names() for protocol in PROTOCOLS for part in read(name, protocol, "full"))
+    return {part.label: part for part in every}
+
+
+def in_file(label: str) -> set[str]:
+    """The methods that the file of an experiment lists, whether or not its numbers have them."""
+    return {method.label for method in parts()[label].experiment.methods} if label in parts() else set()
+
+
+def earlier(label: str, numbers: Mapping[str, Any]) -> str:
+    """A note if the file of an experiment has changed since its numbers were made."""
+    same = label in parts() and digest(parts()[label]) == numbers["digest"]
+    return "" if same else "made with an earlier version of its file"
+
+
+def _by_seed(rows: Sequence[Mapping[str, Any]], where: Sequence[str]) -> dict[int, float]:
+    """The accuracies under a test at a share."""
+    tested = [row for row in rows if "test" in row]
+    return {row["seed"]: row["accuracy"] for row in tested if [row["test"], f"{row['attacked']:g}"] == list(where)}
+
+
+def how(numbers: Mapping[str, Any]) -> str:
+    """Return which command made each file, what does so today, and where it ran.
+
+    Methods that another command or machine added have their own row.
+    """
+    rows: list[list[str]] = []
+    for name, each in sorted(numbers.items()):
+        for maker in (each, *each.get("added", ())):
+            only = f" ({', '.join(maker['methods'])})" if "methods" in maker else ""
+            machine = maker["machine"]
+            version = maker["packages"]["wafl-learn"] or "from source"
+            rows.append(
+                [
+                    f"[{name}]({name}.json){only}" + (f", {note}" if (note := earlier(name, each)) else ""),
+                    maker["command"],
+                    f"`{command(maker['command'])}`",
+                    ", ".join(map(str, each["seeds"])),
+                    f"wafl {version}, torch {maker['packages']['torch']}, Python {maker['python']}",
+                    f"{machine['cores']} cores, {machine['processor']}, {machine['gpu'] or 'no GPU'}",
+                ]
+            )
+    return table(["numbers", "recorded command", "today's command", "seeds", "versions", "machine"], rows)

@@ -1,0 +1,84 @@
+"""What is known beforehand of images from elsewhere: things in them are placed, scaled and turned in other ways.
+
+Nothing here looks at a target. Held-out examples can be moved so, to judge trials by them (:class:`Placement`), a ball
+can have the shape of such moves (:func:`ball`), and training images can be moved so at random (:func:`augmented`).
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from research.domains import clients_of
+from wafl.base.random import uniform
+from wafl.methods import Method
+from wafl.objectives import Wasserstein, moved
+from wafl.objectives.ball.shape import Shape
+from wafl.shifts.shift import PURPOSE, Draw, Shift, check_images, each_row
+from wafl.weights import ClientWeights, fixed
+
+PIXELS, ZOOM, DEGREES = 2.0, 1.25, 15.0
+"""How far, by what factor and by what angle an image is moved at most; fixed before any test."""
+SHRINKAGE = 0.1
+"""The part of a shape that is round, as in the shape of clients."""
+
+
+def placed(x: Tensor, draws: Tensor) -> Tensor:
+    """Images ``x [N, C, H, W]`` that are moved, zoomed and turned; what comes in from outside is 0.
+
+    ``draws [N, 4]`` is how far each goes, in parts of the most: down, right, larger, counterclockwise.
+    """
+    down, right, larger, turn = draws.to(x).unbind(1)
+    height, width = x.shape[-2:]
+    aside, along = right * 2.0 * PIXELS / width, down * 2.0 * PIXELS / height
+    angle, scale = math.radians(DEGREES) * turn, ZOOM**-larger
+    sine, cosine = scale * angle.sin(), scale * angle.cos()
+    maps = torch.stack([cosine, -sine, -aside, sine, cosine, -along], dim=1)  # from where each pixel is read
+    grid = functional.affine_grid(maps.view(-1, 2, 3), list(x.shape), align_corners=False)
+    return functional.grid_sample(x, grid, align_corners=False)
+
+
+@dataclass(frozen=True)
+class Placement(Shift):
+    """A shift that moves, zooms and turns every image by a draw of its own."""
+
+    def _label(self, unit: str) -> str:
+        far, zoom, angle = self.severity * PIXELS, ZOOM**self.severity, self.severity * DEGREES
+        return f"images moved by up to {far:g} pixels, zoomed by up to {zoom:g}, turned by up to {angle:g} degrees"
+
+    def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
+        check_images(x, "placement")
+        draws = each_row(rows, x.flatten(1), seed, Draw.PLACEMENT, lambda _, key: uniform(key, PURPOSE, 4))
+        return placed(x, self.severity * (2.0 * torch.cat(draws) - 1.0))
+
+
+def shape_of(images: Tensor) -> Shape:
+    """The shape in which moves d of these images are cheap: the root of the mean ``d d^T``, shrunk and scaled."""
+    moves = (Placement(1.0, bounds=None).apply(images) - images).flatten(1).double()
+    spread = moves.T @ moves
+    spread *= (1.0 - SHRINKAGE) * len(spread) / spread.trace()
+    values, vectors = torch.linalg.eigh(spread + SHRINKAGE * torch.eye(len(spread), dtype=torch.float64))
+    return Shape((vectors * values.clamp_min(0.0).sqrt()) @ vectors.T)
+
+
+def ball(clients: str, center: int, radius: float) -> Method:
+    """WAFL around source ``center`` of the task ``clients``, in a ball with the shape of how its images may move."""
+    objective = Wasserstein(radius=radius, shape=_shape_of_source(clients, center), bounds=None)
+    return Method("WAFL", objective, _one_or_all(clients, center))
+
+
+def augmented(clients: str, center: int | None = None) -> Method:
+    """FedAvg on images that are moved at random, of one source of a domain task, or of all with equal weights."""
+    return Method("Augmented", moved(Placement(1.0)), _one_or_all(clients, center))
+
+
+def _one_or_all(clients: str, center: int | None) -> ClientWeights:
+    return fixed([float(center in (None, place)) for place in range(clients_of(clients).num_clients)])
+
+
+@cache
+def _shape_of_source(clients: str, center: int) -> Shape:
+    return shape_of(clients_of(clients).train.of(center)[0])

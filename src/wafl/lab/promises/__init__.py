@@ -1,1 +1,0 @@
-"""Promises that came true, or not: ``tasks.py`` says who is who, ``phases.py`` issues and opens."""
