@@ -35,9 +35,10 @@ def evaluate(
     from wafl.cli.terminal import make_console
 
     with reading(trust):
-        attacks = _attacks(attack, _settings(attack, options))
+        settings = _settings(attack, options)
         shares = parse_numbers("attacked", attacked)
         methods = load_seeds(run)
+        attacks = _attacks(attack, settings)
         from wafl.evaluation.compare import compare
 
         every = {name: each for seeds in methods.values() for name, each in seeds.items()}
