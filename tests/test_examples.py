@@ -165,7 +165,7 @@ def test_the_quickstart_trains_and_stops_as_its_page_says(shell: Shell) -> None:
 
 @pytest.mark.slow
 def test_the_whole_page_of_the_quickstart_runs_and_prints_the_accuracies_of_its_table(shell: Shell) -> None:
-    done = shell.run(quickstart_commands(), timeout=600.0)
+    done = shell.run(quickstart_commands(), timeout=900.0)
     assert done.returncode() == 0, done.said()
     assert done.said().count(FINISHED) == 2
     assert done.said().count("Starting local SuperLink") == 1, "the second run uses the SuperLink of the first"
