@@ -101,7 +101,7 @@ docs: .venv/installed-dev
 
 # The tests that need a GPU, with whatever Python has PyTorch for it (docs/gpu.md says how it went last).
 gpu:
-	PYTHONPATH=src $(PYTHON) -m pytest -o addopts= -q tests/engine/test_cuda.py tests/tasks/test_side_by_side.py tests/tasks/test_fused.py
+	PYTHONPATH=src $(PYTHON) -m pytest -o addopts= -q tests/train/test_cuda.py tests/tasks/test_side_by_side.py tests/tasks/test_fused.py
 
 # What the pages claim about speed, each claim with its last figure and that of now; fails where one is a third worse.
 benchmark: .venv/installed

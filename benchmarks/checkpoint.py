@@ -17,7 +17,7 @@ import torch
 
 import wafl
 from benchmarks import options
-from wafl.engine.keeping.checkpoint import Checkpoint
+from wafl.train.checkpoint.checkpoint import Checkpoint
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -30,8 +30,6 @@ from benchmarks import options
 from wafl.base.random import Key, Purpose, uniform
 from wafl.config.experiment import Experiment
 from wafl.config.read import parse_experiment
-from wafl.engine.client.task import ClientTask
-from wafl.engine.lanes.layout import Lanes
 from wafl.flower.ops.app import write_app
 from wafl.flower.ops.simulation import simulate
 from wafl.flower.wire.values import NodeQuery, encode_query, encode_replies
@@ -40,6 +38,8 @@ from wafl.parts.schedule import LocalWork
 from wafl.results.saved import load_run
 from wafl.studies.study import Study
 from wafl.tasks.structured import make_task
+from wafl.train.client_task import ClientTask
+from wafl.train.lanes.lanes import Lanes
 
 CLIENTS, EXAMPLES, NODES = 10, 200, 2
 CROWD = "WAFL_BENCHMARK_CROWD"

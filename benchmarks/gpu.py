@@ -29,18 +29,18 @@ import wafl
 from benchmarks import brought_models as brought
 from benchmarks import options
 from wafl.base.random import Key
-from wafl.engine.client.local import local_update
-from wafl.engine.client.step import Eager
-from wafl.engine.client.task import ClientTask, LaneInput
-from wafl.engine.embedded import first_example
-from wafl.engine.lanes.captured import Captured
-from wafl.engine.lanes.layout import in_pieces
 from wafl.parts.schedule import LocalWork
 from wafl.tasks.fitness import check_fitness
 from wafl.tasks.gpu.precision import BFLOAT16, computing, laid_out, layers
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 from wafl.tasks.task import Task
+from wafl.train.client import local_update
+from wafl.train.client_task import ClientTask, LaneInput
+from wafl.train.embedded import first_example
+from wafl.train.lanes.captured import Captured
+from wafl.train.lanes.lanes import in_pieces
+from wafl.train.step import Eager
 
 BATCH, SMALL, RATE, GAMMA, CLASSES = 64, 32, 0.01, 2.0, 10
 EXAMPLES = 8 * BATCH

@@ -22,15 +22,15 @@ from torch import nn
 import wafl
 from benchmarks import options
 from wafl.base.random import Key
-from wafl.engine.client.local import local_update
-from wafl.engine.client.step import Eager
-from wafl.engine.client.task import ClientTask, LaneInput
-from wafl.engine.lanes.captured import Captured
-from wafl.engine.lanes.layout import in_pieces
 from wafl.parts.schedule import LocalWork
 from wafl.tasks.gpu.precision import computing
 from wafl.tasks.rescaling import make_plain
 from wafl.tasks.structured import make_task
+from wafl.train.client import local_update
+from wafl.train.client_task import ClientTask, LaneInput
+from wafl.train.lanes.captured import Captured
+from wafl.train.lanes.lanes import in_pieces
+from wafl.train.step import Eager
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CLASSES = 10

@@ -24,10 +24,10 @@ from torch import nn
 
 import wafl
 from benchmarks import box, brought_models, networks, options
-from wafl.engine.client.step import Eager
 from wafl.objectives.ball.input_space import InputSpace, LinearSpace
 from wafl.objectives.ball.wasserstein import Wasserstein
 from wafl.theory.phi.incumbents import Incumbent, Summit
+from wafl.train.step import Eager
 
 Work = Callable[[], object]
 
@@ -160,8 +160,8 @@ IMAGE: dict[str, Any] = {"shape": (3, 32, 32), "clients": 10, "rounds": 2, "devi
 KERNEL = wafl.WAFL(gamma=0.5, bounds=None, steps=40, tolerance=0)
 CNN = wafl.WAFL(gamma=10.0, bounds=None, steps=5, tolerance=0)
 ON_GPU = [
-    Path("recorded steps", "engine/lanes/captured.py", trained(CNN, wafl.models.cnn, **IMAGE),
-         {"wafl.engine.lanes.layout.Captured": Eager}),
+    Path("recorded steps", "train/lanes/captured.py", trained(CNN, wafl.models.cnn, **IMAGE),
+         {"wafl.train.lanes.lanes.Captured": Eager}),
     Path("lanes in streams", "tasks/modes/one_by_one.py", trained(CNN, wafl.models.cnn, **IMAGE),
          {"wafl.tasks.modes.one_by_one.MOST_STREAMS": 1, "wafl.tasks.modes.one_by_one._POOL": []}),
     Path("bias, ReLU and pooling in one kernel, tf32", "tasks/gpu/pooling.py",

@@ -23,8 +23,8 @@ import wafl
 from benchmarks import options
 from benchmarks.contest import plain
 from wafl.base.random import Key
-from wafl.engine.client.batches import draw_batches
 from wafl.parts.schedule import LocalWork
+from wafl.train.batches import draw_batches
 
 FEATURES, CLASSES = 784, 10
 COHORT, BATCH, EPOCHS, RATE, STEPS, GAMMA = 10, 64, 2, 0.01, 40, 0.5

@@ -133,8 +133,9 @@ def band(axes: Any, ours: list[Point], theirs: list[Point]) -> None:
     """Shade what lies between two frontiers, over the clean accuracies that both have."""
     import numpy as np
 
-    low, high = hulls.common(ours, theirs)
-    clean = np.linspace(low, high, 200)
+    shared = hulls.common(ours, theirs)
+    assert shared is not None, "no clean accuracy is on both frontiers"
+    clean = np.linspace(*shared, 200)
     heights = [hulls.height(points, clean) for points in (theirs, ours)]
     axes.fill_between(clean, *heights, color=METHODS["wafl"], alpha=0.12, linewidth=0)
 

@@ -29,8 +29,8 @@ import wafl
 from tests.studies.commands import contents, outcome
 from wafl.config.experiment import Experiment
 from wafl.config.read import parse_experiment
-from wafl.engine.keeping.checkpoint import Checkpoint
 from wafl.studies.study import Study
+from wafl.train.checkpoint.checkpoint import Checkpoint
 
 SCHEDULE = {"rounds": 8, "cohort": 4, "local_steps": 2, "batch_size": 16, "learning_rate": 0.1, "momentum": 0.5}
 METHODS: list[dict[str, Any]] = [

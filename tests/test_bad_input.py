@@ -10,13 +10,13 @@ from torch import nn
 
 import wafl
 from wafl.base.options import Box, Choice, Count, EachRound, Range, Seed, options_of
-from wafl.engine.failing.faults import Faults
-from wafl.engine.privacy.mechanism import Privacy
 from wafl.local import LOCAL_STEPS
 from wafl.parts.schedule import Schedule
-from wafl.rounds.admission import Tolerance
-from wafl.rounds.caps import Caps
 from wafl.servers import AGGREGATES, OPTIMIZERS
+from wafl.train.privacy.mechanism import Privacy
+from wafl.train.trust.admission import Tolerance
+from wafl.train.trust.caps import Caps
+from wafl.train.trust.faults import Faults
 
 NAN, INF = math.nan, math.inf
 

@@ -424,7 +424,7 @@ def test_the_reference_has_every_public_name() -> None:
     entries = set(re.findall(r"^::: [\w.]+\.(\w+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE))
     named = {name for name, preset in wafl.METHODS.items() if preset.options.__module__.rpartition(".")[2] in entries}
     missing = set(wafl.__all__) - entries - named - {"METHODS"}
-    assert not missing, "docs/api.md needs a line for each, such as `::: wafl.engine.fit.fit`"
+    assert not missing, "docs/api.md needs a line for each, such as `::: wafl.train.fit.fit`"
 
 
 def test_the_notebook_is_the_tutorial() -> None:

@@ -14,9 +14,6 @@ from torch import Tensor
 
 import wafl
 from tests.oracles import reference
-from wafl.engine.cost import check_cost
-from wafl.engine.keeping.checkpoint import Checkpoint
-from wafl.engine.spec import Spec
 from wafl.local import SAM, LocalState, LocalStep
 from wafl.objectives import Move, Objective, ObjectiveState
 from wafl.objectives.base import lane_scalar
@@ -24,6 +21,9 @@ from wafl.parts.schedule import Schedule
 from wafl.servers import Server, Update
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
+from wafl.train.checkpoint.checkpoint import Checkpoint
+from wafl.train.checks.cost import check_cost
+from wafl.train.spec import Spec
 from wafl.weights import ClientWeights, Cohort, LossQuery, Round
 
 SCHEDULE: dict[str, Any] = {"rounds": 4, "cohort": 3, "local_steps": 2, "batch_size": 8, "learning_rate": 0.1}

@@ -2,9 +2,9 @@
 
 from benchmarks.contest.shared.handed import Params, Train, Work, compete
 from benchmarks.contest.work import BATCH, EPOCHS, SEED, opened
-from wafl.engine.fit import fit
 from wafl.methods.averaging import FedAvg
 from wafl.methods.ball import WAFL
+from wafl.train.fit import fit
 
 
 def prepare(work: Work) -> Train:

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from benchmarks.contest.shared.handed import Work
 from wafl.base.random import Key
 from wafl.data.federation import Federation
-from wafl.engine.client.batches import draw_batches
 from wafl.models import cnn, mlr
 from wafl.parts.client_weights import Round, uniform_cohort
 from wafl.parts.schedule import LocalWork
+from wafl.train.batches import draw_batches
 
 CLASSES, BATCH, EPOCHS, STEPS, GAMMA, SEED = 10, 64, 2, 40, 0.5, 0
 SHAPES = {"mlr": (784,), "cnn": (3, 32, 32)}

@@ -39,16 +39,16 @@ import wafl
 from benchmarks import options
 from wafl import servers
 from wafl.base.errors import TooFewRepliesError, TrainingWarning
-from wafl.engine.clients import Admitted, Engine
-from wafl.engine.embedded import Embedded
-from wafl.engine.failing.tolerant import Arrivals, Tolerant
-from wafl.engine.spec import Spec
-from wafl.engine.trainer import Trainer
 from wafl.parts.messages import PARAMS, Query, Replies, Reply
 from wafl.parts.schedule import Schedule
 from wafl.results.progress import Progress
-from wafl.rounds.admission import split
 from wafl.tasks.task import Task
+from wafl.train.clients import Admitted, Engine
+from wafl.train.embedded import Embedded
+from wafl.train.loop import Trainer
+from wafl.train.spec import Spec
+from wafl.train.trust.admission import split
+from wafl.train.trust.tolerant import Arrivals, Tolerant
 
 CLIENTS = 10
 FLOWER = wafl.Tolerance().settled(remote=True), wafl.Caps().settled(remote=True)

@@ -13,10 +13,10 @@ from wafl import models
 from wafl.base.errors import DivergedError, UnboundedError
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
-from wafl.engine.embedded import Embedded, find_device
-from wafl.engine.fit import train
-from wafl.engine.trainer import Trainer
 from wafl.methods import METHODS
+from wafl.train.embedded import Embedded, find_device
+from wafl.train.fit import train
+from wafl.train.loop import Trainer
 from wafl.tuning.candidate import Candidate, Setting
 from wafl.tuning.space import Space, draw_settings, make_space
 

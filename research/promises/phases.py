@@ -20,7 +20,6 @@ from research.registration import registered
 from wafl import models
 from wafl.base.files import write_whole
 from wafl.data.federation import Federation
-from wafl.engine.fit import fit
 from wafl.methods import METHODS
 from wafl.promises.attack import candidates, reached
 from wafl.promises.bets import place_of
@@ -33,6 +32,7 @@ from wafl.promises.sign import is_signed_by, read_key, sign
 from wafl.results.run import Run
 from wafl.studies.folder import provenance
 from wafl.tasks.losses import output_loss
+from wafl.train.fit import fit
 
 NAME, ISSUED, OPENED, PUBLIC, KEY = "promises", "issued.json", "opened.json", "public.pem", "key.pem"
 

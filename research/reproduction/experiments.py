@@ -23,8 +23,8 @@ from wafl.base.errors import ConfigError
 from wafl.base.near import did_you_mean
 from wafl.config.experiment import Experiment
 from wafl.config.read import parse_experiment
-from wafl.engine.embedded import find_device
 from wafl.studies.folder import to_toml
+from wafl.train.embedded import find_device
 
 Protocol = Literal["paper", "fair"]
 Scale = Literal["smoke", "small", "full"]

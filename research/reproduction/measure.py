@@ -11,12 +11,12 @@ from wafl.base.files import write_whole
 from wafl.config.experiment import Attack
 from wafl.config.plan import Entry, make_attack
 from wafl.data.federation import Federation
-from wafl.engine.embedded import find_device
 from wafl.evaluation.compare import compare
 from wafl.results.run import Run
 from wafl.results.saved import load_run
 from wafl.studies.study import Study
 from wafl.theory.calibration import calibrate
+from wafl.train.embedded import find_device
 
 LAST = 0.25
 """The share of the rounds, at the end, over which an achieved radius is averaged."""

@@ -13,8 +13,8 @@ import torch
 
 import wafl
 from wafl.callbacks import Callback, EarlyStopping, EvaluateEvery, Moment
-from wafl.engine.keeping.checkpoint import Checkpoint
 from wafl.results.history import History
+from wafl.train.checkpoint.checkpoint import Checkpoint
 
 SCHEDULE: dict[str, Any] = {"rounds": 6, "cohort": 3, "local_steps": 2, "batch_size": 4, "learning_rate": 0.2}
 

@@ -14,7 +14,7 @@ from wafl.cli.main import app
 from wafl.config.read import read_experiment
 from wafl.flower.ops.loopback import QUIET, find_tool
 from wafl.flower.wire.run_config import from_run_config
-from wafl.rounds.admission import REMOTE_CLIP, Tolerance
+from wafl.train.trust.admission import REMOTE_CLIP, Tolerance
 
 EXPERIMENT = """
 name = "Ward_1.trial"

@@ -22,13 +22,13 @@ from wafl.base.options import Choice, Count, EachRound, Listed, Option, Range, S
 from wafl.config import experiment as config
 from wafl.config.method_keys import PARTS
 from wafl.config.read import apply_change, parse_experiment, read_experiment
-from wafl.engine.failing.faults import Faults
-from wafl.engine.privacy.mechanism import Privacy
 from wafl.local import LOCAL_STEPS
 from wafl.parts.schedule import Schedule
-from wafl.rounds.admission import Tolerance
-from wafl.rounds.caps import Caps
 from wafl.servers import AGGREGATES, OPTIMIZERS
+from wafl.train.privacy.mechanism import Privacy
+from wafl.train.trust.admission import Tolerance
+from wafl.train.trust.caps import Caps
+from wafl.train.trust.faults import Faults
 from wafl.weights import RULES
 
 __all__ = ["one_command"]

@@ -14,8 +14,8 @@ from tests.config.commands import BASE, COMMON, clients
 from wafl.base.errors import ConfigError
 from wafl.config.plan import make_plan
 from wafl.config.read import parse_experiment
-from wafl.rounds.admission import Tolerance
 from wafl.studies.study import Study
+from wafl.train.trust.admission import Tolerance
 
 __all__ = ["clients"]
 

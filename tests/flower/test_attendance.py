@@ -15,7 +15,6 @@ from wafl.base.errors import TooFewRepliesError
 from wafl.cli.tables import comparison
 from wafl.config.experiment import Flower
 from wafl.config.read import parse_experiment
-from wafl.engine.clients import Roster
 from wafl.flower.app import server
 from wafl.flower.node import site
 from wafl.flower.node.refusals import refusal
@@ -24,8 +23,9 @@ from wafl.flower.ops.simulation import _for_everyone
 from wafl.flower.server.census import Census
 from wafl.flower.server.exchange import Post
 from wafl.flower.wire.run_config import OWN
-from wafl.rounds.caps import Caps
 from wafl.studies.folder import StudyFolder
+from wafl.train.clients import Roster
+from wafl.train.trust.caps import Caps
 
 LAYOUT = [["c00"], ["c01", "c02", "c03"], ["c04", "c05"]]
 EXPERIMENT: dict[str, Any] = {

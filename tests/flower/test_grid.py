@@ -48,8 +48,6 @@ from wafl.base.errors import CheckpointWarning, ConfigError, TooFewRepliesError,
 from wafl.base.files import unsealed
 from wafl.base.options import options_of
 from wafl.config.read import parse_experiment
-from wafl.engine import optimum
-from wafl.engine.spec import Spec
 from wafl.flower.app import server
 from wafl.flower.node.refusals import refusal
 from wafl.flower.node.work import Node
@@ -64,6 +62,8 @@ from wafl.studies.folder import StudyFolder
 from wafl.studies.study import Study
 from wafl.tasks.task import Task
 from wafl.theory.constants.constant import Constant
+from wafl.train import optimum
+from wafl.train.spec import Spec
 
 LAYOUTS = {
     "uneven": UNEVEN,

@@ -38,7 +38,7 @@ from wafl.flower.ops.app import trial_experiment, write_app
 from wafl.flower.wire.run_config import OWN, from_run_config, to_run_config
 from wafl.flower.wire.values import NodeQuery, WireError, config_only, decode_replies, encode_query
 from wafl.parts.messages import Query
-from wafl.rounds.admission import Tolerance
+from wafl.train.trust.admission import Tolerance
 
 INF = math.inf
 DATA = Data(num_clients=5, labels_per_client=4)

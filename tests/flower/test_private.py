@@ -14,10 +14,10 @@ from tests.flower.conftest import Stage
 from tests.oracles import flower_fakes as fakes
 from wafl.base.errors import ConfigError
 from wafl.cli.tables import comparison
-from wafl.engine.privacy import mechanism as private
-from wafl.engine.privacy.accountant import epsilon_of, noise_for
 from wafl.studies.folder import StudyFolder
 from wafl.studies.pages.progress import read_lines
+from wafl.train.privacy import mechanism as private
+from wafl.train.privacy.accountant import epsilon_of, noise_for
 
 SIZES = (3, 8, 6, 5)
 LAYOUT = [["c00", "c02"], ["c01", "c03"]]

@@ -29,9 +29,6 @@ from wafl.base.errors import TooFewRepliesError
 from wafl.base.options import options_of
 from wafl.base.random import Key
 from wafl.data.examples import Examples
-from wafl.engine.client.batches import draw_batches
-from wafl.engine.client.local import local_update
-from wafl.engine.client.task import ClientTask, LaneInput
 from wafl.flower.app.strategy import WAFL
 from wafl.flower.app.training import train
 from wafl.objectives import Wasserstein, wasserstein
@@ -39,6 +36,9 @@ from wafl.objectives.ball.order_one import FIRST_EXCESS
 from wafl.parts.schedule import LocalWork
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
+from wafl.train.batches import draw_batches
+from wafl.train.client import local_update
+from wafl.train.client_task import ClientTask, LaneInput
 
 Batch = tuple[Tensor, Tensor]
 Client = Callable[[Message, Context], Message]

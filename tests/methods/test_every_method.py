@@ -12,10 +12,10 @@ import wafl
 from wafl import objectives, weights
 from wafl.callbacks import Callback, Moment
 from wafl.config.read import parse_experiment
-from wafl.engine.keeping.checkpoint import Checkpoint
 from wafl.local import LOCAL_STEPS
 from wafl.servers import AGGREGATES, OPTIMIZERS, Server
 from wafl.studies.study import Study
+from wafl.train.checkpoint.checkpoint import Checkpoint
 from wafl.tuning.candidate import Candidate
 from wafl.tuning.space import Interval, make_space
 

@@ -2,7 +2,7 @@
 
 Five clients with one to three examples, two rounds: small enough for ``make check``, where a method that has become
 another one must not pass. The cases are looked up by the names in the lists of methods and parts, so a new name without
-a reference fails here. Larger cases are in tests/engine/test_against_reference.py.
+a reference fails here. Larger cases are in tests/train/test_against_reference.py.
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 import wafl
-from wafl.engine.client.task import ClientTask
-from wafl.engine.failing.faults import without
-from wafl.engine.lanes.layout import Lanes
-from wafl.engine.watch import lowest_gamma
 from wafl.parts.schedule import Schedule
 from wafl.results.history import Record
-from wafl.rounds.algorithm import Algorithm
 from wafl.tasks.structured import make_task
+from wafl.train.checks.watch import lowest_gamma
+from wafl.train.client_task import ClientTask
+from wafl.train.lanes.lanes import Lanes
+from wafl.train.server import Algorithm
+from wafl.train.trust.faults import without
 
 
 def replay(

@@ -25,8 +25,8 @@ import torch
 
 import wafl
 from wafl.base.random import Key
-from wafl.engine.client.batches import draw_batches
 from wafl.parts.schedule import LocalWork
+from wafl.train.batches import draw_batches
 
 GOLDEN = Path(__file__).with_name("numbers.json")
 weights = wafl.weights

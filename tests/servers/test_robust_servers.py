@@ -15,8 +15,8 @@ from wafl.base.errors import TooFewRepliesError
 from wafl.parts import columns
 from wafl.parts.messages import Replies, weighted_mean
 from wafl.parts.schedule import Schedule
-from wafl.rounds.algorithm import Algorithm
 from wafl.servers import Aggregating, Update
+from wafl.train.server import Algorithm
 
 ROBUST: dict[str, Aggregating] = {
     "clipped": servers.clipped(),

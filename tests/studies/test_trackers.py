@@ -18,9 +18,9 @@ import pytest
 import wafl
 from wafl.callbacks import Callback, EvaluateEvery, Moment
 from wafl.config.experiment import Trackers
-from wafl.engine.keeping.checkpoint import Checkpoint
 from wafl.studies.trackers import MLflowTracker, TensorBoardTracker, WandbTracker, make_trackers
 from wafl.studies.trackers.base import numbers
+from wafl.train.checkpoint.checkpoint import Checkpoint
 
 SEEDS = [0, 1, 2]
 SCHEDULE: dict[str, Any] = {"rounds": 4, "local_steps": 1, "batch_size": 4, "learning_rate": 0.1}

@@ -13,7 +13,7 @@ import wafl
 from tests.oracles import reweighing
 from wafl.parts.messages import Replies
 from wafl.parts.schedule import Schedule
-from wafl.rounds.algorithm import Algorithm
+from wafl.train.server import Algorithm
 from wafl.weights import (
     Reweighted,
     Round,

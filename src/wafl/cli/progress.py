@@ -101,7 +101,7 @@ def _next_commands(study: "Study") -> list[str]:
 @contextmanager
 def watched(display: "Display", category: type[Warning], kept: Callable[[], str]) -> Generator[None, None, None]:
     """A block of training with its bars, after which warnings come, each once; a signal ends it with what is kept."""
-    from wafl.engine.keeping.signals import Stopped, exit_status, stopped_by_signals
+    from wafl.train.checkpoint.signals import Stopped, exit_status, stopped_by_signals
 
     console = display.console
     with stopped_by_signals(), shown("", wanted=False), display, warnings.catch_warnings(record=True) as caught:

@@ -22,10 +22,10 @@ from wafl.config.keys import (
 )
 from wafl.config.method_keys import AnyMethod, Schedule
 from wafl.config.tables import FromTable
-from wafl.engine.failing.faults import Faults
-from wafl.engine.privacy.mechanism import Privacy
-from wafl.rounds.admission import Tolerance
-from wafl.rounds.caps import Caps
+from wafl.train.privacy.mechanism import Privacy
+from wafl.train.trust.admission import Tolerance
+from wafl.train.trust.caps import Caps
+from wafl.train.trust.faults import Faults
 
 MODELS = ("mlr", "cnn", "lipschitz")
 

@@ -26,20 +26,20 @@ from wafl.config.unseen import check_unseen, shifted
 from wafl.data import load_dataset
 from wafl.data.federation import Federation
 from wafl.data.named.natural import NATURAL
-from wafl.engine.chosen_radius import check_undecided
-from wafl.engine.clients import Clients
-from wafl.engine.embedded import Embedded, find_device
-from wafl.engine.fit import make_specs
-from wafl.engine.privacy.mechanism import PrivateClients, check_private
-from wafl.engine.spec import Spec
-from wafl.engine.trainer import Trainer
 from wafl.evaluation.evaluate import present_clients
 from wafl.methods import METHODS, Method
 from wafl.models import Described
 from wafl.objectives.surrogate import single_lane
 from wafl.results.history import NUMBERS
-from wafl.rounds.admission import Tolerance
 from wafl.tasks.inputs import Inputs
+from wafl.train.chosen_radius import check_undecided
+from wafl.train.clients import Clients
+from wafl.train.embedded import Embedded, find_device
+from wafl.train.fit import make_specs
+from wafl.train.loop import Trainer
+from wafl.train.privacy.mechanism import PrivateClients, check_private
+from wafl.train.spec import Spec
+from wafl.train.trust.admission import Tolerance
 
 SCHEDULE = tuple(config.Schedule.model_fields)
 ROUND = ("round", "loss", "seconds", "replies", "excluded", "attempts", "shortened", "limited")

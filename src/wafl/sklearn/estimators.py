@@ -20,7 +20,6 @@ from torch import nn
 from wafl.base.checks import check_positive
 from wafl.base.norms import check_norm
 from wafl.data.federation import Federation
-from wafl.engine.fit import fit
 from wafl.methods.averaging import FedAvg
 from wafl.methods.ball import WAFL
 from wafl.models import MLR
@@ -31,6 +30,7 @@ from wafl.sklearn.worst_case import Ball
 from wafl.theory.certificates.certificate import Certificates, Metric
 from wafl.theory.certificates.certify import certify
 from wafl.theory.population.next_client import NextClient, next_client
+from wafl.train.fit import fit
 
 STEPS, ROUNDS = 5000, 100
 

@@ -11,8 +11,8 @@ from wafl.base.errors import FolderError
 from wafl.base.files import sealed, unsealed, write_whole
 from wafl.config.plan import FindClients
 from wafl.data.bring.intake import Intake
-from wafl.engine.clients import Roster
 from wafl.studies.folder import StudyFolder
+from wafl.train.clients import Roster
 
 CPU = torch.device("cpu")
 

@@ -8,8 +8,8 @@ from wafl.base.errors import FolderError, VersionWarning, warn_user
 from wafl.base.fingerprint import changed
 from wafl.config.plan import Plan
 from wafl.data.federation import Federation
-from wafl.engine.spec import code_of_methods
 from wafl.studies.folder import StudyFolder, version_of
+from wafl.train.spec import code_of_methods
 
 DECISIVE = ("wafl-learn", "torch")
 """The packages whose versions decide bits."""

@@ -19,9 +19,6 @@ from wafl.config.experiment import Experiment
 from wafl.config.plan import Entry, FindClients, Plan, make_plan
 from wafl.config.unseen import make_shift
 from wafl.data.federation import Federation
-from wafl.engine.fit import train
-from wafl.engine.keeping.checkpoint import Checkpoint
-from wafl.engine.optimum import check_near
 from wafl.evaluation.score import ClientScore, Score, generalization, percent_or_loss, spread
 from wafl.results.history import History
 from wafl.results.run import Run
@@ -31,6 +28,9 @@ from wafl.studies.folder import StudyFolder
 from wafl.studies.metrics import MetricsFile, joined
 from wafl.studies.same_study import fingerprint_of, refuse_changes, warn_of_versions
 from wafl.studies.trackers import make_trackers
+from wafl.train.checkpoint.checkpoint import Checkpoint
+from wafl.train.fit import train
+from wafl.train.optimum import check_near
 from wafl.weights import by_examples
 
 

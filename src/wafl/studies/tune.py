@@ -20,9 +20,9 @@ from wafl.config.keys import Section
 from wafl.config.method_keys import PART_TABLES, MethodTable, OwnMethod
 from wafl.config.plan import Entry, Plan, embedded, make_plan
 from wafl.config.read import apply_change, read_experiment
-from wafl.engine.trainer import Trainer
 from wafl.parts.schedule import Schedule
 from wafl.studies.study import own_callbacks
+from wafl.train.loop import Trainer
 from wafl.tuning.candidate import Candidate
 from wafl.tuning.goal import Goal, hold_out
 from wafl.tuning.result import Trial, Tuning

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wafl.base.options import Option, options_of
-from wafl.engine.spec import Spec
 from wafl.methods import Method
 from wafl.parts.schedule import Schedule, make_schedule
+from wafl.train.spec import Spec
 
 Setting = dict[str, Any]
 """The values of what is searched, by the names of options of the method and the schedule."""

@@ -18,14 +18,14 @@ from wafl.base.shown import shows
 from wafl.callbacks import Callback, Callbacks
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
-from wafl.engine.embedded import Embedded, find_device
-from wafl.engine.fit import train, usual_loss
-from wafl.engine.spec import Spec
-from wafl.engine.trainer import Trainer
-from wafl.engine.watch import TOO_FAR
 from wafl.methods import Method, not_a_method
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
+from wafl.train.checks.watch import TOO_FAR
+from wafl.train.embedded import Embedded, find_device
+from wafl.train.fit import train, usual_loss
+from wafl.train.loop import Trainer
+from wafl.train.spec import Spec
 from wafl.tuning.candidate import Candidate, Setting
 from wafl.tuning.goal import Goal, Metric, Way, hold_out
 from wafl.tuning.result import Best, Trial, Tuning, choose

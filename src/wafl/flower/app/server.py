@@ -16,7 +16,6 @@ from wafl.base.files import write_whole
 from wafl.callbacks import Callback, Moment
 from wafl.config.experiment import Experiment
 from wafl.data.unpack import read_npz
-from wafl.engine.lanes.layout import free_bytes
 from wafl.flower.server.bulletin import Bulletin
 from wafl.flower.server.certify import certify
 from wafl.flower.server.exchange import Post
@@ -28,6 +27,7 @@ from wafl.studies.attendance import absences, privacies
 from wafl.studies.folder import StudyFolder, free_folder
 from wafl.studies.roster import known_roster
 from wafl.studies.study import Study, diverged
+from wafl.train.lanes.lanes import free_bytes
 from wafl.weights.transport.clouds import Sampling, read_target
 from wafl.weights.transport.exchange import MOST_POINTS
 from wafl.weights.transport.mixture import weights_from_cuts

@@ -21,9 +21,9 @@ from wafl.flower.wire.logs import log
 from wafl.objectives import Wasserstein
 from wafl.objectives.ball.shape import CLIENTS, Shape
 from wafl.parts.lengths import longest_of
-from wafl.rounds.admission import Tolerance
-from wafl.rounds.caps import DOUBLE, Caps
-from wafl.rounds.trust import FEW, Shares
+from wafl.train.trust.admission import Tolerance
+from wafl.train.trust.caps import DOUBLE, Caps
+from wafl.train.trust.trust import FEW, Shares
 
 
 class WAFL(FedAvg):

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from flwr.app import RecordDict
 
-from wafl.engine.spec import Spec
 from wafl.flower.node.work import Node
 from wafl.flower.wire.values import Reader, WireError, config_only, finite, read_array, with_arrays
 from wafl.objectives.ball.client_shape import ClassMeans, class_means
 from wafl.objectives.ball.shape import Shape
+from wafl.train.spec import Spec
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from wafl.base.norms import check_norm
-from wafl.engine.survey import SurveyReplies
 from wafl.flower.node.hello import Hello
 from wafl.flower.node.means import means, with_shape
 from wafl.flower.node.refusals import SetupError, refused
@@ -35,6 +34,7 @@ from wafl.flower.wire.values import (
 from wafl.theory.certificates.sampling import Moments
 from wafl.theory.certificates.upper import REPORTS, Report
 from wafl.theory.constants.assumptions import task_of
+from wafl.train.survey import SurveyReplies
 from wafl.weights.transport import exchange
 from wafl.weights.transport.clouds import Sampling, read_client
 

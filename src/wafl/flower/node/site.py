@@ -14,7 +14,7 @@ from wafl.config.own_code import imported
 from wafl.config.plan import make_clients
 from wafl.data import client_files as data_folder
 from wafl.data.federation import Federation
-from wafl.engine.lanes.layout import free_bytes
+from wafl.train.lanes.lanes import free_bytes
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from flwr.app import RecordDict
 
-from wafl.engine.clients import squares_around_mean
 from wafl.flower.node.work import Node
 from wafl.flower.wire.values import LARGEST, Reader, WireError, config_only, finite, read_array, with_arrays
+from wafl.train.clients import squares_around_mean
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,6 @@ from torch import Tensor, nn
 from wafl.base.errors import ConfigError
 from wafl.config.experiment import Experiment
 from wafl.config.plan import make_attack, make_entry, make_model
-from wafl.engine.chosen_radius import CANDIDATES
-from wafl.engine.client.task import ClientTask
-from wafl.engine.embedded import check_integers, find_device, first_example
-from wafl.engine.features import with_fixed_features
-from wafl.engine.lanes.layout import Lanes
-from wafl.engine.spec import Spec
-from wafl.engine.survey import Survey, SurveyReplies
 from wafl.evaluation.evaluate import examine, rows_of
 from wafl.flower.node.keepsakes import Keepsakes, state_folder
 from wafl.flower.node.site import Site, open_site
@@ -30,12 +23,19 @@ from wafl.flower.wire.values import NodeQuery, Outline, WireError, short
 from wafl.objectives import Objective
 from wafl.parts.messages import GRADIENT, Replies
 from wafl.results.progress import ClientState, Place
-from wafl.rounds.reported_losses import SNAPSHOT
 from wafl.tasks.fitness import check_fitness
 from wafl.tasks.gpu.precision import computing
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 from wafl.tasks.task import Task
+from wafl.train.chosen_radius import CANDIDATES
+from wafl.train.client_task import ClientTask
+from wafl.train.embedded import check_integers, find_device, first_example
+from wafl.train.lanes.features import with_fixed_features
+from wafl.train.lanes.lanes import Lanes
+from wafl.train.reported_losses import SNAPSHOT
+from wafl.train.spec import Spec
+from wafl.train.survey import Survey, SurveyReplies
 
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 Part = Literal["test", "train", "all"]

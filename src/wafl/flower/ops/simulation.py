@@ -10,13 +10,13 @@ from typing import Any
 from wafl.base.errors import TooFewRepliesError
 from wafl.base.extras import require
 from wafl.config.experiment import Experiment
-from wafl.engine.keeping.signals import stopped_by_signals
 from wafl.flower.node.app_code import INSTALLED
 from wafl.flower.ops.app import write_app
 from wafl.flower.ops.loopback import Loopback
-from wafl.rounds.admission import Tolerance
 from wafl.studies.roster import read_roster, write_roster
 from wafl.studies.study import Study
+from wafl.train.checkpoint.signals import stopped_by_signals
+from wafl.train.trust.admission import Tolerance
 
 PAUSE = 0.5
 START = 300.0

@@ -12,15 +12,15 @@ from wafl.base.errors import ConfigError, TooFewRepliesError
 from wafl.config.experiment import Flower
 from wafl.data.bring.intake import Intake
 from wafl.data.splits import draw_unseen
-from wafl.engine.clients import Roster
 from wafl.flower.node.hello import Hello
 from wafl.flower.node.refusals import signature
 from wafl.flower.server.exchange import POLL, Post, Sent
 from wafl.flower.server.name_owners import capped, owned, too_many
 from wafl.flower.wire.logs import log
 from wafl.flower.wire.values import WireError, config_only
-from wafl.rounds.caps import Caps
-from wafl.rounds.trust import FEW
+from wafl.train.clients import Roster
+from wafl.train.trust.caps import Caps
+from wafl.train.trust.trust import FEW
 
 OFTEN = 0.5
 """Seconds between two looks for nodes."""

@@ -16,8 +16,6 @@ from wafl.base.files import write_whole
 from wafl.base.norms import check_norm
 from wafl.config.experiment import Experiment
 from wafl.config.plan import make_model
-from wafl.engine.clients import Roster
-from wafl.engine.survey import SurveyReplies
 from wafl.flower.node.work import Part
 from wafl.flower.server.exchange import Post
 from wafl.flower.server.find_clients import Finder
@@ -48,6 +46,8 @@ from wafl.theory.certificates.upper import Report
 from wafl.theory.constants.assumptions import data_free_constants, task_of
 from wafl.theory.constants.constant import Constant
 from wafl.theory.constants.layer_by_layer import last_layer
+from wafl.train.clients import Roster
+from wafl.train.survey import SurveyReplies
 
 
 def certify(post: Post, values: Mapping[str, Any]) -> None:

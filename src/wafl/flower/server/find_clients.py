@@ -7,12 +7,12 @@ from pathlib import Path
 from wafl.base.errors import ConfigError
 from wafl.config.experiment import Experiment
 from wafl.config.plan import Entry, make_tolerance
-from wafl.engine.clients import Roster
 from wafl.flower.server.census import Census
 from wafl.flower.server.exchange import Post
 from wafl.flower.server.grid import GridClients
 from wafl.objectives.ball.shape import CLIENTS
 from wafl.studies.roster import write_roster
+from wafl.train.clients import Roster
 
 
 class Finder:

@@ -17,12 +17,6 @@ from torch import Tensor
 from wafl.attacks import Attack
 from wafl.base.errors import ConfigError, TooFewRepliesError
 from wafl.config.experiment import Flower
-from wafl.engine.chosen_radius import CANDIDATES
-from wafl.engine.clients import Engine, Judge, Roster, root_mean_square, trust_in
-from wafl.engine.failing.faults import without
-from wafl.engine.failing.tolerant import Tolerant
-from wafl.engine.spec import Spec
-from wafl.engine.survey import SurveyReplies
 from wafl.evaluation.evaluate import draw_attacked
 from wafl.evaluation.score import ClientScore, Score
 from wafl.flower.node.means import MeansQuery
@@ -42,14 +36,20 @@ from wafl.objectives.ball.shape import Shape
 from wafl.parts.messages import Query, Reply
 from wafl.results.progress import Progress
 from wafl.results.run import Run
-from wafl.rounds.admission import Tolerance
-from wafl.rounds.caps import Caps
-from wafl.rounds.trust import Trust
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 from wafl.tasks.task import Task
 from wafl.theory.certificates.sampling import Moments
 from wafl.theory.certificates.upper import Report
+from wafl.train.chosen_radius import CANDIDATES
+from wafl.train.clients import Engine, Judge, Roster, root_mean_square, trust_in
+from wafl.train.spec import Spec
+from wafl.train.survey import SurveyReplies
+from wafl.train.trust.admission import Tolerance
+from wafl.train.trust.caps import Caps
+from wafl.train.trust.faults import without
+from wafl.train.trust.tolerant import Tolerant
+from wafl.train.trust.trust import Trust
 
 
 class GridClients:

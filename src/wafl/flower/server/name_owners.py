@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from wafl.engine.clients import Roster, trust_in
-from wafl.rounds.caps import Caps
+from wafl.train.clients import Roster, trust_in
+from wafl.train.trust.caps import Caps
 
 MOST = 0.5
 """If one of three or more clients claims more than this share of all examples, the log says so."""

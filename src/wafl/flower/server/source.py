@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from logging import INFO, WARNING
 
-from wafl.engine.failing.tolerant import Arrivals
 from wafl.flower.wire.logs import log
 from wafl.flower.wire.values import NodeQuery
 from wafl.parts.messages import Query, Reply
-from wafl.rounds.admission import Exclusion
+from wafl.train.trust.admission import Exclusion
+from wafl.train.trust.tolerant import Arrivals
 
 Asked = tuple[Mapping[int, list[list[Reply]]], Mapping[int, NodeQuery], Mapping[int, str]]
 """The replies by node, what each node was asked, and by client why there is no reply."""

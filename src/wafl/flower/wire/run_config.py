@@ -8,7 +8,7 @@ from wafl.config.experiment import Experiment, Schedule
 from wafl.config.method_keys import MethodTable
 from wafl.config.read import parse_experiment
 from wafl.flower.wire.overrides import QUOTED, read_value
-from wafl.rounds.admission import Tolerance
+from wafl.train.trust.admission import Tolerance
 
 OWN = {
     "task": "train",

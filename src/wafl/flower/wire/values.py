@@ -14,7 +14,7 @@ from flwr.common.constant import SType
 from torch import Tensor
 
 from wafl.parts.messages import PARAMS, Query, Replies, Reply
-from wafl.rounds.admission import split
+from wafl.train.trust.admission import split
 
 FORMAT = 4
 """The format of all messages; raised whenever a message changes, so that a mismatch is said when a node is greeted."""

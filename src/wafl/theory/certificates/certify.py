@@ -26,7 +26,6 @@ from wafl.base.norms import check_norm
 from wafl.base.shown import shows
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
-from wafl.engine.embedded import find_device
 from wafl.results.run import Run
 from wafl.tasks.task import Loss, Task
 from wafl.theory.certificates import other_spaces as elsewhere
@@ -43,6 +42,7 @@ from wafl.theory.constants.assumptions import data_free_constants, input_constan
 from wafl.theory.constants.constant import Constant
 from wafl.theory.constants.layer_by_layer import last_layer
 from wafl.theory.phi.linear_model import LinearPhi, is_known
+from wafl.train.embedded import find_device
 from wafl.weights import ClientWeights, fixed
 
 LEAST_SHARE = 0.1

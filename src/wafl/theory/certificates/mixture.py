@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from wafl.attacks import Population, WassersteinShift
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
-from wafl.engine.embedded import find_device
-from wafl.engine.survey import Survey, SurveyReplies
 from wafl.objectives import Objective
 from wafl.results.run import Run
 from wafl.tasks.fitness import check_fitness
@@ -20,6 +18,8 @@ from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 from wafl.tasks.task import Loss, Task
 from wafl.theory.constants.assumptions import task_of
+from wafl.train.embedded import find_device
+from wafl.train.survey import Survey, SurveyReplies
 from wafl.weights import ClientWeights, by_examples
 
 Settings = Sequence[Mapping[str, float]]

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from wafl.data.examples import CHUNK, Examples
 from wafl.data.federation import Federation
-from wafl.engine.embedded import Embedded, first_example
 from wafl.objectives.ball.shape import CLIENTS, Shape, check_shaping
 from wafl.results.run import Run
 from wafl.tasks.fitness import check_fitness
@@ -21,6 +20,7 @@ from wafl.tasks.modes.layers import Beside, Head, after
 from wafl.tasks.problem import Problem
 from wafl.tasks.structure.sequence import is_plain, members
 from wafl.theory.constants.assumptions import task_of
+from wafl.train.embedded import Embedded, first_example
 
 
 def at_layer(model: Run | nn.Module, clients: Federation, layer: str) -> tuple[nn.Module, Federation]:

@@ -16,7 +16,6 @@ from wafl.base.options import NotNegative, Positive
 from wafl.data.bring.arrays import as_array
 from wafl.data.federation import Federation
 from wafl.data.labels import count_classes
-from wafl.engine.embedded import first_example
 from wafl.results.run import Run
 from wafl.tasks.fitness import check_fitness
 from wafl.tasks.losses import MarginLoss
@@ -28,6 +27,7 @@ from wafl.theory.constants import estimates
 from wafl.theory.constants import linear_models as linear
 from wafl.theory.constants.constant import Constant
 from wafl.theory.constants.layer_by_layer import declared, loss_steepness
+from wafl.train.embedded import first_example
 
 SMALLEST, LARGEST = 1e-100, 1e100
 SEARCHED = 64

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.norms import dual, power_norm, steepest
-from wafl.engine.lanes.layout import free_bytes
+from wafl.train.lanes.lanes import free_bytes
 
 CHUNK = 1 << 22
 """How many numbers are worked on at a time."""

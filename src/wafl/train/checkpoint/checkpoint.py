@@ -1,0 +1,360 @@
+"""Training that survives a crash: its progress on disk, written completely or not at all, and the one before it.
+
+rounds.journal          every round of every run, appended
+memory-<n>.journal      what clients keep, appended as it changes; written anew when most of it is outdated
+<n>/state.safetensors   parameters, client weights and vectors of checkpoint n
+<n>/state.json          the rest, and how much of the journals counts
+
+So a checkpoint costs the same after 100,000 rounds as after one, whatever the number of clients that did not take part.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from wafl.base.errors import CheckpointError, CheckpointWarning, UnfitCheckpointError, warn_user
+from wafl.base.files import lock, remove_temporary, sealed, unsealed, whole_folder, write_whole
+from wafl.base.fingerprint import changed
+from wafl.base.json_types import parsed
+from wafl.callbacks import Callback
+from wafl.parts.messages import State
+from wafl.results.history import History, Record
+from wafl.results.progress import ChosenRadius, ClientState, Place, Progress, RunProgress
+from wafl.train.checkpoint.journal import Journal
+from wafl.train.checkpoint.signals import Signals
+
+FORMAT = 6
+"""Raised when another thing is kept or drawn: a training must not go on with other cohorts than it began with."""
+KEPT = 2
+"""How many checkpoints stay on disk: the last, and the one before in case the last is damaged."""
+
+
+@dataclass
+class _Unsaved(Progress):
+    """A progress that later rounds do not change; of its histories only what the journal does not hold yet."""
+
+    records: list[tuple[int, Record]] = field(default_factory=list[tuple[int, Record]])
+
+
+class Checkpoint(Callback):
+    """Keeps the progress of a training in a folder, from which the same call to :func:`wafl.fit` resumes.
+
+    Args:
+        folder: where to write; one folder per training.
+        every: how many rounds pass between two checkpoints; an interrupted training always writes one.
+        seconds: write one earlier if this much time has passed since the last.
+
+    >>> import tempfile
+    >>> Checkpoint(tempfile.mkdtemp(), every=5).read({}) is None
+    True
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, every: int = 1, seconds: float | None = None) -> None:
+        if every < 1:
+            raise ValueError(f"every={every} must be at least 1: it is how many rounds pass between two checkpoints")
+        if seconds is not None and not seconds > 0.0:
+            raise ValueError(f"seconds={seconds} must be above 0: it is how long to wait between two checkpoints")
+        self.folder, self.every, self.seconds = Path(folder), every, seconds
+        self._lock = ExitStack()
+        self._signals = Signals()
+        self._reset({})
+
+    def _reset(self, fingerprint: Mapping[str, str]) -> None:
+        self._fingerprint = dict(fingerprint)
+        self._unsaved: _Unsaved | None = None
+        self._rounds, self._written_at = 0, time.monotonic()
+        self._count = 0
+        self.damaged: dict[Path, str] = {}
+        """The checkpoints that :meth:`read` could not use, and why."""
+        self._journal = Journal(self.folder / "rounds.journal")
+        self._lengths: dict[int, int] = {}
+        self._memory = _Memory(self.folder)
+
+    def read(self, fingerprint: Mapping[str, str]) -> Progress | None:
+        """The last good progress of the training with this fingerprint; None if there is none yet."""
+        self._reset(fingerprint)
+        written = self._written()
+        self._count = int(written[-1].name) if written else 0
+        kind = CheckpointError
+        for folder in reversed(written):
+            try:
+                progress, about = read_progress(folder, fingerprint)
+            except CheckpointError as error:
+                self.damaged[folder] = str(error)
+                kind = UnfitCheckpointError if isinstance(error, UnfitCheckpointError) else kind
+                continue
+            for skipped, reason in self.damaged.items():
+                warn_user(
+                    f"{skipped} is left out: {reason}. Training goes on from the checkpoint before it, and trains the "
+                    "rounds since then again",
+                    CheckpointWarning,
+                )
+            self._journal.size = about["journal"]
+            self._lengths = {place: len(run.history) for place, run in progress.runs.items()}
+            self._memory.resume(about["memory"], progress.memory)
+            return progress
+        if self.damaged:
+            faults = "; ".join(f"{folder.name}: {reason}" for folder, reason in self.damaged.items())
+            raise kind(
+                f"{self.folder} holds no usable checkpoint ({faults}). Nothing was changed: move the folder "
+                "away to start from scratch"
+            )
+        return None
+
+    def extend(self, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+        """Let the same training with more rounds (``after``) go on from here too; returns whether there is anything."""
+        if self.read(before) is None:
+            return False
+        for folder in self._written():
+            file = folder / "state.json"
+            with suppress(OSError, ValueError):  # damaged: there is a better one
+                about = unsealed(file.read_bytes())
+                write_whole(file, sealed({**about, "extended": [*about.get("extended", ()), dict(after)]}, indent=None))
+        return True
+
+    def keep_last(self) -> None:
+        """Remove what a finished training does not need to go on with more rounds."""
+        good = [folder for folder in self._written() if folder not in self.damaged]
+        for folder in self._written():
+            if folder not in good[-1:]:
+                shutil.rmtree(folder)
+        self._memory.forget(good[-1:])
+
+    def on_progress(self, progress: Progress) -> None:
+        """Remember the progress, and write it when that is due."""
+        self._signals.go_on()
+        with self._signals.held():
+            self._remember(progress)
+        late = self.seconds is not None and time.monotonic() - self._written_at >= self.seconds
+        if late or self._rounds % self.every == 0:
+            self.write()
+
+    def _remember(self, progress: Progress) -> None:
+        records = [] if self._unsaved is None else self._unsaved.records
+        runs: dict[int, RunProgress] = {}
+        for place, run in progress.runs.items():
+            known = self._lengths.get(place, 0)
+            records += [(place, record) for record in run.history[known:]]
+            self._lengths[place] = len(run.history)
+            runs[place] = RunProgress(run.state, History((), run.history.diverged), run.stopped)
+        kept = dict(progress.memory), dict(progress.chunk_sizes), dict(progress.chosen)
+        self._unsaved = _Unsaved(runs, *kept, records)
+        self._rounds += 1
+
+    def write(self) -> None:
+        """Write what has not been written yet; a signal that comes meanwhile waits until it is on disk."""
+        with self._signals.held():
+            if self._unsaved is not None:
+                self._write(self._unsaved)
+
+    def _write(self, unsaved: _Unsaved) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._count += 1
+        folder = self.folder / f"{self._count:09d}"
+        rows = ({"run": place, **vars(record)} for place, record in unsaved.records)
+        self._journal.append(json.dumps(row).encode() for row in rows)
+        unsaved.records = []
+        memory = self._memory.write(unsaved.memory, self._count)
+        lengths = {str(place): self._lengths[place] for place in unsaved.runs}
+        about = {"journal": self._journal.size, "lengths": lengths, "memory": memory, "fingerprint": self._fingerprint}
+        sizes = {str(group): size for group, size in unsaved.chunk_sizes.items()}
+        chosen = {str(place): asdict(radius) for place, radius in unsaved.chosen.items()}
+        write_state(folder, unsaved.runs, {**about, "chunk_sizes": sizes, **({"chosen": chosen} if chosen else {})})
+        self._unsaved = None
+        self._written_at = time.monotonic()
+        good = [folder for folder in self._written() if folder not in self.damaged]
+        for folder in good[:-KEPT]:
+            shutil.rmtree(folder)
+        self._memory.forget(good[-KEPT:])
+
+    def __enter__(self) -> Self:
+        """Take the folder, so that nobody else writes here; the lock ends with the process, however it ends.
+
+        Until then, SIGTERM and SIGHUP save what there is and end the process, and a second Ctrl-C waits for the first.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        busy = f"{self.folder} is in use by another training: give this one a folder of its own, or stop the other"
+        self._lock.enter_context(lock(self.folder / ".lock", 0, CheckpointError(busy)))
+        remove_temporary(self.folder)
+        self._signals.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            # A full disk may be why the training stopped.
+            with nullcontext() if kind is None else suppress(OSError):
+                self.write()
+        finally:
+            self._lock.close()
+            self._signals.__exit__()
+
+    def _written(self) -> list[Path]:
+        """Complete checkpoints, oldest first; one that a crash left half written has another name."""
+        return sorted(path for path in self.folder.glob("*") if path.name.isdigit()) if self.folder.is_dir() else []
+
+
+class _Memory:
+    """What clients keep, in a journal to which changes are appended; a new one is begun when most of it is outdated."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._journal: Journal | None = None
+        self._written: dict[Place, ClientState] = {}
+        self._bytes = 0
+
+    def resume(self, about: Mapping[str, Any] | None, memory: Mapping[Place, ClientState]) -> None:
+        """Go on where a checkpoint left the journal."""
+        self._journal = None if about is None else Journal(self._folder / about["file"], about["size"])
+        self._written, self._bytes = dict(memory), sum(map(_bytes, memory.values()))
+
+    def write(self, memory: Mapping[Place, ClientState], count: int) -> dict[str, Any] | None:
+        """Append what has changed since the last checkpoint; returns how much of which file counts."""
+        if not memory:
+            return None
+        changed = {place: kept for place, kept in memory.items() if self._written.get(place) is not kept}
+        size = self._bytes + sum(_bytes(kept) - _bytes(self._written.get(place, {})) for place, kept in changed.items())
+        journal = self._journal
+        if journal is None or journal.size > 2 * size:
+            journal, changed = Journal(self._folder / f"memory-{count:09d}.journal"), memory
+        if changed:
+            journal.append([_tensors(changed)])
+        self._journal, self._written, self._bytes = journal, dict(memory), size
+        return {"file": journal.path.name, "size": journal.size}
+
+    def forget(self, kept: list[Path]) -> None:
+        """Remove the journals that none of the kept checkpoints needs."""
+        files = sorted(self._folder.glob("memory-*.journal"))
+        if len(files) < 2:
+            return
+        needed = {self._journal.path.name} if self._journal is not None else set[str]()
+        for folder in kept:
+            with suppress(OSError, ValueError):
+                about = unsealed((folder / "state.json").read_bytes())["memory"]
+                needed |= {about["file"]} if about else set()
+        for file in files:
+            if file.name not in needed:
+                file.unlink()
+
+
+def _bytes(kept: ClientState) -> int:
+    return sum(value.numel() * value.element_size() for value in kept.values())
+
+
+def _tensors(memory: Mapping[Place, ClientState]) -> bytes:
+    from safetensors.torch import save
+
+    named = {f"{run}.{client}.{name}": value for (run, client), kept in memory.items() for name, value in kept.items()}
+    return save({name: value.detach().cpu().clone().contiguous() for name, value in named.items()})
+
+
+def write_state(folder: Path, runs: Mapping[int, RunProgress], about: Mapping[str, Any]) -> None:
+    """Write a folder with the tensors and a description, which holds their checksum and its own."""
+    from safetensors.torch import save
+
+    tensors: dict[str, Tensor] = {}
+    rows: dict[str, Any] = {}
+    for place, run in runs.items():
+        state = run.state
+        tensors[f"{place}.params"] = state.params
+        tensors[f"{place}.client_weights"] = state.client_weights
+        tensors |= {f"{place}.vectors.{name}": value for name, value in state.vectors.items()}
+        rows[str(place)] = {
+            "round": state.round,
+            "scalars": {name: value.hex() for name, value in state.scalars.items()},
+            "stopped": run.stopped,
+            "diverged": run.history.diverged,
+        }
+    content = save({name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()})
+    sealing = {"format": FORMAT, "sha256": sha256(content).hexdigest(), "runs": rows, **about}
+    with whole_folder(folder) as new:
+        write_whole(new / "state.safetensors", content)
+        write_whole(new / "state.json", sealed(sealing, indent=None))
+
+
+def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) -> tuple[Progress, dict[str, Any]]:
+    """A checkpoint, and its description; a CheckpointError if it is damaged or belongs to another training."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        about = unsealed((folder / "state.json").read_bytes())
+        if about["format"] > FORMAT:
+            raise UnfitCheckpointError(
+                f"it has format {about['format']}, this version reads {FORMAT}: update wafl-learn"
+            )
+        if about["format"] < FORMAT:
+            raise UnfitCheckpointError(
+                f"it has format {about['format']}, from an earlier version; this one reads {FORMAT}: finish the study "
+                "with the version that began it, or start again"
+            )
+        content = (folder / "state.safetensors").read_bytes()
+        if sha256(content).hexdigest() != about["sha256"]:
+            raise CheckpointError("state.safetensors is damaged: its checksum differs")
+        known = [about["fingerprint"], *about.get("extended", ())]
+        if fingerprint is not None and all(changed(each, fingerprint) for each in known):
+            changes = changed(known[-1], fingerprint)
+            raise UnfitCheckpointError(f"it belongs to another training, with other {', '.join(changes)}")
+        tensors = load(content)
+        histories = _histories(folder.parent, about)
+        runs = {int(place): _run(int(place), row, tensors, histories) for place, row in about["runs"].items()}
+        memory: dict[Place, dict[str, Tensor]] = {}
+        for entry in _memory_journal(folder.parent, about["memory"]).read():
+            read: dict[Place, dict[str, Tensor]] = {}
+            for name, value in load(entry).items():
+                run, client, part = name.split(".", 2)
+                read.setdefault((int(run), int(client)), {})[part] = value
+            memory |= read
+        sizes = {int(group): size for group, size in about["chunk_sizes"].items()}
+        chosen = {int(place): ChosenRadius(**row) for place, row in about.get("chosen", {}).items()}
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"it cannot be read: {error}") from error
+    return Progress(runs, dict(memory), sizes, chosen), about
+
+
+def _memory_journal(folder: Path, about: Mapping[str, Any] | None) -> Journal:
+    if about is None:
+        return Journal(folder)
+    if Path(about["file"]).name != about["file"]:
+        raise ValueError(f"{about['file']!r} is not a file of its folder")
+    return Journal(folder / about["file"], about["size"])
+
+
+def _histories(folder: Path, about: Mapping[str, Any]) -> dict[int, list[dict[str, Any]]]:
+    """The rounds of each run; they must be as many as were written."""
+    found: dict[int, list[dict[str, Any]]] = {int(place): [] for place in about["lengths"]}
+    for entry in Journal(folder / "rounds.journal", about["journal"]).read():
+        row = parsed(entry)
+        found[row.pop("run")].append(row)
+    if {str(place): len(rows) for place, rows in found.items()} != about["lengths"]:
+        raise ValueError("rounds.journal does not hold the rounds of this checkpoint")
+    return found
+
+
+def _run(
+    place: int, row: dict[str, Any], tensors: dict[str, Tensor], histories: Mapping[int, list[dict[str, Any]]]
+) -> RunProgress:
+    prefix = f"{place}.vectors."
+    scalars = {name: float.fromhex(value) for name, value in row["scalars"].items()}
+    state = State(
+        row["round"],
+        tensors[f"{place}.params"],
+        tensors[f"{place}.client_weights"].to(torch.float64),
+        scalars,
+        {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)},
+    )
+    history = History.from_json(histories[place])
+    history.diverged = row["diverged"]
+    return RunProgress(state, history, row["stopped"])

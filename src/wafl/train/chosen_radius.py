@@ -1,0 +1,201 @@
+"""What ``radius="auto"`` stands for: a radius that is chosen by leaving clients out, before training.
+
+The clients are split into two halves. Each half trains all candidates, as lanes of one batch, and the other half judges
+them by its training examples: test examples are never read. A client tells the server how far its examples lie from
+their mean, and one number per candidate, its accuracy.
+"""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from wafl.base.describe import rounded
+from wafl.base.errors import DivergedError, UnboundedError
+from wafl.base.norms import typical_length
+from wafl.base.random import Key, Purpose, bits, choose
+from wafl.callbacks import Callback
+from wafl.evaluation.score import worst_count
+from wafl.parts.schedule import Schedule
+from wafl.results.progress import ChosenRadius, Progress
+from wafl.results.run import Run
+from wafl.train.checks.watch import TOO_FAR
+from wafl.train.clients import Clients, Divisible, Judge
+from wafl.train.loop import Trainer
+from wafl.train.spec import Spec
+
+CANDIDATES = (0.01, 0.03, 0.1, 0.3)
+"""The radii that are tried, as parts of how far a client's examples lie from their mean."""
+BUDGET = 1.6
+"""What training all candidates may cost, in runs; judging them takes most of what is left of two."""
+FEWEST = 4
+"""With fewer clients than this, a half of them says nothing about the others."""
+DRAWS = 1000
+"""How often clients are drawn for a standard error."""
+
+
+def settled(trainer: Trainer, specs: Sequence[Spec], progress: Progress, told: Sequence[Callback]) -> list[Spec]:
+    """The same runs with numbers for their radii; what is chosen now is kept in ``progress``, and callbacks hear it."""
+    found: list[Spec] = []
+    for place, spec in enumerate(specs):
+        if spec.undecided:
+            if place not in progress.chosen:
+                progress.chosen[place] = choose_radius(trainer, place, spec)
+                for callback in told:
+                    callback.on_choice(place, spec.name, progress.chosen[place])
+            spec = spec.with_radius(progress.chosen[place].radius)
+        found.append(spec)
+    return found
+
+
+def check_undecided(trainer: Trainer, specs: Sequence[Spec]) -> None:
+    """Refuse, before any work, runs whose radius could not be chosen."""
+    clients = trainer.clients
+    for spec in (spec for spec in specs if spec.undecided):
+        if not isinstance(clients, Divisible):
+            raise ValueError(
+                "radius='auto' leaves clients out and asks them what differential privacy would hide: give a number"
+            )
+        sizes = clients.roster.num_examples
+        if len(sizes) < FEWEST:
+            raise ValueError(
+                f"radius='auto' leaves clients out and needs at least {FEWEST} of them, not {len(sizes)}: give a number"
+            )
+        try:
+            for half in halves(len(sizes), spec.schedule.seed):
+                spec.method.client_weights.initial([sizes[client] for client in half])
+        except ValueError as error:
+            raise ValueError(f"radius='auto' leaves clients out: {error}; or give the radius as a number") from error
+
+
+def choose_radius(trainer: Trainer, place: int, spec: Spec) -> ChosenRadius:
+    """The radius of a run: each half of the clients trains all candidates, and the other half judges them."""
+    clients, objective, roster = trainer.clients, spec.method.objective, trainer.clients.roster
+    assert isinstance(clients, Divisible)
+    assert objective is not None
+    radii = candidates(clients.spread(), objective.norm, math.prod(roster.input_shape))
+    parted = halves(roster.num_clients, spec.schedule.seed)
+    schedule = _shorter(spec.schedule, [len(half) for half in parted])
+    specs = [replace(spec.with_radius(radius), schedule=schedule) for radius in radii]
+    parts = [_judged(trainer, *clients.apart(judges, place, spec), len(judges), specs) for judges in parted]
+    values = torch.cat(parts, dim=1)
+    larger = roster.num_classes is not None
+    best, why = best_place(values, larger_is_better=larger)
+    summaries = [_summary(row, larger) for row in values]
+    tried = [{"radius": radius, **row} for radius, row in zip(radii, summaries, strict=True)]
+    *head, last = (f"{radius:g}" for radius in radii)
+    chosen = f"radius {radii[best]:g} was chosen among {', '.join(head)} and {last}: {why}"
+    return ChosenRadius(radii[best], chosen, tried)
+
+
+def best_place(values: Tensor, *, larger_is_better: bool = True) -> tuple[int, str]:
+    """The place of the smallest radius that is not clearly worse than the best, and the reason in words.
+
+    ``values [R, C]`` are accuracies or losses, the smallest radius first; they are not finite where training diverged.
+    A radius is scored by the mean of two numbers: the mean over the clients, and that over their worst tenth. It is
+    clearly worse if its score is further from the best than one standard error of the difference, by the bootstrap over
+    clients.
+    """
+    signed = values if larger_is_better else -values
+    usable = torch.isfinite(signed).all(1)
+    if not bool(usable.any()):
+        return 0, "every radius diverged, and it is the smallest"
+    scores = torch.where(usable, _score(signed), -torch.inf)
+    best = int(scores.argmax())
+    for place in range(best):
+        if bool(usable[place]) and scores[best] - scores[place] <= _standard_error(signed[best], signed[place]):
+            break
+    else:
+        place = best
+    words, scale, unit = ("accuracy", 100.0, "%") if larger_is_better else ("loss", 1.0, "")
+    mean, worst = (scale * float(part[place]) for part in _parts(values, larger_is_better))
+    judged = f"clients that were left out have {words} {mean:.3g}{unit}, and their worst tenth {worst:.3g}{unit}"
+    if place == best:
+        return place, f"{judged}, the best mean of the two"
+    return place, f"{judged}, and no larger one is better by more than a standard error"
+
+
+def _score(signed: Tensor) -> Tensor:
+    """The mean of the clients' mean and of that of their worst tenth, where larger is better: ``[R]``."""
+    mean, worst = _parts(signed, True)
+    return (mean + worst) / 2.0
+
+
+def _parts(values: Tensor, larger_is_better: bool) -> tuple[Tensor, Tensor]:
+    """The mean over clients, and over the worst tenth of them, at least one: ``[R]`` each."""
+    worst = values.topk(worst_count(0.1, values.shape[1]), dim=1, largest=not larger_is_better).values
+    return values.mean(1), worst.mean(1)
+
+
+def _standard_error(one: Tensor, other: Tensor) -> float:
+    """The standard error of the difference of two scores of the same clients, which are drawn with replacement.
+
+    A jackknife would not do: the worst client of a few stays the same unless it is the one left out.
+    """
+    drawn = bits(Key.of(0), Purpose.BOOTSTRAP, DRAWS * len(one)).view(DRAWS, len(one)) % len(one)
+    return float((_score(one[drawn]) - _score(other[drawn])).std())
+
+
+def _summary(values: Tensor, larger_is_better: bool) -> dict[str, float | None]:
+    if not bool(torch.isfinite(values).all()):
+        return {"mean": None, "worst_tenth": None}
+    mean, worst = _parts(values[None], larger_is_better)
+    return {"mean": float(mean), "worst_tenth": float(worst)}
+
+
+def candidates(spread: float, norm: float, features: int) -> list[float]:
+    """The radii to try, the smallest first: parts of the spread of a client's examples, in the norm of the ball."""
+    unit = spread * typical_length(norm, features)
+    if not unit > 0.0:
+        raise ValueError("radius='auto': no client has two different examples to measure a radius by: give a number")
+    return [rounded(part * unit, 3) for part in CANDIDATES]
+
+
+def halves(num_clients: int, seed: int) -> list[list[int]]:
+    """The places of the clients in two halves, drawn from the seed."""
+    first = set(choose(seed, Purpose.LEFT_OUT, num_clients, num_clients // 2))
+    return [sorted(first), [client for client in range(num_clients) if client not in first]]
+
+
+def _shorter(schedule: Schedule, halves: Sequence[int]) -> Schedule:
+    """The schedule of a candidate: half of the cohort, and as many rounds as the budget allows, at least one."""
+    everyone = sum(halves)
+    cohort = None if schedule.cohort is None else min(math.ceil(schedule.cohort / 2), *halves)
+    asked = everyone if cohort is None else cohort * len(halves)
+    usual = everyone if schedule.cohort is None else schedule.cohort
+    rounds = max(1, math.floor(BUDGET * schedule.rounds * usual / (len(CANDIDATES) * asked)))
+
+    def faster(round: int) -> float:
+        """The learning rate in fewer rounds: it goes as far as in all of them."""
+        return schedule.rate(round * schedule.rounds // rounds)
+
+    rate = faster if callable(schedule.learning_rate) else schedule.learning_rate
+    return replace(schedule, rounds=rounds, cohort=cohort, learning_rate=rate)
+
+
+def _judged(trainer: Trainer, clients: Clients, judge: Judge, judges: int, specs: Sequence[Spec]) -> Tensor:
+    """Each candidate's accuracy (for a regression, loss) on each client left out, ``[R, C]``; NaN if it diverged."""
+    here = copy(trainer)
+    here.clients, here.roster = clients, clients.roster
+    runs: Sequence[Run] = ()
+    with warnings.catch_warnings(), suppress(DivergedError, UnboundedError):  # of all candidates
+        for category in TOO_FAR:
+            warnings.simplefilter("ignore", category)
+        runs = here.train(specs)
+    said: dict[int, Mapping[int, float]] = {}
+    for place, run in enumerate(runs):
+        if not run.diverged:
+            with suppress(ValueError):  # finite parameters whose losses are not
+                said[place] = judge(run)
+    # A client on a node may be away for one of them.
+    heard = sorted(set[int].intersection(*(set(each) for each in said.values()))) if said else range(judges)
+    values = torch.full((len(specs), len(heard)), torch.nan, dtype=torch.float64)
+    for place, each in said.items():
+        # The last bits of a mean differ between engines, and must not decide.
+        values[place] = torch.tensor([round(each[client], 12) for client in heard], dtype=torch.float64)
+    return values

@@ -1,0 +1,194 @@
+"""What clients know, and what they are sent: the two sides of their work."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
+from typing import Any, Self, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from wafl.base.random import Key
+from wafl.data.examples import Examples
+from wafl.local import LocalStep, sgd
+from wafl.objectives import Objective
+from wafl.parts.messages import Vectors
+from wafl.parts.schedule import LocalWork
+from wafl.tasks.augmentation import augmented
+from wafl.tasks.inputs import Inputs
+from wafl.tasks.modes.statistics import FEDBN, PER_CLIENT
+from wafl.tasks.problem import Problem
+from wafl.tasks.task import Task
+from wafl.train.batches import room_for
+
+T = TypeVar("T")
+
+PLAIN = sgd()
+OBJECTIVE, LOCAL, STATISTICS = "objective", "local", "statistics"
+"""What a client may keep something for between rounds: two parts of a method, and BatchNorm's statistics."""
+REPORT_BATCH = 256
+"""How many examples a client looks at together when it reports its loss."""
+
+
+@dataclass(frozen=True)
+class LaneInput:
+    """What each lane is sent: ``params [L, P]``, its client, its scalars ``[L]`` and its key.
+
+    ``memory`` is what the client keeps, by the part of the method that keeps it. ``vectors [L, P]`` and
+    ``iterates [L]`` are those of the query. Every ``sharing`` consecutive lanes have the same client and key, and so
+    the same batches. Lanes with more examples come first.
+    """
+
+    params: Tensor
+    clients: Tensor
+    scalars: Mapping[str, Tensor]
+    key: Key
+    memory: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    vectors: Vectors = field(default_factory=dict[str, Tensor])
+    iterates: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    sharing: int = 1
+
+    @cached_property
+    def columns(self) -> dict[str, Tensor]:
+        """The scalars as ``[L, 1]``, which multiply the rows of parameters."""
+        return {name: value[:, None] for name, value in self.scalars.items()}
+
+    def split(self, chunk: int) -> list[Self]:
+        """The same lanes in pieces of at most ``chunk``, without separating lanes that share their batches."""
+        size = max(chunk // self.sharing, 1) * self.sharing
+        return [self.take(slice(place, place + size)) for place in range(0, len(self.clients), size)]
+
+    def take(self, rows: Tensor | slice) -> Self:
+        """These lanes alone."""
+        return mapped(lambda value: value[rows], self)
+
+
+@dataclass(frozen=True)
+class ClientTask:
+    """What clients know: the task, the objective, the work of a round, their examples, and the local step.
+
+    ``largest`` is the size of the largest client anywhere, here or on other nodes, which no batch needs more room than.
+    0 means the largest client here; None means that the size is unknown. ``judges_ends`` says that the loss that comes
+    with a model is that of the model, on all examples, and not that of a first batch at the start.
+    """
+
+    task: Task
+    objective: Objective | None
+    work: LocalWork
+    examples: Examples
+    largest: int | None = 0
+    local: LocalStep = PLAIN
+    judges_ends: bool = False
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The number of examples of each client here."""
+        return self.examples.num_examples.tolist()
+
+    @cached_property
+    def _largest_here(self) -> int:
+        return max(self.sizes)
+
+    def batch_room(self, size: int) -> int:
+        """How many examples a batch of a client with ``size`` examples has room for."""
+        return self._room(size, self.work.batch_size)
+
+    def report_room(self, size: int) -> int:
+        """How many examples a client with ``size`` examples looks at together when it reports its loss."""
+        return self._room(size, REPORT_BATCH)
+
+    def _room(self, size: int, wanted: int | None) -> int:
+        largest = math.inf if self.largest is None else self.largest or self._largest_here
+        return int(min(room_for(size), wanted or math.inf, max(largest, size)))
+
+    def label_counts(self, clients: Tensor) -> Tensor | None:
+        """How many examples of each class these clients have ``[L, K]``, if the objective asks for that."""
+        counts = self._label_counts
+        return None if counts is None else counts[clients]
+
+    @cached_property
+    def _label_counts(self) -> Tensor | None:
+        y = self.examples.y
+        if self.objective is None or not self.objective.counts_labels or y.is_floating_point():
+            return None
+        owner = torch.repeat_interleave(torch.arange(len(self.sizes), device=y.device), self.examples.num_examples)
+        classes = int(y.max()) + 1
+        return torch.bincount(owner * classes + y, minlength=len(self.sizes) * classes).view(-1, classes)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether a lane must not be alone, to round as among others: an ascent makes rounding errors grow."""
+        return self.objective is not None and (self.objective.space is not None or not self.task.steady)
+
+    def initial_memory(self, params: Tensor) -> dict[str, Tensor]:
+        """The memory of a client before it first takes part, by the part of the method that keeps it."""
+        problem, blank = Problem(self.task, params[None]), params.new_zeros(1, 1, *self.examples.shape)
+        objective = None if self.objective is None else self.objective.initial_memory(problem, blank)
+        # NaN stands for what the server has, where a client begins.
+        unknown = params.new_full((len(self.kept_places),), torch.nan) if self.kept_places else None
+        return present({OBJECTIVE: objective, LOCAL: self.local.initial_memory(params), STATISTICS: unknown})
+
+    @cached_property
+    def kept_places(self) -> list[int]:
+        """The places of the BatchNorm parameters that each client keeps to itself; empty if it keeps none."""
+        if self.work.statistics not in (PER_CLIENT, FEDBN):
+            return []
+        return self.task.batch_norm_places(affine=self.work.statistics == FEDBN)
+
+    def varied(self, x: Inputs, lanes: LaneInput, key: Key) -> Inputs:
+        """The examples of a step, moved and mirrored at random if the schedule says so."""
+        if not (self.work.shift or self.work.flip):
+            return x
+        each = len(lanes.params) // len(x.base)
+        own = Key(*(part[::each] for part in (key.seed, key.round, key.client, key.step)))
+        return replace(x, base=augmented(x.base, own, self.work.shift, self.work.flip))
+
+    def fetch(self, rows: Tensor, lanes: LaneInput) -> tuple[Inputs, Tensor]:
+        """The examples in these rows ``[G, B]``, a row per group of lanes; floats get the type of the parameters."""
+        dtype = lanes.params.dtype
+        x = self.examples.rows(rows, dtype)
+        y = each_lane(self.examples.y[rows], lanes)
+        return Inputs(x, len(lanes.params)), y.to(dtype) if y.is_floating_point() else y
+
+
+def each_lane(values: Tensor, lanes: LaneInput) -> Tensor:
+    """Values of groups of lanes, repeated for each lane."""
+    return values if lanes.sharing == 1 else values.repeat_interleave(lanes.sharing, dim=0)
+
+
+def present(memory: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+    """The memory without the parts that keep nothing."""
+    return {name: value for name, value in memory.items() if value is not None}
+
+
+def mapped(function: Callable[..., Tensor], first: T, *others: T) -> T:
+    """Apply a function to each tensor of ``first``, a dataclass or a mapping, and the matching tensors of the others.
+
+    >>> import torch
+    >>> mapped(torch.add, {"a": torch.tensor(1), "b": None}, {"a": torch.tensor(2), "b": None})
+    {'a': tensor(3), 'b': None}
+    """
+    if isinstance(first, Tensor):
+        return cast(T, function(first, *others))
+    if isinstance(first, Mapping):
+        parts = cast(Mapping[str, Any], first)
+        rest = cast(tuple[Mapping[str, Any], ...], others)
+        return cast(T, {name: mapped(function, part, *(each[name] for each in rest)) for name, part in parts.items()})
+    if is_dataclass(first) and not isinstance(first, type):
+        names = [field.name for field in fields(first)]
+        changed = {name: mapped(function, *(getattr(each, name) for each in (first, *others))) for name in names}
+        return cast(T, replace(cast(Any, first), **changed))
+    return first
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """Return all tensors of a value."""
+    found: list[Tensor] = []
+
+    def take(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    mapped(take, value)
+    return found

@@ -1,0 +1,242 @@
+"""Clients whose examples are at hand: the work of all of them is done here, as lanes of one batch."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+
+import torch
+from torch import Tensor
+
+from wafl.attacks import Attack
+from wafl.base.describe import describe
+from wafl.base.errors import SequentialWarning, warn_user
+from wafl.data.federation import Federation
+from wafl.data.mistakes import what_is
+from wafl.evaluation.evaluate import evaluate
+from wafl.evaluation.score import Score
+from wafl.objectives import Objective, ObjectiveState
+from wafl.objectives.ball.client_shape import check_size, class_means, shape_of_means
+from wafl.objectives.ball.shape import Shape
+from wafl.parts.messages import Query, Replies
+from wafl.results.progress import ClientState, Place, Progress
+from wafl.results.run import Run
+from wafl.tasks.fitness import UNFIT, check_fitness
+from wafl.tasks.gpu.precision import computing
+from wafl.tasks.problem import Problem
+from wafl.tasks.task import Task
+from wafl.train.client_task import ClientTask
+from wafl.train.clients import Clients, Engine, Judge, Roster, root_mean_square, squares_around_mean, trust_in
+from wafl.train.lanes.features import with_fixed_features
+from wafl.train.lanes.lanes import Lanes
+from wafl.train.spec import Spec
+from wafl.train.trust.admission import Admitted, Exclusion, Tolerance, split
+from wafl.train.trust.caps import Caps
+from wafl.train.trust.faults import Faults, spoil, without
+from wafl.train.trust.tolerant import Arrivals, Tolerant
+from wafl.train.trust.trust import Trust
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Clients whose examples are at hand, and the device on which their work is done; ``unseen`` ones never train."""
+
+    federation: Federation
+    device: torch.device
+    chunk_size: int | None = None
+    faults: Faults | None = None
+    tolerance: Tolerance | None = None
+    unseen: Federation | None = None
+    caps: Caps | None = None
+    roster: Roster = field(init=False)
+    absent = ""  # everybody is here
+    sees_updates = True
+
+    def __post_init__(self) -> None:
+        for name, kind in (("faults", Faults), ("tolerance", Tolerance)):
+            if (value := getattr(self, name)) is not None and not isinstance(value, kind):
+                raise TypeError(f"{name} is {what_is(value)}: pass wafl.{kind.__name__}(...)")
+        clients = self.federation
+        roster = Roster(
+            clients.names,
+            tuple(clients.train.num_examples.tolist()),
+            clients.input_shape,
+            clients.num_outputs,
+            clients.num_classes,
+            clients.unit,
+            clients.bounds,
+            clients.recipe,
+            clients.intake,
+        )
+        object.__setattr__(self, "roster", roster)
+
+    def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:
+        """Refuse what cannot train: each objective moves one example, so that it fails now if it cannot."""
+        clients, problem = self.federation, Problem(task, start[None])
+        x, y = first_example(clients, start)
+        check_fitness(problem, x, y, clients.num_classes)
+        check_integers(task, start, clients)
+        boxes = {objective.box for objective in objectives} - {clients.bounds}  # examples lie within their own
+        low, high = clients.train.span() if boxes - {None} else (0.0, 0.0)
+        for box in boxes:
+            if box is not None and (low < box[0] or high > box[1]):
+                raise ValueError(f"the examples lie in [{low:g}, {high:g}], outside bounds={box}: widen them")
+        for objective in objectives:
+            objective.check_model(problem)
+            objective.brief(problem, x, y, ObjectiveState())
+
+    def shape_of_clients(self) -> Shape:
+        return self._shape
+
+    @cached_property
+    def _shape(self) -> Shape:
+        """How the clients' training examples differ between them, for objectives with ``shape="clients"``."""
+        train = self.federation.train
+        check_size(train.shape)
+        owner = torch.repeat_interleave(torch.arange(train.num_clients), train.num_examples)
+        return shape_of_means(self._trust.of_classes(class_means(train.x, train.y, owner)))
+
+    def spread(self) -> float:
+        """How far a client's training examples lie from their mean: the root mean square over all examples."""
+        train = self.federation.train
+        sums = [squares_around_mean(train.of(client)[0]) for client in range(train.num_clients)]
+        return root_mean_square(*self._trust.of_examples(sums, train.num_examples.tolist()))
+
+    @property
+    def _trust(self) -> Trust:
+        return trust_in(self.roster, self.tolerance, self.caps)
+
+    def apart(self, left_out: Sequence[int], place: int, spec: Spec) -> tuple[Clients, Judge]:
+        """The clients without those left out, none of whom fails on purpose; those left out judge."""
+        train, judges = self.federation.set_apart(left_out)
+        judges = replace(judges, test=judges.train)
+
+        def judge(run: Run) -> dict[int, float]:
+            scores = evaluate(run, judges).per_client
+            return dict(enumerate(score.loss if score.accuracy is None else score.accuracy for score in scores))
+
+        return replace(self, federation=train, faults=None, tolerance=None, unseen=None), judge
+
+    def fingerprint(self) -> Mapping[str, str]:
+        """Digests of the examples and the faults; whoever runs out of replies may resume with another tolerance."""
+        failing = json.dumps(describe(self.faults))
+        return {**self._examples, "faults": sha256(failing.encode()).hexdigest()}
+
+    @cached_property
+    def _examples(self) -> dict[str, str]:
+        """The digests of the examples, which are read once: every method of a study asks for them."""
+        return self.federation.fingerprint()
+
+    def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
+        if task.traits.obstacle is not None:
+            warn_user(
+                f"{type(task.module).__name__} cannot be batched over clients ({task.traits.obstacle}): they are "
+                "computed one after another. Results are the same, but a round takes as long as all its clients "
+                "together, and a sweep as long as all its runs",
+                SequentialWarning,
+            )
+        first = next(iter(specs.values()))
+        examples = self.federation.train.to(self.device)
+        # A size that a server would not know must not change a digit here either.
+        largest = 0 if first.needs_sizes else None
+        objective, local = first.method.objective, first.method.local
+        ends = first.method.client_weights.judges_ends
+        client = ClientTask(task, objective, first.schedule.local_work, examples, largest, local, ends)
+        chunk_size = progress.chunk_sizes.get(group, self.chunk_size)
+        captures = self.device.type == "cuda"
+        lanes = Lanes(with_fixed_features(client), chunk_size, progress.memory, captures=captures)
+        whole = _Whole(lanes, group, progress, self.device)
+        if self.faults is None and self.tolerance is None:
+            return whole
+        return Tolerant(_Failing(whole, self.faults or Faults()), self.tolerance or Tolerance())
+
+    @property
+    def testable(self) -> bool:
+        return len(self.federation.test.y) > 0
+
+    def evaluate(self, run: Run, attack: Attack | None = None, attacked: float = 1.0, seed: int = 0) -> Score:
+        return evaluate(run, self.federation, attack=attack, attacked=attacked, seed=seed)
+
+    def evaluate_parts(self, run: Run) -> Score:
+        return evaluate(run, self.federation, unseen=self.unseen)
+
+
+class _Whole:
+    """An engine in which every client answers."""
+
+    def __init__(self, lanes: Lanes, group: int, progress: Progress, device: torch.device) -> None:
+        self.lanes, self._group, self._progress, self._device = lanes, group, progress, device
+
+    def replies(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Replies]:
+        with computing(self.lanes.client.work.precision, self._device):
+            replies = self.lanes.run(queries, runs)
+        if self.lanes.chunk_size is not None:
+            self._progress.chunk_sizes[self._group] = self.lanes.chunk_size
+        return replies
+
+    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
+        return [Admitted(query, reply) for query, reply in zip(queries, self.replies(queries, runs), strict=True)]
+
+
+class _Failing:
+    """A source of replies whose clients drop out, are late, or send unusable replies, as the faults decide."""
+
+    def __init__(self, whole: _Whole, faults: Faults) -> None:
+        self._whole, self._faults = whole, faults
+        self._before: dict[Place, ClientState] = {}
+
+    def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
+        self._before = dict(self._whole.lanes.memory)
+        fates = [self._faults.befall(query, attempt) for query in queries]
+        gone = [[client for client, fate in fate.items() if fate == "dropout"] for fate in fates]
+        present = [without(query, absent) for query, absent in zip(queries, gone, strict=True)]
+        asked = [place for place, query in enumerate(present) if query.clients]
+        replies = self._whole.replies([present[place] for place in asked], [runs[place] for place in asked])
+        arrived = dict(zip(asked, map(split, replies), strict=True))
+        arrivals: list[Arrivals] = []
+        for place, fate in enumerate(fates):
+            sound, late = spoil(arrived.get(place, []), fate)
+            arrivals.append(Arrivals(sound, [*(Exclusion(client, "dropped out") for client in gone[place]), *late]))
+        return arrivals
+
+    def undo(self, runs: Sequence[int]) -> None:
+        """Give clients back the memory that they had before the last attempt."""
+        memory = self._whole.lanes.memory
+        for keeper in [keeper for keeper in memory if keeper[0] in runs]:
+            del memory[keeper]
+        memory.update({keeper: kept for keeper, kept in self._before.items() if keeper[0] in runs})
+
+
+def first_example(clients: Federation, params: Tensor) -> tuple[Tensor, Tensor]:
+    """The first client's first example and its label, as one lane with the parameters' type and device."""
+    x, y = (values[:1][None] for values in clients.train.of(0))
+    return x.to(params), y.to(params) if y.is_floating_point() else y.to(params.device)
+
+
+def check_integers(task: Task, params: Tensor, clients: Federation) -> None:
+    """Refuse examples whose integers a model does not take: the numbers of words that are not in its vocabulary."""
+    if not task.traits.integers:
+        return
+    for examples in (clients.train, clients.test):
+        for raw in examples.raw.split(4096):
+            x = examples.prepare(raw, examples.dtype)
+            if not torch.equal(x, x.round()):
+                raise ValueError(f"{type(task.module).__name__} takes integers, and the examples hold other numbers")
+            flat = x.flatten(1)
+            for row in {int(flat.amin(1).argmin()), int(flat.amax(1).argmax())} if len(x) else ():
+                try:
+                    task.call(params, x[row : row + 1].to(params))
+                except UNFIT as error:
+                    low, high = int(x[row].min()), int(x[row].max())
+                    raise ValueError(
+                        f"{type(task.module).__name__} does not take an example with integers from {low} to {high}: "
+                        f"{error}"
+                    ) from error
+
+
+def find_device(name: str) -> torch.device:
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={name!r} asks for CUDA, which torch does not find here: use device='cpu'")
+    return device

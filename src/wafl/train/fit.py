@@ -1,0 +1,217 @@
+"""Training: one run, or a whole sweep as lanes of one batched run."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, fields, replace
+from statistics import fmean
+from typing import Annotated, Any
+
+from torch import Tensor, nn
+
+from wafl.base.errors import LossWarning, warn_user
+from wafl.base.options import part, taking
+from wafl.base.shown import reached, shown
+from wafl.callbacks import Callback, Callbacks, OnRound, as_callbacks
+from wafl.data.arguments import check_arguments
+from wafl.data.federation import Federation
+from wafl.data.mistakes import what_is
+from wafl.methods import Method, not_a_method
+from wafl.parts.schedule import Schedule, make_schedule
+from wafl.results.progress import Progress
+from wafl.results.run import Run, Runs
+from wafl.tasks.task import Loss
+from wafl.train.checkpoint.checkpoint import Checkpoint
+from wafl.train.chosen_radius import check_undecided, settled
+from wafl.train.embedded import Embedded, find_device
+from wafl.train.loop import Trainer
+from wafl.train.optimum import check_near
+from wafl.train.spec import Spec
+from wafl.train.trust.admission import Tolerance
+from wafl.train.trust.faults import Faults
+from wafl.weights import ClientWeights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Schedule):
+    """Everything that :func:`fit` may be told besides the model, the clients and the method."""
+
+    client_weights: Annotated[ClientWeights | None, "Replaces the method's client weights."] = None
+    loss: Annotated[
+        Loss | None,
+        '"cross_entropy" (default; for targets that are not whole numbers, "squared_error"), "squared_error", '
+        '"margin(1, 0.25)" (:class:`wafl.MarginLoss`), a function of (outputs, y) '
+        "that returns one loss per example, or a :class:`wafl.OutputLoss`.",
+    ] = None
+    init: Annotated[Mapping[str, Tensor] | None, "The parameters to start from; by default the model's own."] = None
+    device: Annotated[str, 'Where lanes are computed, "cpu" or "cuda".'] = "cpu"
+    chunk_size: Annotated[
+        int | None, "Lanes computed together; by default as many as half of the free memory holds."
+    ] = None
+    on_round: Annotated[
+        OnRound | None, "Called after every round with the run's place in a sweep, its record and its state."
+    ] = None
+    callbacks: Annotated[Callbacks, "Told about every round (:mod:`wafl.callbacks`)."] = ()
+    checkpoint: Annotated[Checkpoint | None, "Keeps the progress, so that the same call resumes after a crash."] = None
+    faults: Annotated[Faults | None, "Lets clients fail on purpose."] = None
+    tolerance: Annotated[
+        Tolerance | None,
+        "How many clients may fail in a round; with faults or a tolerance, a non-finite reply is left out instead of "
+        "ending the run.",
+    ] = None
+    check_optimum: Annotated[
+        bool | None,
+        "Whether to warn at the end if a few steps of all clients together would lower what they minimize; by default "
+        "for a linear model, if it takes at most a quarter of the training's own gradients.",
+    ] = None
+    progress: Annotated[
+        bool | None, "Whether to show how far training is; by default on a terminal and in notebooks."
+    ] = None
+
+
+@taking(Training)
+def fit(model: nn.Module, clients: Federation, method: Method, options: Training) -> Run:
+    """Train one model on all clients; only client work sees their examples.
+
+    Args:
+        model: any module that treats each example by itself; it is copied.
+        clients: the clients and their examples.
+        method: one of ``wafl.METHODS``, such as ``wafl.WAFL(gamma=0.5)``, or a :class:`wafl.Method`.
+
+    Returns:
+        The trained model with its history.
+
+    >>> import wafl
+    >>> clients = wafl.load_dataset("digits").partition(num_clients=20, labels_per_client=3, seed=0)
+    >>> run = wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(gamma=1.0), rounds=5, local_epochs=1)
+    >>> len(run.history)
+    5
+    """
+    check_arguments("fit(model, clients, method)", model, clients, trained=False)
+    spec = Spec(_known(method, options.client_weights), part(options, Schedule))
+    here = Embedded(clients, find_device(options.device), options.chunk_size, options.faults, options.tolerance)
+    trainer = Trainer(model, here, usual_loss(options.loss, clients), options.init)
+    with shown(method.name, options.progress):
+        run = train(trainer, [spec], options.on_round, options.callbacks, options.checkpoint)[0]
+        check_near(trainer, [spec], [run], options.check_optimum)
+        return run
+
+
+def sweep(
+    model: nn.Module,
+    clients: Federation,
+    method: Method,
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    client_weights: ClientWeights | None = None,
+    loss: Loss | None = None,
+    init: Mapping[str, Tensor] | None = None,
+    device: str = "cpu",
+    chunk_size: int | None = None,
+    on_round: OnRound | None = None,
+    callbacks: Callbacks = (),
+    checkpoint: Checkpoint | None = None,
+    faults: Faults | None = None,
+    tolerance: Tolerance | None = None,
+    check_optimum: bool = False,
+    progress: bool | None = None,
+    **schedule: Any,
+) -> Runs:
+    """Train every combination of a grid as lanes of one batched run.
+
+    Combinations that differ only in numbers share a batch; those that are computed differently (another ``batch_size``,
+    ``norm``, ...) are trained one after another. Each run equals the one that :func:`fit` gives by itself. A run that
+    diverges ends alone, and ``run.diverged`` says why; if all of them diverge, that is an error.
+
+    Args:
+        model: as in :func:`fit`, like all arguments that are not listed here.
+        clients: the clients and their examples.
+        method: the method whose options vary.
+        grid: values for options of the method (``gamma``, ``epsilon``, ``server``, ...) and of the schedule
+            (``learning_rate``, ``seed``, ...).
+        schedule: ``rounds``, ``cohort``, ``local_steps`` and the other options of the schedule that do not vary.
+
+    Returns:
+        One run per combination, in the order of ``itertools.product``: a list with ``to_pandas()`` and ``plot()``;
+        ``run.point`` says what varied.
+    """
+    check_arguments("sweep(model, clients, method, grid)", model, clients, trained=False)
+    specs = make_specs(_known(method, client_weights), grid, schedule)
+    here = Embedded(clients, find_device(device), chunk_size, faults, tolerance)
+    trainer = Trainer(model, here, usual_loss(loss, clients), init)
+    with shown(f"{len(specs)} runs of {method.name}", progress):
+        runs = Runs(train(trainer, specs, on_round, callbacks, checkpoint))
+        check_near(trainer, specs, runs, check_optimum)
+        return runs
+
+
+def usual_loss(given: Loss | None, clients: Federation) -> Loss:
+    """The loss that was given; otherwise the squared error for targets that are not whole numbers, or cross-entropy."""
+    y = clients.train.y
+    if given is not None or not y.is_floating_point() or bool((y == y.round()).all()):
+        return "cross_entropy" if given is None else given
+    warn_user("the targets are not whole numbers, so loss='squared_error' is used: say so to be sure", LossWarning)
+    return "squared_error"
+
+
+def make_specs(method: Method, grid: Mapping[str, Sequence[Any]], schedule: Mapping[str, Any]) -> list[Spec]:
+    """One run for every combination of the grid, in the order of ``itertools.product``."""
+    if not isinstance(grid, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"grid={grid!r} must be a dict of lists by option, such as {{'gamma': [0.1, 1.0]}}")
+    lists = [isinstance(values, Sequence) and not isinstance(values, str) for values in grid.values()]  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not grid or not all(lists) or not all(map(len, grid.values())):
+        raise ValueError(f"the grid {dict(grid)} has no combination: give every name at least one value, in a list")
+    names = [field.name for field in fields(Schedule)]
+    specs: list[Spec] = []
+    for values in itertools.product(*grid.values()):
+        point = dict(zip(grid, values, strict=True))
+        timing = {name: value for name, value in point.items() if name in names}
+        options = {name: value for name, value in point.items() if name not in names}
+        specs.append(Spec(method.with_options(**options), make_schedule({**schedule, **timing}), point))
+    return specs
+
+
+@dataclass(frozen=True)
+class _Rounds(Callback):
+    """What is shown of a training: how many rounds of all its runs are done, and the mean loss of the last ones."""
+
+    rounds: Sequence[int]
+
+    def on_progress(self, progress: Progress) -> None:
+        runs = progress.runs
+        done = sum(self.rounds[place] if run.stopped else len(run.history) for place, run in runs.items())
+        last = [run.history[-1].loss for run in runs.values() if run.history]
+        reached(done, sum(self.rounds), "rounds", f"loss {fmean(last):.4g}" if last else "")
+
+
+def train(
+    trainer: Trainer,
+    specs: Sequence[Spec],
+    on_round: OnRound | None = None,
+    callbacks: Callbacks = (),
+    checkpoint: Checkpoint | None = None,
+) -> list[Run]:
+    """Train all runs, from where a checkpoint left them if there is one."""
+    told = [*as_callbacks(callbacks, on_round), _Rounds([spec.schedule.rounds for spec in specs])]
+    check_undecided(trainer, specs)
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"checkpoint is {what_is(checkpoint)}: pass a wafl.train.checkpoint.checkpoint.Checkpoint")
+    progress = None if checkpoint is None else checkpoint.read(trainer.fingerprint(specs))
+    for callback in told:
+        callback.on_start(progress)
+    progress = progress or Progress()
+    with checkpoint or nullcontext():
+        kept = told if checkpoint is None else [*told, checkpoint]
+        runs = trainer.train(settled(trainer, specs, progress, told), kept, progress)
+        if checkpoint is not None:
+            checkpoint.write()  # here a signal can only delay it
+    for place, chosen in progress.chosen.items():
+        runs[place].settings["chosen"] = asdict(chosen)
+    return runs
+
+
+def _known(method: Method, client_weights: ClientWeights | None) -> Method:
+    """The method, with other client weights if they are given."""
+    if not isinstance(method, Method):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(not_a_method(method))
+    return method if client_weights is None else replace(method, client_weights=client_weights)

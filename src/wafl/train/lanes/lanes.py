@@ -1,0 +1,206 @@
+"""Lanes: the clients of all runs, computed as one batch, as many at once as fit in memory."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from wafl.base.options import Count
+from wafl.base.random import Key
+from wafl.parts.messages import GRADIENT, Query, Replies
+from wafl.results.progress import ClientState, Place
+from wafl.train.client import LaneOutput, local_update, report_loss
+from wafl.train.client_task import REPORT_BATCH, ClientTask, LaneInput, mapped
+from wafl.train.lanes.captured import Captured
+from wafl.train.step import Eager, Step
+
+RECORDED = 128
+"""How many lanes of a network one recording has at most."""
+
+
+class Lanes:
+    """The clients of all runs as one batch, which answers one query from each of several runs at once.
+
+    A lane is one client's copy of the parameters in one run. Lanes with the same room in their batches are computed
+    together, in chunks of ``chunk_size``, by default as many as half of the free memory holds; this changes no random
+    draw.
+
+    ``memory`` is what the method lets each client keep, by run and client; entries appear as clients first take part.
+    ``rows`` maps each client to its place in ``client.examples``, if these are only some of all clients. With ``pair``,
+    a lane that is alone is computed next to a copy of itself: a network's convolutions then round as among others.
+    With ``captures``, steps are captured as CUDA graphs.
+    """
+
+    def __init__(
+        self,
+        client: ClientTask,
+        chunk_size: int | None = None,
+        memory: dict[Place, ClientState] | None = None,
+        rows: Mapping[int, int] | None = None,
+        pair: bool = False,
+        captures: bool = False,
+    ) -> None:
+        if chunk_size is not None:
+            Count().check("chunk_size", chunk_size)
+        self.client = client
+        self.chunk_size = chunk_size
+        self.memory = memory if memory is not None else {}
+        self._rows, self._pair = rows, pair
+        self._step: Step = Captured() if captures else Eager()
+
+    def run(self, queries: Sequence[Query], runs: Sequence[int] | None = None) -> list[Replies]:
+        """The replies to each run's query, all of one kind, for the same vectors; clients keep their memory by run."""
+        if not queries:
+            return []
+        places, numbers = self._places(queries), list(runs) if runs is not None else list(range(len(queries)))
+        trains, with_gradient = queries[0].kind == "train", GRADIENT in queries[0].sends
+        room = self.client.batch_room if trains else self.client.report_room
+        keepers = [(numbers[run], client) for run, client in places]
+        lanes = self._lanes(queries, places, keepers)
+        if self.chunk_size is None:
+            self.chunk_size = lanes_that_fit(self.client, lanes)
+        among_others = self.client.pairs and (self._pair or len(places) > 1)
+        outputs: list[LaneOutput] = []
+        for rows in _alike([self._size(client) for _, client in places], room):
+            for piece in in_pieces(self.client, lanes.take(rows), self._step, self.chunk_size):
+                alone = among_others and len(piece.params) == 1
+                piece = piece.take(torch.zeros(2, dtype=torch.int64)) if alone else piece
+                if trains:
+                    done = local_update(self.client, piece, self._step)
+                else:
+                    done = report_loss(self.client, piece, with_gradient=with_gradient)
+                outputs.append(done.take(slice(1)) if alone else done)
+        output = outputs[0] if len(outputs) == 1 else mapped(lambda *values: torch.cat(values), *outputs)
+        self._remember(keepers, output.memory)
+        return [_replies(query, run, places, output) for run, query in enumerate(queries)]
+
+    def _places(self, queries: Sequence[Query]) -> list[Place]:
+        """Run and client of each lane, the largest clients first; lanes with the same batches are neighbors."""
+        places = [(run, client) for run, query in enumerate(queries) for client in query.clients]
+        return sorted(places, key=lambda place: (-self._size(place[1]), queries[place[0]].seed, place[1], place[0]))
+
+    def _row(self, client: int) -> int:
+        return client if self._rows is None else self._rows[client]
+
+    def _size(self, client: int) -> int:
+        return self.client.sizes[self._row(client)]
+
+    def _lanes(self, queries: Sequence[Query], places: list[Place], keepers: list[Place]) -> LaneInput:
+        device, dtype = queries[0].params.device, queries[0].params.dtype
+        run = torch.tensor([run for run, _ in places])
+
+        def stacked(vectors: Sequence[Tensor]) -> Tensor:
+            if len(vectors) == 1:  # all lanes read the same, which stays in the processor's cache
+                return vectors[0].expand(len(places), -1)
+            return torch.stack(list(vectors)).index_select(0, run.to(device))
+
+        def per_lane(values: Sequence[float], dtype: torch.dtype) -> Tensor:
+            return torch.tensor(values, dtype=dtype)[run].to(device)
+
+        clients = torch.tensor([client for _, client in places], device=device)
+        rows = torch.tensor([self._row(client) for _, client in places])
+        first = queries[0]
+        return LaneInput(
+            params=stacked([query.params for query in queries]),
+            clients=rows.to(device),
+            scalars={name: per_lane([query.scalars[name] for query in queries], dtype) for name in first.scalars},
+            key=Key(
+                per_lane([query.seed for query in queries], torch.int64),
+                per_lane([query.round for query in queries], torch.int64),
+                clients,
+                torch.zeros_like(clients),
+            ),
+            memory=self._recall(keepers, first.params),
+            vectors={name: stacked([query.vectors[name] for query in queries]) for name in first.vectors},
+            iterates={name: per_lane([q.iterates[name] for q in queries], torch.int64) for name in first.iterates},
+            sharing=_sharing(queries, places),
+        )
+
+    def _remember(self, keepers: list[Place], memory: Mapping[str, Tensor]) -> None:
+        """Keep what clients hold after their work; a client whose new memory is not finite keeps the old one."""
+        if not memory:
+            return
+        finite = torch.stack([torch.isfinite(kept).flatten(1).all(1) for kept in memory.values()]).all(0)
+        # Clones, because a view would keep the whole cohort's tensor alive.
+        self.memory.update(
+            (keeper, {name: kept[lane].clone() for name, kept in memory.items()})
+            for lane, keeper in enumerate(keepers)
+            if finite[lane]
+        )
+
+    def _recall(self, keepers: list[Place], like: Tensor) -> dict[str, Tensor]:
+        """What each lane's client has kept, or holds before it first takes part."""
+        fresh = {name: value.to(like) for name, value in self.client.initial_memory(like).items()}
+        return {
+            name: torch.stack([self.memory.get(keeper, fresh)[name].to(like) for keeper in keepers]) for name in fresh
+        }
+
+
+def in_pieces(client: ClientTask, lanes: LaneInput, step: Step, most: int) -> list[LaneInput]:
+    """The same lanes in pieces of at most ``most``; a captured network gets even ones."""
+    if step.reuses and client.task.in_streams:
+        pieces = -(-len(lanes.params) // RECORDED)
+        most = min(most, -(-len(lanes.params) // pieces))
+    return lanes.split(most)
+
+
+def _alike(sizes: Sequence[int], room: Callable[[int], int]) -> list[slice]:
+    """The lanes that are computed together, as slices: batches with the same room, and none of far fewer examples."""
+    pieces, begin = list[slice](), 0
+    for place, size in enumerate(sizes):
+        if room(size) != room(sizes[begin]) or 8 * size < sizes[begin]:
+            pieces.append(slice(begin, place))
+            begin = place
+    return [*pieces, slice(begin, len(sizes))]
+
+
+def _sharing(queries: Sequence[Query], places: list[Place]) -> int:
+    """How many lanes share each batch, if that is the same number for all batches; otherwise 1."""
+    counts = set(Counter((queries[run].seed, client) for run, client in places).values())
+    return counts.pop() if len(counts) == 1 else 1
+
+
+def _replies(query: Query, run: int, places: list[Place], output: LaneOutput) -> Replies:
+    lane_of = {place: lane for lane, place in enumerate(places)}
+    rows = torch.tensor([lane_of[run, client] for client in query.clients], device=output.loss.device)
+    # Whole rows are copied several times faster by index_select than by indexing.
+    vectors = {name: output.vectors[name].index_select(0, rows) for name in query.wanted}
+    return Replies(query.clients, output.loss[rows], output.cost[rows], vectors)
+
+
+def lanes_that_fit(client: ClientTask, lanes: LaneInput) -> int:
+    """As many lanes as half of the free memory holds, but at least one, by counting what one lane needs."""
+    return max(1, free_bytes(lanes.params.device) // 2 // _lane_bytes(client, lanes))
+
+
+def free_bytes(device: torch.device) -> int:
+    """The free memory of a device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _lane_bytes(client: ClientTask, lanes: LaneInput) -> int:
+    """The bytes of a lane: parameters, gradient, batch, their copies, activations for autograd, and all batches."""
+    largest = int(client.examples.num_examples.max())
+    batch = min(max(client.work.batch_size or largest, REPORT_BATCH), largest)
+    params = lanes.params[:1]
+    x = params.new_zeros(batch, *client.examples.shape)
+    kept = 0
+
+    def count(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal kept
+        kept += tensor.nbytes
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), torch.enable_grad():
+        client.task.call(params[0].clone().requires_grad_(), x)
+    memory = sum(kept[0].nbytes for kept in lanes.memory.values())
+    vectors = sum(vector[0].nbytes for vector in lanes.vectors.values())
+    # Drawing one example of one step takes 64 bytes: its number, and what is compared and sorted on the way.
+    drawn = 64 * max(client.work.num_steps([largest])) * client.batch_room(largest)
+    again = client.local.gradients - 1  # each has its own place, gradient and moved examples
+    models, batches = 6 + 2 * again, 8 + 2 * again
+    return models * params.nbytes + 4 * vectors + batches * x.nbytes + 3 * kept + 4 * memory + drawn

@@ -1,0 +1,116 @@
+"""Whether a trained model is near its optimum: a few steps of all clients together from there, which are not kept.
+
+Clients that take many steps of their own pull apart, and small cohorts are noise: training may then stand still far
+from the optimum, where a comparison of methods says little about them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from wafl.base.errors import OptimumWarning, TooFewRepliesError, warn_user
+from wafl.local import sgd
+from wafl.parts.messages import GRADIENT, Query, mean_reply, weighted_mean
+from wafl.results.progress import Progress
+from wafl.results.run import Run
+from wafl.tasks.modes.statistics import FROZEN
+from wafl.tasks.problem import Problem
+from wafl.train.embedded import Embedded
+from wafl.train.loop import Trainer
+from wafl.train.spec import Spec
+
+STEPS, MOST_FALL = 10, 0.02
+"""How many steps are taken, and the share by which they may lower the objective.
+
+On digits, where clients pull apart they lower it by 0.04 to 0.1, and after 300 rounds of one step by 0.001 to 0.016.
+"""
+SHARE = 4
+"""Without being asked, the check takes at most one of so many of training's gradients."""
+
+
+def check_near(trainer: Trainer, specs: Sequence[Spec], runs: Sequence[Run], wanted: bool | None) -> None:
+    """Warn if a few steps of all clients lower what they minimize; ``wanted=None`` leaves it to the cost and the model.
+
+    With learned client weights there is no such objective, servers that take no mean do not mean to minimize it, and
+    with images that are moved at random it is noise. What differential privacy hides is not asked for.
+    """
+    if wanted is False or not trainer.clients.sees_updates:
+        return
+    linear = trainer.task.linear(trainer.start[None]) is not None
+    for place, (spec, run) in enumerate(zip(specs, runs, strict=True)):
+        schedule, rule = spec.schedule, spec.method.client_weights
+        plain = not (schedule.shift or schedule.flip or schedule.label_smoothing)
+        still = plain and schedule.statistics == FROZEN
+        meant = spec.method.server.averages and not (rule.learns or rule.asks_losses)
+        if run.diverged or not run.history or not still or not meant:
+            continue
+        if wanted is None and not (linear and _is_cheap(trainer, spec, run)):
+            continue
+        if spec.undecided:
+            spec = spec.with_radius(run.settings["chosen"]["radius"])
+        (spec,) = trainer.within([spec])
+        losses = list(_losses_ahead(trainer, place, spec, run))
+        fall = 1.0 - min(losses) / losses[0] if losses and losses[0] > 0 else 0.0
+        if losses and fall > MOST_FALL:
+            warn_user(
+                f"{spec.name} is not at its optimum: {STEPS} steps of all clients together from its model, which are "
+                f"not kept, lower the objective by {fall:.1%}, to {min(losses):.4g}. {_remedy(trainer, spec)}",
+                OptimumWarning,
+            )
+
+
+def _losses_ahead(trainer: Trainer, place: int, spec: Spec, run: Run) -> Iterator[float]:
+    """What all clients minimize at the model and after each step; nothing if clients remember something for it.
+
+    With a radius it is ``gamma radius^p + E phi_gamma``, the dual of the worst loss; nothing if the last gamma is not
+    the one of this radius.
+    """
+    clients, task, schedule, objective = trainer.clients, trainer.task, spec.schedule, spec.method.objective
+    params = task.flatten(run.params).to(trainer.start)
+    learned, price = run.settings["scalars"], 0.0
+    if objective is not None:
+        price = learned["gamma"] * objective.target_radius**objective.power if objective.target_radius else 0.0
+        blank = params.new_zeros(1, 1, *trainer.roster.input_shape)
+        if objective.initial_memory(Problem(task, params[None]), blank) is not None:
+            return
+    if isinstance(clients, Embedded):
+        clients = replace(clients, faults=None, tolerance=None)
+    engine, everyone = clients.engine(task, {place: spec}, 0, Progress()), tuple(range(trainer.roster.num_clients))
+    rate = max(schedule.rate(record.round) for record in run.history)
+    scalars = {**learned, **spec.method.local.scalars(), **schedule.scalars(run.history[-1].round)}
+    for step in range(STEPS + 1):
+        here = len(run.history), schedule.seed, everyone, run.client_weights, params
+        try:
+            (answer,) = engine.run([Query("loss", *here, scalars, sends=(GRADIENT,))], [place])
+        except TooFewRepliesError:
+            return
+        query, replies = answer.query, answer.replies
+        if replies.clients != everyone:
+            return
+        if price and step == 0 and not 0.6 <= mean_reply(query, replies.cost) * learned["gamma"] / price <= 1.5:
+            return
+        decay = 0.5 * schedule.weight_decay * float(params.double().square().sum())
+        yield mean_reply(query, replies.loss) + price + decay
+        params = params - rate * weighted_mean(query.weights, replies.vectors[GRADIENT])
+
+
+def _is_cheap(trainer: Trainer, spec: Spec, run: Run) -> bool:
+    """Whether the check looks at few examples next to those of the training."""
+    work, sizes = spec.schedule.local_work, trainer.roster.num_examples
+    seen = [
+        size * work.local_epochs if work.local_epochs else (work.local_steps or 0) * min(size, work.batch_size or size)
+        for size in sizes
+    ]
+    trained = sum(seen[client] for record in run.history for client in record.participants)
+    return SHARE * (STEPS + 1) * sum(sizes) <= trained
+
+
+def _remedy(trainer: Trainer, spec: Spec) -> str:
+    """What may help, of what is not there yet."""
+    schedule, most = spec.schedule, max(spec.schedule.local_work.num_steps(trainer.roster.num_examples))
+    helps = {
+        "control variates (local=wafl.local.control_variates())": most > 1 and spec.method.local == sgd(),
+        "fewer local steps": most > 1,
+        "a larger cohort, or average_last=0.5": (schedule.cohort or trainer.roster.num_clients)
+        < trainer.roster.num_clients,
+    }
+    return f"What may help: {', '.join([*(name for name, applies in helps.items() if applies), 'more rounds'])}"

@@ -1,0 +1,137 @@
+"""Differential privacy of clients: their updates are clipped, and the mean of them is given noise.
+
+McMahan, Ramage, Talwar and Zhang, "Learning differentially private recurrent language models" (ICLR 2018), with a
+fixed number of clients per round: the model gets ``1/m sum_i clip(update_i) + N(0, (z C / m)^2)``, where m clients were
+asked, C is the clipping norm and z the noise multiplier. A client that took no part instead would change the sum by at
+most C, so each round in which a client takes part is a Gaussian mechanism with noise multiplier z. Cohorts are drawn
+from the seed, which is no secret, so nothing is gained by their being random.
+"""
+
+import secrets
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+
+from wafl.base.options import Positive, Range, frozen
+from wafl.objectives.ball.shape import CLIENTS, Shape
+from wafl.parts.messages import PARAMS, Query
+from wafl.results.progress import Progress
+from wafl.results.run import Run
+from wafl.tasks.modes.statistics import FROZEN
+from wafl.tasks.task import Task
+from wafl.train.clients import Clients, Engine
+from wafl.train.privacy.accountant import epsilon_of, noise_for
+from wafl.train.spec import Spec
+from wafl.train.trust.admission import Admitted
+from wafl.train.trust.caps import Caps
+
+
+@frozen
+class Privacy:
+    """Differential privacy of the clients: updates are clipped, and their mean is given noise."""
+
+    clip_norm: Annotated[float, Positive(), "An update that is longer is shortened to this length."] = 1.0
+    epsilon: Annotated[
+        float,
+        Positive(),
+        "What a client that takes part in every round may spend in one run; the noise is found from it.",
+    ] = 8.0
+    delta: Annotated[
+        float,
+        Range(0, 1, low_open=True, high_open=True),
+        "The probability with which more than epsilon may leak: well below one over the number of clients.",
+    ] = 1e-5
+    noise_multiplier: Annotated[
+        float | None,
+        Positive(),
+        "Instead of epsilon: the standard deviation of the noise on the sum of a round's updates, over clip_norm.",
+    ] = None
+
+    def noise(self, rounds: int) -> float:
+        """The noise multiplier of a run of that many rounds."""
+        return self.noise_multiplier or noise_for(self.epsilon, self.delta, rounds)
+
+    def spent(self, runs: Sequence[Run], rounds: int) -> dict[str, float]:
+        """What the client that took part most often has spent in these runs together, and in the costliest of them."""
+        taken = [Counter(client for record in run.history for client in record.participants) for run in runs]
+        noise = self.noise(rounds)
+        each = max((max(counts.values(), default=0) for counts in taken), default=0)
+        every = max(sum(taken, Counter[int]()).values(), default=0)
+        return {
+            "epsilon": epsilon_of(self.delta, noise, each),
+            "epsilon_of_all_seeds": epsilon_of(self.delta, noise, every),
+            "delta": self.delta,
+            "noise_multiplier": noise,
+            "clip_norm": self.clip_norm,
+        }
+
+
+def check_private(name: str, spec: Spec) -> None:
+    """Refuse a method that uses more of its clients than the mean of their updates."""
+    method = spec.method
+    objective = method.objective
+    reasons = {
+        "weights its clients: set client_weights = 'uniform'": not method.client_weights.equal,
+        "needs each client's model: use a server that takes their mean": not method.server.averages,
+        f"has clients send more than their updates ({', '.join(method.local.sends)})": bool(method.local.sends),
+        "finds gamma from the clients' costs: give gamma, not radius": objective is not None and objective.learns,
+        "learns statistics of BatchNorm: freeze them": spec.schedule.statistics != FROZEN,
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise ValueError(f"privacy: {name} {reason}")
+
+
+@dataclass(frozen=True)
+class PrivateClients:
+    """Clients of whose updates nobody sees more than a mean with noise; all else is as with the inner clients."""
+
+    inner: Clients
+    privacy: Privacy
+    draws: np.random.Generator = field(default_factory=lambda: np.random.default_rng(secrets.randbits(256)))
+    """Nobody may know the noise, so no seed of the experiment decides it; a resume draws other noise."""
+    sees_updates = False
+
+    def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
+        noise = self.privacy.noise(next(iter(specs.values())).schedule.rounds)
+        return _Noisy(self.inner.engine(task, specs, group, progress), self.privacy.clip_norm, noise, self.draws)
+
+    @property
+    def caps(self) -> Caps | None:
+        return None  # they compare clients, and no client may decide how much another counts
+
+    def shape_of_clients(self) -> Shape:
+        raise ValueError(f"shape={CLIENTS!r} needs the class means of clients, which are not private: give a shape")
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("spread", "apart"):  # nobody is left out of a private training to judge it
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+class _Noisy:
+    """An engine that gives every reply of a round the same noise, so that their mean has it."""
+
+    def __init__(self, engine: Engine, clip_norm: float, noise: float, draws: np.random.Generator) -> None:
+        self._engine, self._clip_norm, self._noise, self._draws = engine, clip_norm, noise, draws
+
+    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
+        answers = self._engine.run(queries, runs)
+        return [self._private(len(query.clients), each) for query, each in zip(queries, answers, strict=True)]
+
+    def _private(self, asked: int, answer: Admitted) -> Admitted:
+        """The answer with ``start + (n/m) clip(update_i) + noise``: the mean of n replies is that of the m asked."""
+        if answer.diverged or not answer.replies.clients or PARAMS not in answer.replies.vectors:
+            return answer
+        start, replies = answer.query.params, answer.replies
+        updates = replies.params - start
+        lengths = updates.norm(dim=1, keepdim=True)
+        clipped = updates * (self._clip_norm / lengths.clamp_min(1e-30)).clamp_max(1.0)
+        deviation = self._noise * self._clip_norm / asked
+        noise = torch.from_numpy(self._draws.normal(0.0, deviation, start.shape)).to(start)
+        private = start + clipped * (len(replies.clients) / asked) + noise
+        return replace(answer, replies=replace(replies, vectors={**replies.vectors, PARAMS: private}))

@@ -1,0 +1,179 @@
+"""The server's side of the paper's Algorithm 1, for every method: FedAvg on the surrogate loss.
+
+An algorithm asks for client work and is told the replies; it never knows where clients live::
+
+    state = algorithm.init(params)
+    while (query := algorithm.ask(state)) is not None:
+        state = algorithm.tell(state, query, engine.run(query))
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
+from functools import cached_property
+from typing import Annotated, Protocol
+
+import torch
+from torch import Tensor
+
+from wafl.base.options import frozen
+from wafl.objectives import Objective
+from wafl.parts.lengths import lengths_of
+from wafl.parts.local_step import LocalStep
+from wafl.parts.messages import Query, Replies, State, mean_reply, named, owned
+from wafl.parts.schedule import Schedule
+from wafl.parts.server import Server
+from wafl.train import reported_losses
+from wafl.train.last_rounds import with_mean
+from wafl.train.reported_losses import SNAPSHOT
+from wafl.train.server_step import server_step, update_of
+from wafl.train.trust.admission import Admitted
+from wafl.train.trust.trust import Trust
+from wafl.weights import ClientWeights, Round
+
+
+class Parts(Protocol):
+    """What a method is made of."""
+
+    @property
+    def objective(self) -> Objective | None: ...
+    @property
+    def client_weights(self) -> ClientWeights: ...
+    @property
+    def server(self) -> Server: ...
+    @property
+    def local(self) -> LocalStep: ...
+
+
+@frozen
+class Algorithm:
+    """A method on a schedule: it asks for client work round by round, and makes the next state of the replies."""
+
+    method: Annotated[Parts, "The objective, the client weights, the server and the local step."]
+    schedule: Annotated[Schedule, "Rounds, cohort, local work and learning rate."]
+    num_examples: Annotated[Sequence[int], "The number of training examples of each client."]
+    lowest_gamma: Annotated[
+        Callable[[Tensor], float], "What a learned gamma must not fall below, as a function of the parameters."
+    ]
+    num_statistics: Annotated[
+        int,
+        "How many numbers at the end of the parameters are statistics. Their next value is always the weighted mean "
+        "of the clients' values; the server does not see them.",
+    ] = 0
+    trust: Annotated[Trust, "How far clients are believed."] = field(default_factory=Trust)
+    sees_updates: Annotated[bool, "Whether the server may know how long each client's update is."] = True
+
+    def __post_init__(self) -> None:
+        method, objective = self.method, self.method.objective
+        method.client_weights.check(self.schedule, len(self.num_examples))
+        nodes = len(set(self.trust.nodes)) or len(self.num_examples)
+        method.server.check(min(self.schedule.cohort or nodes, nodes))
+        method.local.check(method.client_weights)
+        others = {**method.local.scalars(), **self.schedule.scalars(0)}
+        for name in others.keys() & ({} if objective is None else objective.scalars()):
+            raise ValueError(
+                f"the objective's scalar {name!r} is also one of the local step or the schedule: rename it"
+            )
+
+    def init(self, params: Tensor) -> State:
+        """The state before the first round."""
+        method, objective = self.method, self.method.objective
+        scalars = {} if objective is None else {name: float(value) for name, value in objective.scalars().items()}
+        if objective is not None and objective.learns:
+            scalars = objective.first_scalars(scalars, self.lowest_gamma(params), self.schedule.rounds)
+        weights = self.capped(method.client_weights.initial(self.num_examples))
+        trained = params[: len(params) - self.num_statistics]
+        server, local = method.server.initial_memory(trained), method.local.initial_vectors(params)
+        return State(0, params, weights, scalars, {**named("server", server), **named("local", local)})
+
+    def ask(self, state: State) -> Query | None:
+        """The next query: to train, or to report losses before or after that; None after the last round."""
+        if state.round == self.schedule.rounds:
+            return None
+        method, now = self.method, self._round(state)
+        here = state.round, self.schedule.seed
+        scalars = {**state.scalars, **method.local.scalars(), **self.schedule.scalars(state.round)}
+        asked = method.client_weights.loss_query(now)
+        place = reported_losses.place_to_report(state, asked)
+        if asked is not None and place is not None:
+            equal = torch.ones(len(asked.clients), dtype=torch.float64)
+            sends = () if asked.step else method.local.reports
+            nodes = self.trust.nodes_of(asked.clients)
+            return Query("loss", *here, asked.clients, equal, place, scalars, sends=sends, nodes=nodes)
+        cohort = method.client_weights.draw(state.client_weights, now)
+        train = Query("train", *here, cohort.clients, cohort.weights, state.params, scalars)
+        iterates = {SNAPSHOT: asked.step} if asked is not None and asked.step else {}
+        nodes, sends = self.trust.nodes_of(cohort.clients), method.local.sends
+        return replace(train, vectors=owned("local", state.vectors), iterates=iterates, sends=sends, nodes=nodes)
+
+    def bound(self, state: State, answer: Admitted) -> Admitted:
+        """The answer to a query as far as it is believed."""
+        rule, objective, train = self.method.client_weights, self.method.objective, answer.query.kind == "train"
+        decides = not train or rule.judges_ends or (rule.learns and rule.loss_query(self._round(state)) is None)
+        learns = train and objective is not None and objective.learns
+        aimed = state.scalars.get("radius", 0.0) ** objective.power if learns and objective is not None else None
+        return self.trust.bound(answer, decides=decides, aimed=aimed)
+
+    def capped(self, weights: Tensor, reported: Sequence[int] | None = None) -> Tensor:
+        """The weights of all clients, none above its share.
+
+        A rule that asks for losses first weighs those that ``reported`` against each other; others weigh everyone.
+        """
+        whole = reported is None or not self.method.client_weights.asks_first
+        return self.trust.capped(weights, range(len(weights)) if whole else reported or ())
+
+    def tell(self, state: State, query: Query, replies: Replies) -> State:
+        """The state after the replies to a query."""
+        return self.told(state, query, replies)[0]
+
+    def told(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
+        """The state after the replies to a query and, if clients have trained, how far their updates agree."""
+        after, agreement = self._told(state, query, replies)
+        return with_mean(self.schedule, state, after), agreement
+
+    def _told(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
+        rule, now = self.method.client_weights, self._round(state)
+        if query.kind == "loss":
+            return reported_losses.after_losses(rule, self.method.local, state, replies, now, self.capped), None
+        counts = float(query.weights.sum()) > 0  # otherwise no client that replied counts
+        told, agreement = self._trained(state, query, replies) if counts else (state, None)
+        if SNAPSHOT in told.vectors:
+            return told, agreement  # the round ends with the losses there
+        if rule.judges_ends:
+            told = reported_losses.with_losses(told, replies)
+        if rule.loss_query(now) is None:  # the losses came with the models
+            told = reported_losses.with_learned_weights(rule, told, replies, now, self.capped)
+        return reported_losses.ended(rule, told), agreement
+
+    def _trained(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
+        """Return the state after clients have trained and the server has stepped, and how far their updates agree."""
+        method = self.method
+        update = update_of(state, query, replies, self.schedule.local_work, self.num_examples)
+        step = server_step(method.server, method.client_weights, state, query, update, self.num_statistics)
+        local = method.local.tell(owned("local", state.vectors), query, replies, update.shares)
+        scalars = self._learned_scalars(state, step.params, mean_reply(query, replies.cost))
+        held = {**step.snapshots, **reported_losses.held_losses(state)}
+        vectors = {**named("server", step.memory), **named("local", local), **held}
+        agreement = self._agreement(query, replies, step.mean) if self.sees_updates else None
+        return replace(state, params=step.params, scalars=scalars, vectors=vectors), agreement
+
+    def _agreement(self, query: Query, replies: Replies, mean: Tensor) -> float | None:
+        """Return the length of the mean update over the mean length of the updates, or None if no client moved."""
+        trained = slice(len(mean) - self.num_statistics)
+        lengths = mean_reply(query, lengths_of(query.params[trained], replies.params[:, trained]).cpu())
+        return float(lengths_of(query.params[trained], mean[None, trained])) / lengths if lengths > 0.0 else None
+
+    def _learned_scalars(self, state: State, params: Tensor, cost: float) -> Mapping[str, float]:
+        objective = self.method.objective
+        if objective is None or not objective.learns:
+            return state.scalars
+        return objective.next_scalars(state.scalars, cost, self.lowest_gamma(params), self.schedule.rounds)
+
+    def _round(self, state: State) -> Round:
+        schedule, total = self.schedule, len(self.num_examples)
+        known = schedule.cohort or total, self._most_steps, self.num_examples
+        return Round(state.round, schedule.seed, total, *known, rounds=schedule.rounds)
+
+    @cached_property
+    def _most_steps(self) -> int:
+        """The local steps of the largest client: found once, because there may be a million clients."""
+        return max(self.schedule.local_work.num_steps([self.trust.largest(self.num_examples)]))

@@ -1,0 +1,178 @@
+"""Which replies count: those that arrived, are complete and finite, within the caps, and not outsized.
+
+How far those that count are believed is said in :mod:`wafl.train.trust.trust`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Self
+
+import torch
+
+from wafl.base.options import Count, Range, frozen
+from wafl.parts.lengths import by_node, lengths_of, longest_of
+from wafl.parts.messages import PARAMS, Query, Replies, Reply
+from wafl.train.trust.caps import Caps
+
+NOT_FINITE = "with NaN or infinity"
+NOTHING = Replies((), torch.empty(0), torch.empty(0))
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A client that was asked but does not count in this round, and why."""
+
+    client: int
+    reason: str
+
+
+REMOTE_CLIP = 2.5
+"""How many times the median length an update may have where clients are on other machines, unless told otherwise."""
+
+
+@frozen
+class Tolerance:
+    """How many clients may fail before a round does, and how far one may stray from the others."""
+
+    min_replies: Annotated[
+        float,
+        Range(0, 1, ": it is a share of the clients asked"),
+        "The share of the clients asked, and at least one client, that must reply for a round to count.",
+    ] = 0.5
+    attempts: Annotated[int, Count(), "How often a round is tried in total before training stops."] = 3
+    outsized: Annotated[
+        float,
+        Range(1, hint=": it is a multiple of the median length", low_open=True, infinite=True),
+        "An update more than this many times as long as the round's median is left out, and so is a loss more than "
+        "this many times the median loss, or 1 if that is larger; both need three replies to compare.",
+    ] = 100.0
+    clip: Annotated[
+        float | None,
+        Range(1, hint=": it is a multiple of the median length", infinite=True),
+        "An update more than this many times as long as the round's median is shortened to that length; a loss that "
+        "decides weights counts for at most this many times the median loss, or 1 if that is larger, and a cost that "
+        "gamma learns from for at most this many times the median cost. By default 2.5 where clients are on other "
+        "machines, and inf, which limits none, elsewhere.",
+    ] = None
+    diverged: Annotated[
+        float,
+        Range(1, hint=": it is a multiple of the first round's loss", low_open=True, infinite=True),
+        "Training stops when the mean loss of three rounds is more than this many times that of the first round; by "
+        "default it goes on, with a warning.",
+    ] = math.inf
+
+    @property
+    def multiple(self) -> float:
+        """How many times the round's median an update's length, a loss or a cost may count for."""
+        return math.inf if self.clip is None else self.clip
+
+    def settled(self, *, remote: bool) -> Self:
+        """The tolerance with what is left open decided, for clients on other machines or here."""
+        return replace(self, clip=REMOTE_CLIP if remote else math.inf) if self.clip is None else self
+
+    def enough(self, replies: int, asked: int) -> bool:
+        """Whether that many usable replies make a round."""
+        return replies >= max(1, self.min_replies * asked)
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A query as if only the clients whose replies count had been asked, their replies, and who was left out.
+
+    ``diverged`` is set if replies arrived but too few of them were finite, while other runs had enough. ``shortened``
+    has, by client, the share of its update's length that was kept, and ``limited`` in words what else of it counts for
+    less than it claims.
+    """
+
+    query: Query
+    replies: Replies
+    excluded: Sequence[Exclusion] = ()
+    attempts: int = 1
+    diverged: str | None = None
+    shortened: Mapping[int, float] = field(default_factory=dict[int, float])
+    limited: Sequence[tuple[int, str]] = ()
+
+
+def admit(query: Query, received: Sequence[Reply], tolerance: Tolerance, caps: Caps | None = None) -> Admitted:
+    """The replies that count; the clients' weights stay as they were.
+
+    Every algorithm takes means relative to the weights of the clients that count.
+    """
+    sound, excluded = _without(received, [_fault(query, reply, caps or Caps()) for reply in received])
+    sound, outsized = _without(sound, _outsized(query, sound, tolerance.outsized))
+    order = {client: place for place, client in enumerate(query.clients)}
+    kept = sorted(sound, key=lambda reply: order[reply.client])
+    places = [order[reply.client] for reply in kept]
+    return Admitted(query.only(places), _stack(kept, query.wanted) if kept else NOTHING, [*excluded, *outsized])
+
+
+def not_finite(excluded: Exclusion) -> bool:
+    """Whether a reply was left out because it held NaN or infinity."""
+    return excluded.reason.endswith(NOT_FINITE)
+
+
+def split(replies: Replies) -> list[Reply]:
+    """One reply per client."""
+    return [
+        Reply(client, replies.loss[i], replies.cost[i], {name: rows[i] for name, rows in replies.vectors.items()})
+        for i, client in enumerate(replies.clients)
+    ]
+
+
+def _without(replies: Sequence[Reply], faults: Sequence[str | None]) -> tuple[list[Reply], list[Exclusion]]:
+    """The replies without a fault, and why the others do not count."""
+    pairs = list(zip(replies, faults, strict=True))
+    return [reply for reply, fault in pairs if fault is None], [
+        Exclusion(reply.client, fault) for reply, fault in pairs if fault is not None
+    ]
+
+
+def _outsized(query: Query, replies: Sequence[Reply], outsized: float) -> list[str | None]:
+    """Why a reply is too far from the others, if there are at least three nodes and it is."""
+    homes = dict(zip(query.clients, query.nodes or query.clients, strict=True))
+    nodes = [homes[reply.client] for reply in replies]
+    if len(set(nodes)) < 3:
+        return [None] * len(replies)
+    losses = [abs(float(reply.loss)) for reply in replies]
+    highest = outsized * max(float(by_node(torch.tensor(losses, dtype=torch.float64), nodes).median()), 1.0)
+    lengths, longest = [0.0] * len(replies), math.inf
+    if PARAMS in query.wanted:
+        found = lengths_of(query.params, torch.stack([reply.vectors[PARAMS] for reply in replies]))
+        longest = longest_of(found, outsized, nodes) if int((by_node(found, nodes) > 0).sum()) > 2 else math.inf
+        lengths = found.tolist()
+    return [
+        f"an update of length {length:.3g}, above {longest:.3g}"
+        if length > longest
+        else f"a loss of {loss:.3g}, above {highest:.3g}"
+        if loss > highest
+        else None
+        for length, loss in zip(lengths, losses, strict=True)
+    ]
+
+
+def _fault(query: Query, reply: Reply, caps: Caps) -> str | None:
+    """Why a reply cannot be used, if it cannot."""
+    for wanted in query.wanted:
+        name, vector = "update" if wanted == PARAMS else wanted, reply.vectors.get(wanted)
+        if vector is None:
+            return f"no {name}"
+        if vector.shape != query.params.shape:
+            return f"{name} of shape {tuple(vector.shape)}, asked for {tuple(query.params.shape)}"
+        if not bool(torch.isfinite(vector).all()):
+            return f"{name} {NOT_FINITE}"
+    for name, number in (("loss", reply.loss), ("cost", reply.cost)):
+        if number.shape != ():
+            return f"{name} of shape {tuple(number.shape)}, asked for a number"
+        if not bool(torch.isfinite(number)):
+            return f"{name} {NOT_FINITE}"
+    return caps.fault_of_numbers(float(reply.loss), float(reply.cost))
+
+
+def _stack(kept: Sequence[Reply], wanted: Sequence[str]) -> Replies:
+    return Replies(
+        tuple(reply.client for reply in kept),
+        torch.stack([reply.loss for reply in kept]),
+        torch.stack([reply.cost for reply in kept]),
+        {name: torch.stack([reply.vectors[name] for reply in kept]) for name in wanted},
+    )

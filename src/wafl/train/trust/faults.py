@@ -1,0 +1,84 @@
+"""Clients that fail on purpose, to see whether a training survives them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+
+from wafl.base.options import Range, Seed, check_options, frozen
+from wafl.base.random import Key, Purpose, bits, uniform
+from wafl.parts.messages import Query, Reply
+from wafl.train.trust.admission import Exclusion
+
+RATE = Range(0, 1, ": it is a rate")
+
+
+@frozen
+class Faults:
+    """Rates at which clients that are asked fail on purpose.
+
+    What happens to a client is drawn from the seed, independently for each client, round and attempt at the round.
+
+    >>> Faults(dropout=0.2, nan=0.05).dropout
+    0.2
+    """
+
+    dropout: Annotated[float, RATE, "The rate of clients that do not reply."] = 0.0
+    late: Annotated[float, RATE, "The rate of clients whose reply comes too late to count."] = 0.0
+    nan: Annotated[float, RATE, "The rate of replies full of NaN."] = 0.0
+    infinity: Annotated[float, RATE, "The rate of replies full of infinity."] = 0.0
+    wrong_shape: Annotated[float, RATE, "The rate of replies that are too short."] = 0.0
+    seed: Annotated[int, Seed(), "The seed of who fails, which also depends on the seed of the run."] = 0
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if sum(self.rates().values()) > 1.0 + 1e-12:
+            raise ValueError(f"the rates of the faults sum to {sum(self.rates().values()):g}: they must not exceed 1")
+
+    def rates(self) -> dict[str, float]:
+        """The rate of each fault, by name."""
+        names = ("dropout", "late", "nan", "infinity", "wrong_shape")
+        return {name: getattr(self, name) for name in names}
+
+    def befall(self, query: Query, attempt: int) -> dict[int, str]:
+        """The fault of each client that fails in this query."""
+        clients = torch.tensor(query.clients)
+        both = int(bits(Key.of(self.seed, client=query.seed), Purpose.FAULT, 1))  # the faults' seed and the run's
+        which = 2 * attempt + (query.kind == "loss")
+        key = Key(*(torch.full_like(clients, value) for value in (both, query.round, 0, which)))
+        draws = uniform(replace(key, client=clients), Purpose.FAULT, 1)[:, 0].tolist()
+        found: dict[int, str] = {}
+        for client, draw in zip(query.clients, draws, strict=True):
+            edge = 0.0
+            for name, rate in self.rates().items():
+                edge += rate
+                if draw < edge:
+                    found[client] = name
+                    break
+        return found
+
+
+def without(query: Query, missing: Sequence[int]) -> Query:
+    """The same query to the other clients only."""
+    return query.only([place for place, client in enumerate(query.clients) if client not in missing])
+
+
+def spoil(replies: Sequence[Reply], faults: dict[int, str]) -> tuple[list[Reply], list[Exclusion]]:
+    """The replies that arrive, spoiled or not, and the clients whose replies do not arrive in time."""
+    arrived: list[Reply] = []
+    late: list[Exclusion] = []
+    for reply in replies:
+        fault = faults.get(reply.client)
+        if fault == "late":
+            late.append(Exclusion(reply.client, "late"))
+        elif fault in ("nan", "infinity"):
+            value = torch.nan if fault == "nan" else torch.inf
+            vectors = {name: torch.full_like(vector, value) for name, vector in reply.vectors.items()}
+            arrived.append(replace(reply, loss=torch.full_like(reply.loss, value), vectors=vectors))
+        elif fault == "wrong_shape":
+            vectors = {name: vector[:-1] for name, vector in reply.vectors.items()}
+            arrived.append(replace(reply, loss=reply.loss[None], vectors=vectors))
+        else:
+            arrived.append(reply)
+    return arrived, late
