@@ -30,9 +30,6 @@ from .data import Domains as Domains
 from .data import domains as domains
 from .data import load_dataset as load_dataset
 from .data.federation import Federation as Federation
-from .train.trust.faults import Faults as Faults
-from .train.fit import fit as fit
-from .train.fit import sweep as sweep
 from .evaluation.compare import Comparison as Comparison
 from .evaluation.compare import compare as compare
 from .evaluation.evaluate import Score as Score
@@ -86,8 +83,6 @@ from .promises.verify import verify as verify
 from .results.run import Run as Run
 from .results.run import Runs as Runs
 from .results.saved import load_run as load_run
-from .train.trust.admission import Tolerance as Tolerance
-from .train.trust.caps import Caps as Caps
 from .studies.pages.write import write_report as write_report
 from .tasks.losses import MarginLoss as MarginLoss
 from .tasks.losses import OutputLoss as OutputLoss
@@ -95,6 +90,11 @@ from .theory.calibration import calibrate as calibrate
 from .theory.certificates.certify import certify as certify
 from .theory.population.next_client import NextClient as NextClient
 from .theory.population.next_client import next_client as next_client
+from .train.fit import fit as fit
+from .train.fit import sweep as sweep
+from .train.trust.admission import Tolerance as Tolerance
+from .train.trust.caps import Caps as Caps
+from .train.trust.faults import Faults as Faults
 from .tuning.result import Tuning as Tuning
 from .tuning.tune import tune as tune
 
