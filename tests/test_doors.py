@@ -87,7 +87,7 @@ def test_unseen_clients_are_drawn_with_the_others(clients: wafl.Federation) -> N
     seen, unseen = clients.hold_out(0.5, seed=0)
     score = wafl.evaluate(wafl.models.mlr(clients), seen, unseen=unseen)
     (axes,) = score.plot().axes
-    assert {text.get_text() for text in axes.get_legend().get_texts()} >= {"unseen", "not attacked"}
+    assert {text.get_text() for text in axes.get_legend().get_texts()} >= {"unseen clients, clean", "not attacked"}
     assert sorted(label.get_text() for label in axes.get_xticklabels()[2:]) == sorted(unseen.names)
 
 

@@ -127,7 +127,6 @@ COMMANDS: dict[str, tuple[tuple[str, ...], Callable[[Case], list[Any]]]] = {
     "weights": (TRANSPORT, lambda case: ["weights", "-s", "digits", "--output", case.new]),
     "fetch": (("data", "pooch", "requests"), lambda case: ["data", "fetch", "mnist", "--data-dir", case.data]),
     "fetch images": (("data", "PIL"), lambda case: ["data", "fetch", "mnist-m", "--data-dir", case.data]),
-    "flower app": (("flower", "flwr"), lambda case: ["flower", "app", case.new]),
 }
 """Commands that users type, with their extra and its packages."""
 

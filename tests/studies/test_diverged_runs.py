@@ -227,7 +227,8 @@ def test_runs_names_the_best_of_the_others_and_counts_what_diverged(whole: Path)
     rows = {label: row for label, row in results_of(whole)["methods"].items() if "clean" in row}
     best = max(rows, key=lambda label: rows[label]["attacked"]["0.8"]["mean"])
     shown = invoke("runs", whole.parent).stdout
-    assert f"{best}: {rows[best]['attacked']['0.8']['mean']:.1f}% (with 80% attacked); 12 runs diverged" in shown
+    test = "with 80% attacked: l_inf PGD, epsilon 0.1, 2 steps"
+    assert f"{best}: {rows[best]['attacked']['0.8']['mean']:.1f}% ({test}); 12 runs diverged" in " ".join(shown.split())
 
 
 def test_evaluate_tests_the_seeds_that_did_not_diverge(finished: Path) -> None:

@@ -37,6 +37,7 @@ BASE: dict[str, Any] = {
     "attack": {"steps": 2},
     "evaluation": {"attacked": [0.4, 0.8]},
 }
+ATTACK = "l_inf PGD, epsilon 0.1, 2 steps"
 FOLDERS = ["fedavg", "fedavg/seed-1", "wafl-radius=0.2", "wafl-radius=0.2/seed-1", "wafl-radius=0.4",
            "wafl-radius=0.4/seed-1"]  # fmt: skip
 
@@ -255,7 +256,8 @@ def test_runs_lists_how_far_each_has_come(whole: Path, stopped: Path, tmp_path: 
     (tmp_path / "file").write_text("")
     rows = StudyFolder(whole).read_results()["methods"]
     best = max(rows.items(), key=lambda item: item[1]["attacked"]["0.8"]["mean"])
-    assert f"{best[0]}: {best[1]['attacked']['0.8']['mean']:.1f}% (with 80% attacked)" in row_of(tmp_path / "one")
+    said = f"{best[0]}: {best[1]['attacked']['0.8']['mean']:.1f}% (with 80% attacked: {ATTACK})"
+    assert said in row_of(tmp_path / "one")
     assert re.search(r"finished +\d{4}-\d\d-\d\dT[\d:+]+ +3 ", row_of(tmp_path / "one"))
     assert re.search(r"interrupted +\d{4}-\d\d-\d\dT[\d:+]+ +0", row_of(tmp_path / "two"))
     assert "results.json is damaged" in row_of(tmp_path / "three"), "a damaged one does not hide the others"
@@ -276,7 +278,7 @@ def test_a_finished_study_of_an_earlier_version_is_listed_and_needs_no_training(
         del row["seeds"]
     folder.write_results(results)
     before = contents(finished)
-    assert "(with 80% attacked)" in row_of(finished)
+    assert f"(with 80% attacked: {ATTACK})" in row_of(finished)
     result = invoke("resume", finished)
     assert (result.exit_code, "is a finished study" in result.stdout) == (0, True)
     assert without_figures(finished) == before
@@ -589,7 +591,7 @@ def test_a_regression_is_trained_tested_and_shown_by_its_loss(
     assert "Loss, one seed: on clean test data, with 50% to 100% of the clients attacked" in text
     assert f"{score.loss:.1f}" in result.stdout
     assert (folder / "runs" / "study" / "figures" / "loss.png").stat().st_size > 1000
-    assert re.search(r"\d\.\d+ loss \(with 100% attacked\)", row_of(folder / "runs" / "study"))
+    assert re.search(rf"\d\.\d+ loss \(with all attacked: {ATTACK}\)", row_of(folder / "runs" / "study"))
     assert all("accuracy" not in row for row in read_lines(StudyFolder(folder / "runs" / "study").metrics))
 
 
