@@ -12,7 +12,7 @@ import wafl
 from tests.oracles import robust
 from wafl import servers
 from wafl.base.errors import TooFewRepliesError
-from wafl.parts import columns
+from wafl.parts import lengths
 from wafl.parts.messages import Replies, weighted_mean
 from wafl.parts.schedule import Schedule
 from wafl.servers import Aggregating, Update
@@ -42,7 +42,7 @@ def aggregate(server: Aggregating, start: Any, rows: Any, weights: Any) -> list[
 
 @pytest.fixture(params=[7, 8], ids=["odd", "even"])
 def drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(columns, "NUMBERS", 16)  # two columns at a time
+    monkeypatch.setattr(lengths, "NUMBERS", 16)  # two columns at a time
     return robust.draw(request.param, request.param, 5)
 
 
@@ -84,7 +84,7 @@ def test_krum_does_not_choose_a_client_without_weight(drawn: Any) -> None:
 def test_bulyan_is_the_mean_near_the_median_of_the_models_that_krum_selects(
     liars: int, clients: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns, "NUMBERS", 16)
+    monkeypatch.setattr(lengths, "NUMBERS", 16)
     start, rows, weights = robust.draw(clients, clients, 5)
     found = aggregate(servers.bulyan(liars), start, rows, weights)
     assert found == pytest.approx(robust.bulyan(rows, liars), abs=1e-12)

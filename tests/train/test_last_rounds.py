@@ -85,7 +85,7 @@ def test_more_rounds_begin_the_window_anew() -> None:
     def trained(state: State, schedule: Schedule) -> State:
         while state.round < schedule.rounds:
             after = State(state.round + 1, torch.tensor([state.round + 1.0]), torch.ones(1), {}, state.vectors)
-            state = with_mean(schedule, state, after)
+            state = with_mean(schedule.rounds, schedule.average_last or 0.0, state, after)
         return state
 
     first = trained(State(0, torch.zeros(1), torch.ones(1)), Schedule(rounds=4, local_steps=1, average_last=0.5))
@@ -97,10 +97,9 @@ def test_more_rounds_begin_the_window_anew() -> None:
 
 
 def test_a_client_that_joins_had_no_weight_before() -> None:
-    schedule = Schedule(rounds=2, local_steps=1, average_last=1.0)
     state = State(0, torch.zeros(1), torch.ones(1))
     for number, weights in enumerate(([1.0], [0.5, 0.5])):
-        state = with_mean(schedule, state, State(number + 1, torch.zeros(1), torch.tensor(weights), {}, state.vectors))
+        state = with_mean(2, 1.0, state, State(number + 1, torch.zeros(1), torch.tensor(weights), {}, state.vectors))
     assert (mean_of(state) or ())[1].tolist() == [0.75, 0.25]
 
 

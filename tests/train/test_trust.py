@@ -13,7 +13,7 @@ import wafl
 from wafl.objectives.ball.client_shape import class_means, shape_of_means
 from wafl.parts.messages import Query, Replies, State
 from wafl.parts.schedule import LocalWork
-from wafl.train.server_step import update_of
+from wafl.train.replies import update_of
 from wafl.train.trust.admission import Admitted, Tolerance, admit, split
 from wafl.train.trust.trust import Shares, Trust, per_node
 

@@ -287,6 +287,12 @@ def frozen(kind: type[T]) -> type[T]:
     return documented(dataclass(frozen=True)(kind))
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def record(kind: type[T]) -> type[T]:
+    """Make a frozen dataclass whose help lists its fields, for values that are made in every round and not checked."""
+    return documented(dataclass(frozen=True)(kind))
+
+
 def plain_signature(kind: Any) -> inspect.Signature:
     """The signature of a dataclass, with the types of its options alone."""
     hints, signature = get_type_hints(kind), inspect.signature(kind)

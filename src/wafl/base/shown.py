@@ -47,6 +47,11 @@ _line: ContextVar[Line | None] = ContextVar("line", default=None)
 _hushed: ContextVar[bool] = ContextVar("hushed", default=False)
 
 
+def is_shown() -> bool:
+    """Return whether a line about the work here is shown."""
+    return _line.get() is not None
+
+
 def reached(done: float, total: float | None, unit: str, numbers: str = "") -> None:
     """Say how far the work has come that is shown here, if any is."""
     if (line := _line.get()) is not None:

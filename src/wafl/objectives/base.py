@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from wafl.base.mover import Mover
-from wafl.base.options import Part, frozen
+from wafl.base.options import Part, frozen, record
 from wafl.base.random import Key, Purpose
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Moved
 
 
-@frozen
+@record
 class ObjectiveState:
     """What an objective is given in addition to the examples."""
 
@@ -63,7 +63,7 @@ class Term:
         return problem.task.features_gradient(problem.params, dense(self.inputs), self.layer, slopes, problem.masks)
 
 
-@frozen
+@record
 class Move:
     """Where an objective moved the examples of every lane."""
 

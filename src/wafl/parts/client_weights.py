@@ -8,13 +8,13 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from wafl.base.options import Part, frozen
+from wafl.base.options import Part, frozen, record
 from wafl.base.random import Purpose
 from wafl.parts.feistel import first
 from wafl.parts.schedule import Schedule
 
 
-@frozen
+@record
 class Round:
     """What a rule knows about a round."""
 
@@ -34,7 +34,7 @@ class Round:
     rounds: Annotated[int, "The number of all rounds."] = 1
 
 
-@frozen
+@record
 class Cohort:
     """Who trains in a round."""
 

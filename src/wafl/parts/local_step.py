@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from wafl.base.options import Part, frozen
+from wafl.base.options import Part, record
 from wafl.parts.client_weights import ClientWeights
 from wafl.parts.messages import Query, Replies, Vectors
 
@@ -15,7 +15,7 @@ def _outside(params: Tensor) -> Tensor:
     raise ValueError("gradient_at() can be called only in direction(), where there is a batch")
 
 
-@frozen
+@record
 class LocalState:
     """What a local step is given, for all lanes at once."""
 
@@ -34,7 +34,7 @@ class LocalState:
     ] = _outside
 
 
-@frozen
+@record
 class Outcome:
     """How a client's round ends."""
 

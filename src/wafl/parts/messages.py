@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 import torch
 from torch import Tensor
 
-from wafl.base.options import frozen
+from wafl.base.options import record
 
 PARAMS = "params"
 """The vector that every client sends back after training: where its parameters ended."""
@@ -17,7 +17,7 @@ Vectors = Mapping[str, Tensor]
 """Vectors as long as the parameters, by name."""
 
 
-@frozen
+@record
 class State:
     """All that a server remembers between queries: plain data, so a checkpoint is the state."""
 
@@ -32,7 +32,7 @@ class State:
     ] = field(default_factory=dict[str, Tensor])
 
 
-@frozen
+@record
 class Query:
     """Work asked of clients: to train from ``params``, or to report their loss there."""
 
@@ -69,7 +69,7 @@ class Query:
         return (PARAMS, *self.iterates, *self.sends) if self.kind == "train" else self.sends
 
 
-@frozen
+@record
 class Replies:
     """What clients send back, one row each; means are over a first batch in training, otherwise over all examples."""
 

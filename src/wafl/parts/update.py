@@ -5,11 +5,11 @@ from typing import Annotated
 
 from torch import Tensor
 
-from wafl.base.options import frozen
+from wafl.base.options import record
 from wafl.parts.messages import Vectors, weighted_mean
 
 
-@frozen
+@record
 class Update:
     """One round's replies: n rows, one per client, or one per node if the server asks for that.
 

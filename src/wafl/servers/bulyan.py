@@ -7,7 +7,7 @@ from torch import Tensor
 
 from wafl.base.errors import TooFewRepliesError
 from wafl.base.options import Count, frozen, maker
-from wafl.parts.columns import by_columns
+from wafl.parts.lengths import by_columns
 from wafl.parts.update import Update
 from wafl.servers.averaging import Aggregating
 from wafl.servers.krum import scores, squared_distances

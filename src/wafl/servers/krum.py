@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.options import Count, frozen, maker
-from wafl.parts.columns import gram
+from wafl.parts.lengths import gram
 from wafl.parts.messages import weighted_mean
 from wafl.parts.update import Update
 from wafl.servers.averaging import Aggregating

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.options import Count, Positive, Range, frozen, maker
-from wafl.parts.columns import by_columns, gram
+from wafl.parts.lengths import by_columns, gram
 from wafl.parts.messages import weighted_mean
 from wafl.parts.update import Update
 from wafl.servers.averaging import Aggregating

@@ -19,7 +19,7 @@ from wafl.evaluation.score import Score
 from wafl.objectives import Objective, ObjectiveState
 from wafl.objectives.ball.client_shape import check_size, class_means, shape_of_means
 from wafl.objectives.ball.shape import Shape
-from wafl.parts.messages import Query, Replies
+from wafl.parts.messages import Query
 from wafl.results.progress import ClientState, Place, Progress
 from wafl.results.run import Run
 from wafl.tasks.fitness import UNFIT, check_fitness
@@ -168,15 +168,12 @@ class _Whole:
     def __init__(self, lanes: Lanes, group: int, progress: Progress, device: torch.device) -> None:
         self.lanes, self._group, self._progress, self._device = lanes, group, progress, device
 
-    def replies(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Replies]:
+    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
         with computing(self.lanes.client.work.precision, self._device):
             replies = self.lanes.run(queries, runs)
         if self.lanes.chunk_size is not None:
             self._progress.chunk_sizes[self._group] = self.lanes.chunk_size
-        return replies
-
-    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
-        return [Admitted(query, reply) for query, reply in zip(queries, self.replies(queries, runs), strict=True)]
+        return [Admitted(query, reply) for query, reply in zip(queries, replies, strict=True)]
 
 
 class _Failing:
@@ -192,8 +189,8 @@ class _Failing:
         gone = [[client for client, fate in fate.items() if fate == "dropout"] for fate in fates]
         present = [without(query, absent) for query, absent in zip(queries, gone, strict=True)]
         asked = [place for place, query in enumerate(present) if query.clients]
-        replies = self._whole.replies([present[place] for place in asked], [runs[place] for place in asked])
-        arrived = dict(zip(asked, map(split, replies), strict=True))
+        answers = self._whole.run([present[place] for place in asked], [runs[place] for place in asked])
+        arrived = {place: split(answer.replies) for place, answer in zip(asked, answers, strict=True)}
         arrivals: list[Arrivals] = []
         for place, fate in enumerate(fates):
             sound, late = spoil(arrived.get(place, []), fate)

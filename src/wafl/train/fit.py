@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from wafl.base.errors import LossWarning, warn_user
 from wafl.base.options import part, taking
-from wafl.base.shown import reached, shown
+from wafl.base.shown import is_shown, reached, shown
 from wafl.callbacks import Callback, Callbacks, OnRound, as_callbacks
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
@@ -192,7 +192,8 @@ def train(
     checkpoint: Checkpoint | None = None,
 ) -> list[Run]:
     """Train all runs, from where a checkpoint left them if there is one."""
-    told = [*as_callbacks(callbacks, on_round), _Rounds([spec.schedule.rounds for spec in specs])]
+    rounds = [_Rounds([spec.schedule.rounds for spec in specs])] if is_shown() else []
+    told = [*as_callbacks(callbacks, on_round), *rounds]
     check_undecided(trainer, specs)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"checkpoint is {what_is(checkpoint)}: pass a wafl.train.checkpoint.checkpoint.Checkpoint")

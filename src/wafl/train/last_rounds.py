@@ -10,25 +10,22 @@ import torch
 from torch import Tensor
 
 from wafl.parts.messages import State, named, owned
-from wafl.parts.schedule import Schedule
 
 MEAN = "mean"
 """Whose vectors these are: ``params`` and ``client_weights``, and the window: of how many rounds, how many so far."""
 
 
-def with_mean(schedule: Schedule, before: State, after: State) -> State:
-    """The state after a query with the mean of the rounds in the window; another number of rounds begins it anew."""
-    if schedule.average_last is None:
-        return after
-    first = schedule.rounds - math.ceil(schedule.average_last * schedule.rounds)
+def with_mean(rounds: int, share: float, before: State, after: State) -> State:
+    """Update the mean over the last ``share`` of the rounds after a query; another number of rounds begins it anew."""
+    first = rounds - math.ceil(share * rounds)
     kept = owned(MEAN, before.vectors)
-    if kept and int(kept["window"][0]) != schedule.rounds:
+    if kept and int(kept["window"][0]) != rounds:
         kept = {}
     if after.round > before.round > first - 1:
         count = int(kept["window"][1]) + 1 if kept else 1
         now = {"params": after.params, "client_weights": after.client_weights}
         kept = {name: _moved(kept.get(name), value.double(), count) for name, value in now.items()}
-        kept["window"] = torch.tensor([schedule.rounds, count])
+        kept["window"] = torch.tensor([rounds, count])
     others = {name: value for name, value in after.vectors.items() if not name.startswith(f"{MEAN}.")}
     return replace(after, vectors={**others, **named(MEAN, kept)})
 

@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from typing import Any
 
@@ -53,6 +53,10 @@ class _ActiveRun:
     limited: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     attempts: int = 1
     error: DivergedError | UnboundedError | None = None
+
+    @cached_property
+    def name(self) -> str:
+        return self.spec.name
 
     def fail(self, error: DivergedError | UnboundedError) -> None:
         """End the run here, with the parameters of its last good round."""
@@ -254,7 +258,7 @@ class Trainer:
         def make_run() -> Run:  # as if training ended with this round, even if it is called later
             return self._finish(run.spec, RunProgress(state, History([*history[:rounds], moment.final_record()])))
 
-        moment = Moment(run.place, run.spec.name, record, state, history, make_run)
+        moment = Moment(run.place, run.name, record, state, history, make_run)
         for callback in callbacks:
             callback.on_round(moment)
         history.append(moment.final_record())
@@ -265,7 +269,7 @@ class Trainer:
         self.roster = self.clients.roster
         for run in active:
             state = run.reached.state
-            if len(state.client_weights) < self.roster.num_clients:
+            if len(state.client_weights) < len(self.roster.names):
                 run.algorithm = self._algorithm(run.spec)
                 rule = run.spec.method.client_weights
                 weights = run.algorithm.capped(rule.enlarged(state.client_weights, self.roster.num_examples))

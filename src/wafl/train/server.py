@@ -22,10 +22,9 @@ from wafl.parts.local_step import LocalStep
 from wafl.parts.messages import Query, Replies, State, mean_reply, named, owned
 from wafl.parts.schedule import Schedule
 from wafl.parts.server import Server
-from wafl.train import reported_losses
+from wafl.train import replies as replied
 from wafl.train.last_rounds import with_mean
-from wafl.train.reported_losses import SNAPSHOT
-from wafl.train.server_step import server_step, update_of
+from wafl.train.replies import SNAPSHOT, server_step, update_of
 from wafl.train.trust.admission import Admitted
 from wafl.train.trust.trust import Trust
 from wafl.weights import ClientWeights, Round
@@ -93,7 +92,7 @@ class Algorithm:
         here = state.round, self.schedule.seed
         scalars = {**state.scalars, **method.local.scalars(), **self.schedule.scalars(state.round)}
         asked = method.client_weights.loss_query(now)
-        place = reported_losses.place_to_report(state, asked)
+        place = replied.place_to_report(state, asked)
         if asked is not None and place is not None:
             equal = torch.ones(len(asked.clients), dtype=torch.float64)
             sends = () if asked.step else method.local.reports
@@ -128,21 +127,22 @@ class Algorithm:
     def told(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
         """The state after the replies to a query and, if clients have trained, how far their updates agree."""
         after, agreement = self._told(state, query, replies)
-        return with_mean(self.schedule, state, after), agreement
+        rounds, share = self.schedule.rounds, self.schedule.average_last
+        return after if share is None else with_mean(rounds, share, state, after), agreement
 
     def _told(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
         rule, now = self.method.client_weights, self._round(state)
         if query.kind == "loss":
-            return reported_losses.after_losses(rule, self.method.local, state, replies, now, self.capped), None
+            return replied.after_losses(rule, self.method.local, state, replies, now, self.capped), None
         counts = float(query.weights.sum()) > 0  # otherwise no client that replied counts
         told, agreement = self._trained(state, query, replies) if counts else (state, None)
         if SNAPSHOT in told.vectors:
             return told, agreement  # the round ends with the losses there
         if rule.judges_ends:
-            told = reported_losses.with_losses(told, replies)
+            told = replied.with_losses(told, replies)
         if rule.loss_query(now) is None:  # the losses came with the models
-            told = reported_losses.with_learned_weights(rule, told, replies, now, self.capped)
-        return reported_losses.ended(rule, told), agreement
+            told = replied.with_learned_weights(rule, told, replies, now, self.capped)
+        return replied.ended(rule, told), agreement
 
     def _trained(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
         """Return the state after clients have trained and the server has stepped, and how far their updates agree."""
@@ -151,7 +151,7 @@ class Algorithm:
         step = server_step(method.server, method.client_weights, state, query, update, self.num_statistics)
         local = method.local.tell(owned("local", state.vectors), query, replies, update.shares)
         scalars = self._learned_scalars(state, step.params, mean_reply(query, replies.cost))
-        held = {**step.snapshots, **reported_losses.held_losses(state)}
+        held = {**step.snapshots, **replied.held_losses(state)}
         vectors = {**named("server", step.memory), **named("local", local), **held}
         agreement = self._agreement(query, replies, step.mean) if self.sees_updates else None
         return replace(state, params=step.params, scalars=scalars, vectors=vectors), agreement

@@ -60,18 +60,6 @@ class Step(Protocol):
     def __call__(self, client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, /) -> Carry: ...
 
 
-class Eager:
-    """A :class:`Step` that is computed when it comes."""
-
-    reuses = False
-
-    def room(self, working: int) -> int:
-        return working
-
-    def __call__(self, client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch) -> Carry:
-        return step(client, lanes, carry, batch)
-
-
 def begin(client: ClientTask, lanes: LaneInput) -> Carry:
     """What lanes have before their first step."""
     params, none = lanes.params, lanes.params.new_zeros(len(lanes.params))
@@ -149,6 +137,16 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
     due = {name: (steps > batch.step)[:, None] for name, steps in lanes.iterates.items()}
     kept = {name: torch.where(due[name], after.params, value) for name, value in carry.iterates.items()}
     return replace(after, iterates=kept)
+
+
+class Eager:
+    """A :class:`Step` that is computed when it comes."""
+
+    reuses = False
+    __call__ = staticmethod(step)
+
+    def room(self, working: int) -> int:
+        return working
 
 
 def smoothed(

@@ -33,7 +33,7 @@ from wafl.train.client_task import ClientTask
 from wafl.train.embedded import check_integers, find_device, first_example
 from wafl.train.lanes.features import with_fixed_features
 from wafl.train.lanes.lanes import Lanes
-from wafl.train.reported_losses import SNAPSHOT
+from wafl.train.replies import SNAPSHOT
 from wafl.train.spec import Spec
 from wafl.train.survey import Survey, SurveyReplies
 

@@ -52,7 +52,7 @@ def laid_out(tensor: torch.Tensor) -> torch.Tensor:
 
 def layers(device: torch.device) -> AbstractContextManager[object]:
     """What the layers of a network are called in; a captured step cannot share their casts with others."""
-    if not is_reduced():
+    if not _reduced.get():
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
 

@@ -1,0 +1,154 @@
+"""What the server makes of replies: the next model from the clients' models, and client weights from their losses.
+
+Some rules for the client weights ask for losses in a query of its own: before a round trains (q-FFL, Scaff-PD), or at a
+snapshot (DRFA). What a round keeps for its own end, and for the next round, is in the state's vectors, so a checkpoint
+has it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from wafl.parts.client_weights import ClientWeights, LossQuery, Round
+from wafl.parts.local_step import LocalStep
+from wafl.parts.messages import PARAMS, Query, Replies, State, Vectors, named, owned, weighted_mean
+from wafl.parts.schedule import LocalWork
+from wafl.parts.server import Server
+from wafl.parts.update import Update
+from wafl.train.trust.trust import per_node
+
+SNAPSHOT = "snapshot"
+"""The vector at which clients report their loss, if the client weights are learned at a snapshot."""
+Cap = Callable[[Tensor, Sequence[int]], Tensor]
+"""A function of the weights of all clients, and of those that reported: the weights, none above its share."""
+LOSSES, LAST_LOSSES = "losses", "last_losses"
+"""What each client reported before this round trains, and before the last: NaN for those that did not report."""
+
+
+@dataclass(frozen=True)
+class ServerStep:
+    """The result of the server's part of a round; ``mean`` is the weighted mean of the clients' models."""
+
+    params: Tensor
+    memory: Vectors
+    snapshots: Vectors
+    mean: Tensor
+
+
+def server_step(
+    server: Server, rule: ClientWeights, state: State, query: Query, update: Update, num_statistics: int = 0
+) -> ServerStep:
+    """Let the server take its step, which the rule for the client weights may shorten; average the statistics.
+
+    The last ``num_statistics`` parameters are statistics. The server does not see them: their next value is the mean.
+    """
+    trained, mean = len(update.start) - num_statistics, update.mean()
+    memory = owned("server", state.vectors)
+    memory = {name: value[:trained] for name, value in memory.items()}  # older checkpoints have statistics here too
+    params, memory = server.step(_seen(server, update, query.nodes, trained), memory)
+    params = damped(rule, state, query, _first(update, trained), params)
+    params = torch.cat([params, mean[trained:]]) if num_statistics else params
+    snapshots = {name: _snapshot(server, update, name, query, trained) for name in query.iterates}
+    return ServerStep(params, memory, snapshots, mean)
+
+
+def update_of(state: State, query: Query, replies: Replies, work: LocalWork, num_examples: Sequence[int]) -> Update:
+    """Return the replies as an update with one row per client, statistics and snapshots included."""
+    clients = list(replies.clients)
+    sizes = [num_examples[client] for client in clients]
+    return Update(
+        start=state.params,
+        params=replies.params,
+        weights=query.weights,
+        shares=state.client_weights[clients],
+        steps=torch.tensor(work.num_steps(sizes)).to(replies.params),
+        sizes=torch.tensor(sizes, dtype=torch.float64),
+        losses=replies.loss,
+        costs=replies.cost,
+        num_clients=len(num_examples),
+        vectors={name: rows for name, rows in replies.vectors.items() if name != PARAMS},
+        average=weighted_mean(query.weights, replies.params),
+    )
+
+
+def _seen(server: Server, update: Update, nodes: Sequence[int], trained: int) -> Update:
+    """Return what the server sees of an update: no statistics, and one row per node if it asks for that."""
+    seen = per_node(update, nodes) if server.one_per_node and not server.averages else update
+    return _first(seen, trained)
+
+
+def _first(update: Update, count: int) -> Update:
+    """Return the update of the first ``count`` parameters."""
+    vectors = {name: rows[:, :count] for name, rows in update.vectors.items()}
+    # The mean of all columns is cut, not computed again: a product of another width may have other last bits.
+    models = {"start": update.start[:count], "params": update.params[:, :count], "average": update.mean()[:count]}
+    return replace(update, **models, vectors=vectors)
+
+
+def _snapshot(server: Server, update: Update, name: str, query: Query, trained: int) -> Tensor:
+    """Return the server's aggregate of the clients' snapshots of this name, with the mean of their statistics."""
+    rows, steps = update.vectors[name], update.steps.clamp(max=query.iterates[name])
+    taken = replace(update, params=rows, steps=steps, average=update.mean(rows))
+    aggregate = server.aggregate(_seen(server, taken, query.nodes, trained))
+    return torch.cat([aggregate, taken.mean()[trained:]])
+
+
+def place_to_report(state: State, asked: LossQuery | None) -> Tensor | None:
+    """The parameters at which clients report their losses now; None if it is not their turn, or nobody is asked."""
+    if asked is None:
+        return None
+    if asked.step:
+        return state.vectors.get(SNAPSHOT)
+    return None if LOSSES in state.vectors else state.params
+
+
+def after_losses(rule: ClientWeights, local: LocalStep, state: State, replies: Replies, now: Round, cap: Cap) -> State:
+    """The state after clients have reported: a round that has a snapshot ends, another holds the losses to its end."""
+    told = with_learned_weights(rule, state, replies, now, cap)
+    if SNAPSHOT in state.vectors:
+        return ended(rule, told)
+    asked = list(replies.clients)
+    vectors = local.tell_reports(owned("local", state.vectors), replies, told.client_weights[asked])
+    return with_losses(replace(told, vectors={**state.vectors, **named("local", vectors)}), replies)
+
+
+def with_losses(state: State, replies: Replies) -> State:
+    """The state that holds the losses in these replies to the end of the round."""
+    losses = torch.full_like(state.client_weights, torch.nan)
+    losses[list(replies.clients)] = replies.loss.to(losses)
+    return replace(state, vectors={**state.vectors, LOSSES: losses})
+
+
+def with_learned_weights(rule: ClientWeights, state: State, replies: Replies, now: Round, cap: Cap) -> State:
+    """The state with what the rule makes of the client weights and the losses in these replies."""
+    last = state.vectors.get(LAST_LOSSES)
+    if last is not None:  # clients that have joined since then did not report
+        last = torch.cat([last, last.new_full((len(state.client_weights) - len(last),), torch.nan)])
+    now = replace(now, last_losses=last)
+    learned = rule.learn(state.client_weights, replies.clients, replies.loss, now)
+    return replace(state, client_weights=cap(learned, replies.clients))
+
+
+def held_losses(state: State) -> dict[str, Tensor]:
+    """What clients reported before this round trains, under its name; empty if nobody did."""
+    return {name: value for name, value in state.vectors.items() if name == LOSSES}
+
+
+def damped(rule: ClientWeights, state: State, query: Query, update: Update, params: Tensor) -> Tensor:
+    """Return the server's next parameters after the rule for the client weights has shortened the step, if it does."""
+    if not rule.damps:
+        return params
+    lengths = update.deltas.double().square().sum(1)
+    losses, weights = state.vectors[LOSSES][list(query.clients)], query.weights / query.weights.sum()
+    share = rule.damping(weights, losses.to(weights), lengths.to(weights), query.scalars["learning_rate"])
+    return update.start + share * (params - update.start)
+
+
+def ended(rule: ClientWeights, state: State) -> State:
+    """The state after a round, without what was held for its own end; its losses may be remembered for the next."""
+    passing = (SNAPSHOT, LOSSES, LAST_LOSSES)
+    kept = {name: value for name, value in state.vectors.items() if name not in passing}
+    last = {LAST_LOSSES: state.vectors[LOSSES]} if rule.remembers_losses and LOSSES in state.vectors else {}
+    return replace(state, round=state.round + 1, vectors={**kept, **last})
