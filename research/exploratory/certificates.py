@@ -37,6 +37,7 @@ def show_ratios(name: str, smallest: bool) -> None:
     else:
         clients = whole.partition(num_clients=100, labels_per_client=2, preprocess="zscore_pooled")
         schedule = {"rounds": 40, "local_epochs": 2, "learning_rate": 0.05, "cohort": 10}
+    radii = RADII[:1] if smallest else RADII
     if smallest:
         schedule["rounds"] = 1
     few = torch.randperm(len(clients.train.y), generator=torch.Generator().manual_seed(0))[: 20 if smallest else 300]
@@ -45,9 +46,9 @@ def show_ratios(name: str, smallest: bool) -> None:
     for method in (wafl.FedAvg(), wafl.WAFL(gamma=0.5)):
         run = wafl.fit(wafl.models.mlr(clients), clients, method, **schedule)
         for norm in (2.0, float("inf")):
-            found = wafl.certify(run.model, sample, radii=RADII, norm=norm)
+            found = wafl.certify(run.model, sample, radii=radii, norm=norm)
             ratios = [f"{row.best / row.achieved:.3f}" for row in found.rows if row.achieved]
-            Console().print(f"{name}, {method.name}, l_{norm:g}, radii {RADII}: {', '.join(ratios)}")
+            Console().print(f"{name}, {method.name}, l_{norm:g}, radii {radii}: {', '.join(ratios)}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from torch import Tensor
 import wafl
 from wafl.parts.messages import Query, Replies, State
 from wafl.parts.schedule import Schedule
-from wafl.train.algorithm import Algorithm
+from wafl.train.server import Algorithm
 from wafl.servers import Server, Update
 
 SIZES = [4, 9, 2, 5]
