@@ -234,6 +234,7 @@ SMOOTH = of_file("constants", "the_smoothness_of_the_squared_error_is_attained")
 SWAPPED = of_file("constants", "l_z_with_labels_is_lipschitz_in_the_joint_metric")
 REACH = of_file("constants", "no_maximizer_of_the_squared_error_leaves_the_reach")
 CLIENTS = of_file("population")
+FEW = of_file("few_clients")
 NEXT = of_file(
     "next_client",
     "half_of_the_probability_is_for_the_clients_own_bounds_and_half_for_the_population",
@@ -419,6 +420,9 @@ PROOFS = (
     ("theory/population/intervals.py", "[(width, self.most)]", "[(width / 2.0, self.most)]", CLIENTS),
     ("theory/population/intervals.py", "t * radius + top", "t * radius / 2.0 + top", CLIENTS),
     ("theory/population/intervals.py", "(1.0 + radius) * beyond", "(1.0 + radius / 2.0) * beyond", CLIENTS),
+    ("theory/population/levels.py", "Fraction(2 if own_sampling else 1, count", "Fraction(1, count", FEW),
+    ("theory/population/levels.py", "(count + 1) >= (2 if", "(count + 2) >= (2 if", FEW),
+    ("promises/check.py", "self._claim.confidence_of(row) or 1.0", "0.01", FEW),
     ("theory/population/next_client.py", "self._upper(delta / 2.0)", "self._upper(delta)", NEXT),
     ("theory/population/next_client.py", "math.inf, delta / 2.0)", "math.inf, delta)", NEXT),
     ("theory/population/next_client.py", "(1.0 - confidence) / 2.0", "1.0 - confidence", NEXT),

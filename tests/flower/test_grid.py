@@ -953,6 +953,23 @@ def test_networks_are_certified_on_nodes_as_in_one_place(stage: Stage, monkeypat
         server.certify(Post(grid), own(experiment, folder=folder))  # type: ignore[arg-type]
 
 
+def test_certificates_by_a_declared_constant_are_estimates_on_nodes_too(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = everyone({"method": "FedAvg"}, model={"kind": f"{FAKES}:declared"})
+    grid = stage.train(experiment)
+    folder = stage.study / "fedavg"
+    lines: list[str] = []
+    monkeypatch.setattr("wafl.flower.server.certify.log", lambda _, text, *parts: lines.append(text % parts))  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType]
+    server.certify(Post(grid), own(experiment, folder=folder, radii="[0.1]"))  # type: ignore[arg-type]
+    first, header, *_ = lines[-1].strip().splitlines()
+    assert first.startswith("Not proven: this model has no proof")
+    assert header.split()[2] == "estimate"
+    found = json.loads((folder / "certificates.json").read_text())
+    assert found["column"] == "estimate"
+    assert "its Lipschitz constant is only declared (model.lipschitz)" in found["caveat"]
+
+
 @pytest.mark.parametrize(("metric", "confidence"), [pytest.param("error", 0.9, marks=pytest.mark.slow), ("loss", 0.9)])
 def test_error_rates_and_confidence_equal_those_computed_from_all_examples_in_one_place(
     metric: Any, confidence: float, stage: Stage

@@ -235,6 +235,15 @@ def hidden(clients: Any) -> nn.Module:
         return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, clients.num_outputs))
 
 
+def declared(clients: Any) -> nn.Module:
+    """A linear model inside a module that only declares a Lipschitz constant."""
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        model = nn.Sequential(nn.Linear(4, clients.num_outputs), nn.GELU())
+    model.lipschitz = 5.0  # pyright: ignore[reportArgumentType]
+    return model
+
+
 def dropping(clients: Any) -> nn.Module:
     """A network with dropout, in double precision."""
     with torch.random.fork_rng():

@@ -44,8 +44,6 @@ from wafl.theory.certificates.soundness import hold_rows, room_elsewhere
 from wafl.theory.certificates.unproven import why_unproven
 from wafl.theory.certificates.upper import Report
 from wafl.theory.constants.assumptions import data_free_constants, task_of
-from wafl.theory.constants.constant import Constant
-from wafl.theory.constants.layer_by_layer import last_layer
 from wafl.train.clients import Roster
 from wafl.train.survey import SurveyReplies
 
@@ -88,10 +86,9 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
         )
     by_margins = knows_margins(task) or (question.metric == "error" and task.linear(params[None]) is None)
     asked = replace(question, finite_above=finite_above(task, params, norm), by_margins=by_margins)
-    kind = "attested" if by_margins and last_layer(task.module) is None else "bound"
-    steep = known.get("L_z", Constant(math.inf, kind, UNKNOWN.why))
+    steep, bent = (known.get(name, UNKNOWN) for name in ("L_z", "L_zz"))
     reason = "" if steep.proven else why_unproven(task)
-    asked = replace(asked, unit=roster.unit, steep=steep, bent=known.get("L_zz", UNKNOWN), reason=reason)
+    asked = replace(asked, unit=roster.unit, steep=steep, bent=bent, reason=reason)
     found = certificates_of(means, radii, asked, lambda _: room_elsewhere)
     if confidence:
         domain = Domain(roster.input_shape, roster.bounds, roster.num_classes)
