@@ -12,6 +12,8 @@ from torch import Tensor, nn
 import wafl
 from wafl.base.errors import UnsoundError
 from wafl.theory.certificates import certify as certificates
+from wafl.theory.certificates import expected_loss
+from wafl.theory.certificates.expected_loss import ExpectedLoss
 from wafl.theory.certificates.mixture import Means
 from wafl.theory.certificates.soundness import hold, room_elsewhere
 from wafl.theory.constants.constant import Constant
@@ -50,7 +52,7 @@ def test_a_networks_certificate_below_what_is_reached_is_refused(achieved: bool)
 def test_the_next_clients_is_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnsoundError, match="please report it"):
         wafl.next_client(a_network(), clients(), clients(1), radius=4.0)
-    monkeypatch.setattr(certificates, "hold_moved", lambda *_: None)
+    monkeypatch.setattr(expected_loss, "hold_moved", lambda *_: None)
     monkeypatch.setattr(certificates, "hold_rows", lambda found, room: found)
     with pytest.raises(UnsoundError, match=r"client.*please report it"):
         wafl.next_client(a_network(), clients(), clients(1), radius=4.0)
@@ -76,7 +78,7 @@ def test_clients_elsewhere_are_asked_what_they_reach() -> None:
     def means(report: object, settings: list[dict[str, float]]) -> Means:
         return Means([2.0 if "distance" in setting else 1.0 for setting in settings], [0.0 for _ in settings])
 
-    question = certificates.Question(by_margins=True, steep=Constant(1.0, "bound", "by layers"))
+    question = certificates.Question(ExpectedLoss(), by_margins=True, steep=Constant(1.0, "bound", "by layers"))
     with pytest.raises(UnsoundError, match=r"radius 0\.1"):
         certificates.certificates_of(means, [0.1], question, lambda _: room_elsewhere)
 
@@ -88,7 +90,7 @@ def test_a_small_ball_is_held_against_a_part_of_what_reaches_far() -> None:
         far = [setting.get("distance") == 10.0 for setting in settings]
         return Means([101.0 if each else 1.0 for each in far], [100.0 if each else 0.0 for each in far])
 
-    question = certificates.Question(power=1, steep=Constant(0.5, "bound", "by layers"))
+    question = certificates.Question(ExpectedLoss(), power=1, steep=Constant(0.5, "bound", "by layers"))
     with pytest.raises(UnsoundError, match=r"radius 1 .* 1\.5 was found .* but 2 was reached"):
         certificates.certificates_of(means, [1.0, 10.0], question, lambda _: room_elsewhere)
 

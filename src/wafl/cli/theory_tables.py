@@ -15,11 +15,10 @@ from wafl.theory.guarantees import Promised
 
 def promises(name: str, certificates: Certificates, radius: float, found: Sequence[Promised]) -> Table:
     """A table with one row per promise: to whom, with which probability, and how loose it is."""
-    what = "error rate" if certificates.metric == "error" else "expected loss"
     table = plain_table(
         *("", ">at most", ">probability", "how loose, or why there is no promise"),
         title=f"{name}: what is promised at radius {radius:g}, {norm_name(certificates.norm)} ball",
-        caption=f"at most: the {what}; probability: over the draw of examples and clients.",
+        caption=f"at most: the {certificates.quantity.noun}; probability: over the draw of examples and clients.",
     )
     for each in found:
         why = escape(each.why) if each.value is not None else f"[yellow]{escape(each.why)}[/]"
@@ -84,13 +83,12 @@ def certificates(name: str, certificates: Certificates) -> Table:
     needed = "L_z" if certificates.power == 1 else "L_zz"
     label = "proven" if certificates.proven else f"an estimate: no bound on {needed} is known for this model"
     simple = "proven" if certificates.simple_proven else "an estimate"
-    errors = certificates.metric == "error"
-    cruder = "simple is 1" if errors else f"simple is E[loss] + L_z radius, {simple}"
     table = plain_table(
         *("", ">reached", ">certified", ">at gamma", ">simple", ">gap"),
-        title=f"{name}: {'largest error rate' if errors else 'worst expected loss'} within the radius, "
+        title=f"{name}: largest {certificates.quantity.noun} within the radius, "
         f"{norm_name(certificates.norm)} ball ({certificates.unit}, unbounded)",
-        caption=f"certified: {label}; {cruder}; reached: a distribution inside the ball.",
+        caption=f"certified: {label}; simple is {certificates.quantity.simple}, {simple}; "
+        "reached: a distribution inside the ball.",
     )
     for row in certificates.rows:
         reached, gap = ("" if value is None else f"{value:.4f}" for value in (row.achieved, row.gap))

@@ -9,7 +9,8 @@ from wafl.data.arguments import check_alike, check_arguments
 from wafl.data.federation import Federation
 from wafl.promises.check import ball_of, loss_of
 from wafl.promises.issue import issue, listed, provable, sealed
-from wafl.promises.promise import Metric, Promise, Row
+from wafl.promises.promise import Promise, Row
+from wafl.promises.quantity import Metric
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
 from wafl.theory.certificates.certify import check_confidence
@@ -60,14 +61,15 @@ def issue_next_client(
     if not 0.0 < share < 1.0:
         raise ValueError(f"share={share} must lie between 0 and 1, such as 0.9")
     trained = issue(model, seen, radii=[radius], norm=norm, metric=metric, client_weights=uniform(), loss=loss).parts
-    if own_sampling and metric == "loss" and unseen.bounds is None:
+    ball = ball_of(trained.claim)
+    if own_sampling and ball.quantity.needs_bounds and unseen.bounds is None:
         raise PreconditionError(
             "a client's own sampling error needs bounds of the data: declare them (bounds=(low, high), or "
             "preprocess='unit'), or use own_sampling=False, which is about examples as many as these clients have"
         )
     module, reach = model.module if isinstance(model, Run) else model, trained.claim.rows[0].radius
     sampled = float(confidence) if own_sampling else None
-    proof = provable(module, loss_of(model, loss), ball_of(trained.claim), unseen, sampled)
+    proof = provable(module, loss_of(model, loss), ball, unseen, sampled)
     asked = Row("mean", None, reach, 0.0), Row("share", float(share), reach, 0.0), Row("next", None, reach, 0.0)
     claim = replace(
         trained.claim,

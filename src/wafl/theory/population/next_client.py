@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 from statistics import fmean
 from typing import Annotated
 
@@ -15,12 +14,11 @@ from wafl.data.arguments import check_alike, check_arguments
 from wafl.data.federation import Federation
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
-from wafl.theory.certificates.certificate import Certificates, Metric
-from wafl.theory.certificates.certify import LARGEST, certify, check_confidence, check_radii
+from wafl.theory.certificates.certificate import Metric, Quantity
+from wafl.theory.certificates.certify import certify, check_confidence, check_radii
 from wafl.theory.certificates.mixture import Mixture
-from wafl.theory.certificates.sampling import Domain, Moments, Sample, largest_surrogate
-from wafl.theory.certificates.soundness import hold, room_of
-from wafl.theory.certificates.upper import ErrorSurrogate, Moved, report_for
+from wafl.theory.certificates.sampling import Domain, Moments, Sample
+from wafl.theory.certificates.soundness import hold_clients
 from wafl.theory.population.intervals import Population
 from wafl.weights import ClientWeights, uniform
 
@@ -43,7 +41,12 @@ class NextClient:
     unit: Annotated[str, "The unit of the data."]
     confidence: Annotated[float, "The probability with which each statement holds."]
     proven: Annotated[bool, "Whether the certified losses are proven; otherwise they rest on estimates of L_z or L_zz."]
-    metric: Annotated[Metric, "What is certified."] = "loss"
+    quantity: Annotated[Quantity, "What is certified."]
+
+    @property
+    def metric(self) -> Metric:
+        """The name of the certified quantity."""
+        return self.quantity.metric
 
     @property
     def measured(self) -> tuple[float, ...]:
@@ -51,8 +54,8 @@ class NextClient:
         return tuple(map(self._certified, self.sample.means))
 
     def _certified(self, mean: float) -> float:
-        """From a mean of phi_gamma; an error rate is never above 1."""
-        return min(self.offset + mean, 1.0) if self.metric == "error" else self.offset + mean
+        """Return the bound that follows from a mean of phi_gamma."""
+        return min(self.offset + mean, self.quantity.largest)
 
     def mean(self, *, kl: float | None = None, chi2: float | None = None) -> float:
         """An upper bound on the mean certified loss over all clients.
@@ -119,10 +122,11 @@ class NextClient:
     def __str__(self) -> str:
         about = f"{len(self.names)} clients that never trained, moved by {self.radius:g} ({norm_name(self.norm)}"
         lines = [f"{about}, {self.unit}); with probability {self.confidence:g}:"]
+        certified = f"the certified {self.quantity.noun} of"
         for what, bound in (
-            (f"the mean certified {'error rate' if self.metric == 'error' else 'loss'} of all clients", self.mean),
-            ("that of at least 90% of all clients", lambda: self.share(0.9)),
-            ("that of the next client", self.next),
+            (f"the mean over all clients of the certified {self.quantity.noun}", self.mean),
+            (f"{certified} at least 90% of all clients", lambda: self.share(0.9)),
+            (f"{certified} the next client", self.next),
         ):
             try:
                 lines.append(f"{what} is at most {bound():.4f}")
@@ -198,34 +202,13 @@ def next_client(
     held = replace(unseen, train=unseen.train.joined(unseen.test))
     theirs = Mixture.of(model, held, "train", uniform(), loss)
     ours = Mixture.of(model, seen, "train", client_weights, loss)
-    if metric == "error":
-        gamma = LARGEST if reach == 0 else row.gamma
-        moments, setting, most = Moments(ErrorSurrogate(norm)), {"gamma": gamma}, 1.0
-        offset, proven = gamma * reach**2, True
-    else:
-        moments, setting, offset, gamma = _loss_moments(chosen, reach)
-        proven = reach == 0 or chosen.proven or chosen.simple_proven
-        domain, most = Domain.of(seen), math.inf
-        if domain.box is not None and domain.num_classes is not None and theirs.task.loss.logistic:
-            most = largest_surrogate(theirs.task, theirs.params, domain, chosen.L_z, gamma, norm)
-    sample, trained = (moments.ask(each, setting, most, seed) for each in (theirs, ours))
-    if proven and setting and metric == "loss":
-        # Examples that all move by the radius must not reach more than what is proven of a client.
-        moved, room = theirs.answers(Moved(norm), [{"distance": reach}], seed), room_of(theirs, chosen)
-        numbers = zip(unseen.names, sample.means, moved.value[0].tolist(), moved.cost[0].tolist(), strict=True)
-        for name, mean, value, cost in numbers:
-            promised = float(offset) + mean
-            reached = float(offset) + min(value - gamma * cost, sample.most)
-            hold(f"{name}, at gamma {gamma:.4g}", promised, reached, partial(room, reach, promised))
-    return NextClient(unseen.names, sample, float(offset), trained, reach, norm, seen.unit, confidence, proven, metric)
-
-
-def _loss_moments(chosen: Certificates, reach: float) -> tuple[Moments, dict[str, float], float, float]:
-    """What clients are asked about the loss, with what is added to it, and gamma: by duality, or by the slope."""
-    row = chosen[0]
-    equally = chosen.simple_proven == chosen.proven
-    by_slope = reach == 0 or (row.simple <= row.value if equally else chosen.simple_proven)
-    gamma = math.inf if by_slope else row.gamma
-    offset = (chosen.L_z * reach if reach > 0 else 0.0) if by_slope else gamma * reach**2
-    setting = {} if by_slope else chosen.setting(row)
-    return Moments(None if by_slope else report_for(setting, chosen.norm)), setting, offset, gamma
+    quantity, domain = chosen.quantity, Domain.of(seen)
+    inquiry, proven = quantity.inquiry(chosen, row), reach == 0 or chosen.proven or chosen.simple_proven
+    bounded = domain.box is not None and domain.num_classes is not None and theirs.task.loss.logistic
+    most = quantity.most(theirs, domain, chosen, inquiry.gamma) if bounded else quantity.largest
+    sample, trained = (Moments(inquiry.report).ask(each, inquiry.setting, most, seed) for each in (theirs, ours))
+    if proven and quantity.has_slopes and inquiry.report is not None:
+        hold_clients(chosen, theirs, unseen.names, sample, inquiry, seed)
+    return NextClient(
+        unseen.names, sample, inquiry.offset, trained, reach, norm, seen.unit, confidence, proven, quantity
+    )
