@@ -15,7 +15,7 @@ from torch import Tensor
 import wafl
 from tests.oracles import reference
 from wafl.local import SAM, LocalState, LocalStep
-from wafl.objectives import Move, Objective, ObjectiveState
+from wafl.objectives import Learner, Move, Objective, ObjectiveState
 from wafl.objectives.base import lane_scalar
 from wafl.parts.schedule import Schedule
 from wafl.servers import Server, Update
@@ -54,6 +54,16 @@ class Nudge(Objective):
 
 
 @dataclass(frozen=True)
+class Shrinking(Learner):
+    """A user's learner: gamma is multiplied by the same factor after every round."""
+
+    factor: float
+
+    def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float, rounds: int) -> dict[str, float]:
+        return {"gamma": scalars["gamma"] * self.factor}
+
+
+@dataclass(frozen=True)
 class Halving(Nudge):
     """A user's objective that learns: gamma is halved after every round, and its cost is of order 1."""
 
@@ -61,11 +71,8 @@ class Halving(Nudge):
     power: int = 1
 
     @property
-    def learns(self) -> bool:
-        return True
-
-    def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float, rounds: int) -> dict[str, float]:
-        return {"gamma": scalars["gamma"] * (0.25 if self.strict else 0.5)}
+    def learner(self) -> Learner:
+        return Shrinking(0.25 if self.strict else 0.5)
 
 
 class Still(Objective):

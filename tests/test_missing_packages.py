@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from typer.testing import CliRunner
 
 import wafl
-from tests.promises.test_issue import write_keys
+from tests.promises.files import write_keys
 from wafl.attacks.autoattack import AutoAttack
 from wafl.cli.main import app
 from wafl.config.read import read_experiment

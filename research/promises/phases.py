@@ -27,6 +27,7 @@ from wafl.promises.check import ball_of, chunks
 from wafl.promises.known import known
 from wafl.promises.next_client import issue_next_client
 from wafl.promises.promise import Promise, digest_of, to_bytes
+from wafl.promises.quantities import quantity_of
 from wafl.promises.read import read_file
 from wafl.promises.sign import is_signed_by, read_key, sign
 from wafl.results.run import Run
@@ -72,7 +73,9 @@ def _rows(table: Mapping[str, Any], work: Path, task: Task) -> Iterator[dict[str
             run, label = trained(task, method, seen), f"{task.name}-{number}-{method}"
             torch.save(run.module.state_dict(), work / f"{label}.pt")
             for name, asked in table["statements"].items():
-                if (asked["metric"] == "error" and not classes) or classes > asked.get("most_classes", classes):
+                if (quantity_of(asked["metric"]).needs_classes and not classes) or classes > asked.get(
+                    "most_classes", classes
+                ):
                     continue
                 count, own, radius = len(calibrating), asked["own_sampling"], task.about["radius"] * asked["moved"]
                 row: dict[str, Any] = {"task": task.name, "fold": number, "method": method, "statement": name}

@@ -66,7 +66,7 @@ def test_each_of_the_three_commands_that_a_run_ends_with_works(finished: tuple[P
     quick = ["--quick"] if number == 0 else []  # a whole page takes minutes
     result = command(folder.parents[1], *shlex.split(commands[number]), *quick)
     assert result.returncode == 0, result.stderr
-    shown = ["Report: runs/digits/report.html", "Written: certificate.json", "the next client's error"]
+    shown = ["Report: runs/digits/report.html", "Written: certificate.json", "the next client's certified error rate"]
     assert shown[number] in result.stdout
 
 

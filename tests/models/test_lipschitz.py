@@ -312,6 +312,7 @@ def test_what_a_model_says_of_itself_is_attested_and_never_proven(run: wafl.Run,
         assert not found.proven
         assert not found.simple_proven
         assert "attested" in str(found)
+    assert not wafl.next_client(model, clients, clients, radius=0.1, metric="error").proven
     for metric in ("error", "loss"):
         with pytest.raises(wafl.PreconditionError, match="proven"):
             wafl.issue(model, clients, radii=[0.1], metric=metric)  # type: ignore[arg-type]

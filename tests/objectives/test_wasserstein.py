@@ -518,19 +518,19 @@ def test_a_random_start_does_not_depend_on_how_many_examples_share_the_lane(norm
 
 
 def test_gamma_falls_slowly_near_the_radius_fast_far_below_it_and_at_most_doubles():
-    objective = wasserstein(radius=2.0)
-    assert objective.next_gamma(3.0, 4.0, 2.0) == pytest.approx(3.0)
-    assert objective.next_gamma(3.0, 2.2**2, 2.0) == pytest.approx(3.3)
-    assert objective.next_gamma(3.0, 1e6, 2.0) == pytest.approx(6.0)
-    assert objective.next_gamma(3.0, 1.62**2, 2.0) == pytest.approx(2.7)
-    assert objective.next_gamma(3.0, 2e-6**2, 2.0) == pytest.approx(6e-6), "where half the radius is achieved"
-    assert objective.next_gamma(3.0, 0.0, 2.0) == 3.0, "a flat model does not move, at any gamma"
+    learner = wasserstein(radius=2.0).learner
+    assert learner.next_gamma(3.0, 4.0, 2.0) == pytest.approx(3.0)
+    assert learner.next_gamma(3.0, 2.2**2, 2.0) == pytest.approx(3.3)
+    assert learner.next_gamma(3.0, 1e6, 2.0) == pytest.approx(6.0)
+    assert learner.next_gamma(3.0, 1.62**2, 2.0) == pytest.approx(2.7)
+    assert learner.next_gamma(3.0, 2e-6**2, 2.0) == pytest.approx(6e-6), "where half the radius is achieved"
+    assert learner.next_gamma(3.0, 0.0, 2.0) == 3.0, "a flat model does not move, at any gamma"
 
 
 def test_with_power_1_gamma_falls_even_if_no_example_moves():
-    objective = wasserstein(radius=2.0, power=1, bounds=(0, 1))
-    assert objective.next_gamma(3.0, 0.0, 2.0) == pytest.approx(1.5)
-    assert objective.next_gamma(3.0, 1e6, 2.0) == pytest.approx(6.0)
+    learner = wasserstein(radius=2.0, power=1, bounds=(0, 1)).learner
+    assert learner.next_gamma(3.0, 0.0, 2.0) == pytest.approx(1.5)
+    assert learner.next_gamma(3.0, 1e6, 2.0) == pytest.approx(6.0)
 
 
 @pytest.mark.parametrize("options", OPTIONS)

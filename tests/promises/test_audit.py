@@ -18,7 +18,6 @@ from tests.oracles import objective as oracles
 from tests.oracles import theory
 from tests.promises.files import forge, status
 from wafl.promises.audit import _limit, _power
-from wafl.promises.bound import Ball
 from wafl.promises.known import known
 from wafl.promises.published_labels import (
     Cell,
@@ -31,6 +30,8 @@ from wafl.promises.published_labels import (
     quantize,
     resamples,
 )
+from wafl.promises.quantities import quantity_of
+from wafl.promises.quantity import Ball
 from wafl.tasks.losses import CrossEntropy
 
 MODEL = oracles.linear_model(np.array([[-4.0, 0.5], [4.0, 0.0], [0.0, 3.0]]), np.array([2.0, -2.0, 0.0]))
@@ -240,7 +241,7 @@ def test_a_shift_is_measured_from_the_federations_own_mean():
 
 
 def test_each_published_number_is_checked_to_the_last_digits():
-    examples, weights, ball = federation().train, list(WEIGHTS), Ball("loss", 2, 2)
+    examples, weights, ball = federation().train, list(WEIGHTS), Ball(quantity_of("loss"), 2, 2)
     proof = known(MODEL, CrossEntropy())
     labels = publish(proof, ball, examples, weights, [0.1], 2)
     assert differences(labels, proof, ball, examples, weights) is None

@@ -19,10 +19,12 @@ from tests.oracles import objective as oracles
 from tests.oracles import theory
 from tests.promises.files import a_bounded_case, forge, status, write_keys
 from tests.theory.cases import NORMS, a_case, certificates_of, clients_of, hinge
-from wafl.promises.bound import Ball, surrogates
+from wafl.promises.bound import surrogates
 from wafl.promises.in_words import rounded_up
 from wafl.promises.known import known
 from wafl.promises.promise import digest_of
+from wafl.promises.quantities import quantity_of
+from wafl.promises.quantity import Ball
 from wafl.tasks.losses import CrossEntropy
 
 
@@ -95,7 +97,7 @@ def test_what_float64_loses_is_less_than_what_is_added():
         x, y = torch.from_numpy(x), torch.from_numpy(y)
         exact = exact_mean_loss(weight, bias, x.numpy(), y.numpy())
         plain = float(model.loss.value(model.plain(x), y).mean())
-        raised = float(surrogates(model, Ball("loss", 2, 2), x, y, [None])[0].mean())
+        raised = float(surrogates(model, Ball(quantity_of("loss"), 2, 2), x, y, [None])[0].mean())
         lost.append(float(exact - mpmath.mpf(plain)))
         assert exact <= raised <= float(exact) + 1e-11 * scale
     assert max(lost) > 0.0  # some plain means were too small
@@ -486,6 +488,8 @@ def test_a_promised_error_rate_beyond_the_sample_needs_no_bounds(tmp_path):
 def test_points_are_about_the_loss_of_the_examples_at_hand():
     with pytest.raises(ValueError, match="points are about the loss"):
         promise_of(a_case("mlr"), metric="error", points=2)
+    with pytest.raises(ValueError, match="metric='accuracy' is none of 'loss', 'error': pass metric='loss' for the"):
+        promise_of(a_case("mlr"), metric="accuracy")
     with pytest.raises(ValueError, match="leave out power and confidence"):
         promise_of(a_case("mlr"), power=1, points=2)
 

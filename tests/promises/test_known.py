@@ -13,8 +13,10 @@ from torch import Tensor, nn
 import wafl
 from tests.models.layers import LAYERS, operator
 from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear
-from wafl.promises.bound import Ball, largest_surrogate, surrogates
+from wafl.promises.bound import largest_surrogate, surrogates
 from wafl.promises.known import Known, known
+from wafl.promises.quantities import quantity_of
+from wafl.promises.quantity import Ball
 from wafl.tasks.losses import CrossEntropy, OutputLoss
 from wafl.theory.constants.layer_by_layer import last_layer
 
@@ -135,7 +137,7 @@ MOVES = torch.cartesian_prod(LINE, LINE)
 @pytest.mark.parametrize("norm", [1, 2, math.inf])
 @pytest.mark.parametrize("loss", [CrossEntropy(), MARGIN, wafl.MarginLoss(2.0, 3.0)])
 def test_no_move_of_a_grid_gains_more(loss: OutputLoss, norm: float, linear: bool) -> None:
-    model, ball = plane(loss), Ball("loss", norm, 2)
+    model, ball = plane(loss), Ball(quantity_of("loss"), norm, 2)
     if linear:
         line = known(nn.Sequential(nn.Linear(2, 3)), loss)
         assert line is not None
@@ -261,7 +263,7 @@ def test_slopes_that_overflow_prove_no_lead() -> None:
     assert bool(torch.isfinite(model.plain(x)).all())
     for gamma in (None, 1.0):
         for y in (torch.zeros(8, dtype=torch.int64), torch.ones(8, dtype=torch.int64)):
-            found = surrogates(model, Ball("error", 2, 2), x, y, [gamma])
+            found = surrogates(model, Ball(quantity_of("error"), 2, 2), x, y, [gamma])
             assert not bool((found < 1.0).any())
 
 

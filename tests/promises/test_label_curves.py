@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 import wafl
-from wafl.promises.bound import Ball, steepest_slope
+from wafl.promises.bound import steepest_slope
 from wafl.promises.known import known
 from wafl.promises.published_labels import certified_loss
+from wafl.promises.quantities import quantity_of
+from wafl.promises.quantity import Ball
 from wafl.tasks.losses import CrossEntropy
 
 
@@ -29,7 +31,7 @@ def test_a_label_is_certified_nearly_as_tightly_as_alone(hidden: bool) -> None:
     published, proof = wafl.issue(model, clients, radii=[0.3, 3.0], points=2).parts.labels, known(model, CrossEntropy())
     assert published is not None
     assert proof is not None
-    slope = steepest_slope(proof, Ball("loss", 2, 2), 2)
+    slope = steepest_slope(proof, Ball(quantity_of("loss"), 2, 2), 2)
     for each in published.labels:
         chosen = y == each.label
         alone = wafl.Federation.from_arrays([(x[chosen], y[chosen])], test_fraction=0.0, num_classes=3)

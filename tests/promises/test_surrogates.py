@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from wafl.promises.bound import Ball, largest_surrogate, surrogates
+from wafl.promises.bound import largest_surrogate, surrogates
 from wafl.promises.known import Known, known
+from wafl.promises.quantities import quantity_of
+from wafl.promises.quantity import Ball
 from wafl.tasks.losses import CrossEntropy
 
 LINE = torch.linspace(-4.0, 4.0, 161, dtype=torch.float64)
@@ -43,7 +45,7 @@ def gained(model: Known, ball: Ball, x: Tensor, y: Tensor, gamma: float) -> Tens
     """The largest loss, or error, after any move of the grid, less its price."""
     outputs = model.plain((x[:, None] + MOVES).view(-1, 2)).view(len(x), len(MOVES), 3)
     leads = outputs - outputs.gather(2, y[:, None, None].expand(-1, len(MOVES), 1))
-    values = leads.logsumexp(2) if ball.metric == "loss" else (outputs.argmax(2) != y[:, None]).double()
+    values = leads.logsumexp(2) if ball.quantity.metric == "loss" else (outputs.argmax(2) != y[:, None]).double()
     return (values - gamma * lengths(ball.norm) ** ball.power).amax(1)
 
 
@@ -51,7 +53,7 @@ def gained(model: Known, ball: Ball, x: Tensor, y: Tensor, gamma: float) -> Tens
 @pytest.mark.parametrize("norm", [1, 2, math.inf])
 @pytest.mark.parametrize("kind", ["linear", "network", "diagonal"])
 def test_no_move_gains_more_than_the_checker_says(kind: str, norm: float, metric: str) -> None:
-    known, ball = model(kind), Ball(metric, norm, 2)
+    known, ball = model(kind), Ball(quantity_of(metric), norm, 2)
     x = torch.randn(12, 2, dtype=torch.float64)
     y = torch.arange(12) % 3 if metric == "loss" else known.plain(x).argmax(1)
     for gamma, upper in zip(GAMMAS, surrogates(known, ball, x, y, GAMMAS), strict=True):
@@ -63,7 +65,7 @@ def test_no_move_gains_more_than_the_checker_says(kind: str, norm: float, metric
 
 @pytest.mark.parametrize("norm", [1, 2, math.inf])
 def test_no_example_of_the_box_gains_more_than_the_largest_surrogate(norm: float) -> None:
-    known, ball = model("linear"), Ball("loss", norm, 2)
+    known, ball = model("linear"), Ball(quantity_of("loss"), norm, 2)
     corners = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * 2).repeat_interleave(3, 0)
     for gamma in GAMMAS:
         reached = float(gained(known, ball, corners, torch.arange(12) % 3, gamma).max())
@@ -81,5 +83,5 @@ def test_an_ascent_that_stops_early_adds_what_it_may_have_missed(excess: float) 
     moved = torch.linspace(-1.0, 1.0, 200001, dtype=torch.float64)
     phi = float(((-2.0 * moved).exp().log1p() - gamma * (moved - 0.99).square()).max())
     x = torch.full((1, 1), 0.99, dtype=torch.float64)
-    upper = float(surrogates(proof, Ball("loss", 2, 2), x, torch.tensor([0]), [gamma])[0])
+    upper = float(surrogates(proof, Ball(quantity_of("loss"), 2, 2), x, torch.tensor([0]), [gamma])[0])
     assert phi <= upper <= phi + 5e-3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Generator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,12 @@ from wafl.base.files import sealed
 from wafl.callbacks import Moment
 from wafl.cli.main import app
 from wafl.config.read import parse_experiment
+from wafl.objectives.ball import learned_gamma
 from wafl.studies import folder as folder_module
 from wafl.studies.extend import extend
 from wafl.studies.folder import StudyFolder
 from wafl.studies.pages.progress import read_lines
 from wafl.studies.study import Study
-
-wasserstein_module = import_module("wafl.objectives.ball.wasserstein")  # in wafl.objectives, the name is the class
 
 BASE: dict[str, Any] = {
     "seeds": [0, 1],
@@ -48,7 +46,7 @@ BASE: dict[str, Any] = {
 def short_warm_up() -> Generator[None]:
     """Let the balls of three rounds and of six grow alike, as those of 90 rounds and more do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wasserstein_module, "LONGEST_WARM_UP", 1)
+        patch.setattr(learned_gamma, "LONGEST_WARM_UP", 1)
         yield
 
 
@@ -151,7 +149,7 @@ def refused(path: Path, change: str, *parts: str) -> None:
 def test_a_study_whose_ball_would_have_grown_more_slowly_is_not_extended(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wasserstein_module, "LONGEST_WARM_UP", 30)
+    monkeypatch.setattr(learned_gamma, "LONGEST_WARM_UP", 30)
     refused(
         short,
         "schedule.rounds=6",

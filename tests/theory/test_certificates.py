@@ -432,7 +432,7 @@ def test_questions_that_make_no_sense_are_refused():
             certificates_of(case, [0.1], device="cuda")
     with pytest.raises(ValueError, match="power=3 must be 1 or 2"):
         certificates_of(case, [0.1], power=3)
-    with pytest.raises(ValueError, match="metric='accuracy' must be 'loss' or 'error'"):
+    with pytest.raises(ValueError, match="metric='accuracy' is none of 'loss', 'error': pass metric='loss' for the"):
         certificates_of(case, [0.1], metric="accuracy")
     with pytest.raises(wafl.PreconditionError, match="needs a linear classifier"):
         certificates_of(a_case("regression"), [0.1], metric="error")

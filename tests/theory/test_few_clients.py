@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import wafl
-from tests.promises.test_issue import forge, status
-from tests.theory.test_next_client import MODEL, world
+from tests.promises.files import forge, status
+from tests.theory.population import MODEL, world
+from wafl.theory.certificates.certify import quantity_of
 from wafl.theory.certificates.sampling import Sample
 from wafl.theory.population.levels import clients_needed, highest_confidence, is_supported
 from wafl.theory.population.next_client import NextClient
@@ -71,7 +72,7 @@ def coins(heads: Sequence[float], size: int) -> NextClient:
     sample = Sample([size] * len(heads), list(heads), list(heads), 1.0)
     trained = Sample([400], [0.33], [0.33], 1.0)
     names = tuple(map(str, range(len(heads))))
-    return NextClient(names, sample, 0.0, trained, 0.0, 2, "", 0.95, True, "error", fallback=True)
+    return NextClient(names, sample, 0.0, trained, 0.0, 2, "", 0.95, True, quantity_of("error"), fallback=True)
 
 
 def some_clients(count: int, size: int, seed: int = 0) -> NextClient:

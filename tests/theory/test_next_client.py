@@ -9,25 +9,12 @@ from scipy import stats
 from torch import nn
 
 import wafl
-from tests.oracles import objective as oracles
 from tests.oracles import theory
+from tests.theory.population import MODEL, world
 from wafl.theory import certify
+from wafl.theory.certificates.certify import quantity_of
 from wafl.theory.certificates.sampling import Sample
-from wafl.theory.population.next_client import NextClient, _loss_moments
-
-
-def world(num_clients, size, seed=0, bounds=(0.0, 1.0)):
-    """Clients around centers of their own, with labels that follow the first coordinate and their own noise."""
-    rng = np.random.default_rng(seed)
-    pairs = []
-    for _ in range(num_clients):
-        x = np.clip(rng.uniform(0.3, 0.7, 2) + 0.15 * rng.normal(size=(size, 2)), 0.0, 1.0)
-        y = (x[:, 0] + rng.uniform(0.0, 0.3) * rng.normal(size=size) > 0.5).astype(np.int64)
-        pairs.append((x, y))
-    return wafl.Federation.from_arrays(pairs, bounds=bounds, num_classes=2, test_fraction=0.25)
-
-
-MODEL = oracles.linear_model(np.array([[-4.0, 0.5], [4.0, 0.0]]), np.array([2.0, -2.0]))
+from wafl.theory.population.next_client import NextClient
 
 
 def test_all_examples_of_a_held_out_client_count():
@@ -46,8 +33,8 @@ def test_a_radius_costs_gamma_times_its_square_or_the_slope_times_the_radius():
         found = wafl.next_client(MODEL, seen, unseen, radius=0.2, metric=metric)
         assert found.offset == pytest.approx(row.gamma * 0.04, rel=1e-9)
         if metric == "loss":  # as if the slope's bound were the smaller one
-            by_slope = replace(chosen, rows=(replace(row, simple=0.0),))
-            assert _loss_moments(by_slope, 0.2)[2] == pytest.approx(math.hypot(8.0, 0.5) * 0.2, rel=1e-9)
+            by_slope = chosen.quantity.inquiry(chosen, replace(row, simple=0.0))
+            assert by_slope.offset == pytest.approx(math.hypot(8.0, 0.5) * 0.2, rel=1e-9)
 
 
 def worst_error(x, y, radius):
@@ -111,7 +98,7 @@ def test_no_moved_population_of_moved_clients_has_a_larger_mean_than_the_mixture
 def test_half_of_the_probability_is_for_the_clients_own_bounds_and_half_for_the_population():
     means = np.linspace(0.05, 0.4, 60).tolist()
     coins, trained = Sample([200] * 60, means, means, 1.0), Sample([200], [0.2], [0.2], 1.0)
-    found = NextClient(tuple(map(str, range(60))), coins, 0.1, trained, 0.0, 2, "", 0.9, True)
+    found = NextClient(tuple(map(str, range(60))), coins, 0.1, trained, 0.0, 2, "", 0.9, True, quantity_of("loss"))
     level = 0.05 / 60
     bets = trained.bets([1.0], [200], level)
     upper = [0.1 + Sample([200], [mean], [mean], 1.0).upper_mean([1.0], bets, level) for mean in means]
@@ -132,7 +119,7 @@ def test_what_nothing_can_be_said_about_is_refused_with_a_remedy():
         asked.next(own_sampling=False)
     assert "on its distribution: 4 held-out clients support at most 60% confidence" in str(asked)
     assert asked.mean() == found.mean()
-    assert f"the mean certified loss of all clients is at most {found.mean():.4f}" in str(found)
+    assert f"the mean certified expected loss of all clients is at most {found.mean():.4f}" in str(found)
     free = wafl.next_client(MODEL, world(3, 8, bounds=None), world(40, 12, seed=1, bounds=None))
     with pytest.raises(wafl.PreconditionError, match="the mean over all clients needs bounds of the data"):
         free.mean()
@@ -159,5 +146,5 @@ def test_a_network_of_unknown_layers_gets_an_estimate_unless_nothing_moves(radiu
     assert found.proven is proven
     assert str(found).startswith("Not proven: this model has no proof") is not proven
     assert ("certified" in str(found)) is proven
-    assert ("estimated loss" in str(found)) is not proven
+    assert ("estimated expected loss" in str(found)) is not proven
     assert wafl.next_client(MODEL, seen, unseen, radius=radius).proven

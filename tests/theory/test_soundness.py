@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import wafl
 from wafl.base.errors import UnsoundError
 from wafl.theory.certificates import certify as certificates
+from wafl.theory.certificates.expected_loss import ExpectedLoss
 from wafl.theory.certificates.mixture import Means
 from wafl.theory.certificates.soundness import hold, room_elsewhere
 from wafl.theory.constants.constant import Constant
@@ -76,7 +77,7 @@ def test_clients_elsewhere_are_asked_what_they_reach() -> None:
     def means(report: object, settings: list[dict[str, float]]) -> Means:
         return Means([2.0 if "distance" in setting else 1.0 for setting in settings], [0.0 for _ in settings])
 
-    question = certificates.Question(by_margins=True, steep=Constant(1.0, "bound", "by layers"))
+    question = certificates.Question(ExpectedLoss(), by_margins=True, steep=Constant(1.0, "bound", "by layers"))
     with pytest.raises(UnsoundError, match=r"radius 0\.1"):
         certificates.certificates_of(means, [0.1], question, lambda _: room_elsewhere)
 
@@ -88,7 +89,7 @@ def test_a_small_ball_is_held_against_a_part_of_what_reaches_far() -> None:
         far = [setting.get("distance") == 10.0 for setting in settings]
         return Means([101.0 if each else 1.0 for each in far], [100.0 if each else 0.0 for each in far])
 
-    question = certificates.Question(power=1, steep=Constant(0.5, "bound", "by layers"))
+    question = certificates.Question(ExpectedLoss(), power=1, steep=Constant(0.5, "bound", "by layers"))
     with pytest.raises(UnsoundError, match=r"radius 1 .* 1\.5 was found .* but 2 was reached"):
         certificates.certificates_of(means, [1.0, 10.0], question, lambda _: room_elsewhere)
 

@@ -13,8 +13,8 @@ from torch import Tensor
 import wafl
 from wafl.parts.messages import Query, Replies, State
 from wafl.parts.schedule import Schedule
-from wafl.train.server import Algorithm
 from wafl.servers import Server, Update
+from wafl.train.server import Algorithm
 
 SIZES = [4, 9, 2, 5]
 MODELS = torch.tensor([[1.0, 2.0, 30.0], [3.0, -1.0, 50.0], [0.0, 4.0, 10.0], [2.0, 2.0, 20.0]])

@@ -15,11 +15,10 @@ from wafl.theory.guarantees import Promised
 
 def promises(name: str, certificates: Certificates, radius: float, found: Sequence[Promised]) -> Table:
     """A table with one row per promise: to whom, with which probability, and how loose it is."""
-    what = "error rate" if certificates.metric == "error" else "expected loss"
     table = plain_table(
         *("", ">at most", ">probability", "how loose, or why there is no promise"),
         title=f"{name}: what is promised at radius {radius:g}, {norm_name(certificates.norm)} ball",
-        caption=f"at most: the {what}; probability: over the draw of examples and clients.",
+        caption=f"at most: the {certificates.quantity.noun}; probability: over the draw of examples and clients.",
     )
     for each in found:
         why = escape(each.why) if each.value is not None else f"[yellow]{escape(each.why)}[/]"
@@ -82,14 +81,14 @@ def _bounds(summary: Summary) -> Table:
 def certificates(name: str, certificates: Certificates) -> Table:
     """Return a table with one row per radius: the bound or the estimate, the reached loss, and the gap between them."""
     label = "certified: proven" if certificates.column == "certified" else "estimate: not proven"
-    simple = "proven" if certificates.simple_proven else "an estimate"
-    errors = certificates.metric == "error"
-    cruder = "simple is 1" if errors else f"simple is E[loss] + L_z radius, {simple}"
+    simple = certificates.quantity.simple
+    if certificates.quantity.has_slopes:
+        simple += ", proven" if certificates.simple_proven else ", an estimate"
     table = plain_table(
         *("", ">reached", f">{certificates.column}", ">at gamma", ">simple", ">gap"),
-        title=f"{name}: {'largest error rate' if errors else 'worst expected loss'} within the radius, "
+        title=f"{name}: largest {certificates.quantity.noun} within the radius, "
         f"{norm_name(certificates.norm)} ball ({certificates.unit}, unbounded)",
-        caption=f"{label}; {cruder}; reached: a distribution inside the ball.",
+        caption=f"{label}; simple is {simple}; reached: a distribution inside the ball.",
     )
     for row in certificates.rows:
         best = certificates.best_proven(row)

@@ -13,12 +13,13 @@ from wafl.objectives.ball.shape import Shape
 from wafl.objectives.ball.sinkhorn import Sinkhorn, sinkhorn
 from wafl.objectives.ball.wasserstein import Wasserstein, wasserstein
 from wafl.objectives.base import Move, Objective, ObjectiveState, Term
+from wafl.objectives.learner import Learner
 from wafl.objectives.penalties.probabilities import Calibrated, Invariant, Trades, calibrated, invariant, trades
 from wafl.objectives.penalties.simple_representation import SimpleRepresentation, simple_representation
 
 __all__ = [
-    "Affine", "BoundedAscent", "Calibrated", "Invariant", "Mixed", "Move", "Objective", "ObjectiveState",
-    "ProjectedAscent", "RandomMoves", "Resilient", "Shape", "SimpleRepresentation", "Sinkhorn", "Term", "Trades",
-    "Wasserstein", "affine", "calibrated", "client_shape", "fgsm", "invariant", "mixup", "moved", "pgm", "resilient",
-    "simple_representation", "sinkhorn", "trades", "wasserstein",
+    "Affine", "BoundedAscent", "Calibrated", "Invariant", "Learner", "Mixed", "Move", "Objective", "ObjectiveState",
+    "ProjectedAscent", "RandomMoves", "Resilient", "Shape", "SimpleRepresentation", "Sinkhorn", "Term",
+    "Trades", "Wasserstein", "affine", "calibrated", "client_shape", "fgsm", "invariant", "mixup", "moved", "pgm",
+    "resilient", "simple_representation", "sinkhorn", "trades", "wasserstein",
 ]  # fmt: skip

@@ -3,9 +3,9 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import field, is_dataclass, replace
+from dataclasses import field, replace
 from functools import cached_property, reduce
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from wafl.base.mover import Mover
 from wafl.base.options import Part, frozen, record
 from wafl.base.random import Key, Purpose
+from wafl.objectives.learner import Learner
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Moved
@@ -99,8 +100,6 @@ class Objective(Part, Mover, ABC):
     """Whether it moves examples; False if it only changes the loss."""
     counts_labels: ClassVar[bool] = False
     """Whether it must know how many examples of each class a client has."""
-    server_side: ClassVar[frozenset[str]] = frozenset()
-    """The names of options that only the server uses, which may differ between lanes of one batched run."""
 
     norm: float = 2
     """The norm in which moves are measured."""
@@ -128,68 +127,22 @@ class Objective(Part, Mover, ABC):
         """What a client holds before it first takes part, for a model and a blank example ``[1, 1, ...]``."""
         return None
 
-    @property
-    def brief(self) -> Self:
-        """The same objective with one step, which shows as well as a thousand whether it fits a model."""
-        return self.changed(steps=1) if self.steps > 1 and is_dataclass(self) else self
-
     def check_model(self, problem: Problem) -> None:
         """Refuse a model that these options do not fit."""
 
     @property
-    def undecided(self) -> bool:
-        """Whether the radius is still to be chosen, by leaving clients out."""
-        return False
-
-    @property
-    def asks_shape(self) -> bool:
-        """Whether the ball is to have the shape of how clients differ, which is yet to be found."""
-        return False
-
-    @property
-    def unfenced(self) -> bool:
-        """Whether only a price keeps examples from moving any distance, where bounds could."""
-        return False
-
-    @property
-    def endless(self) -> bool:
-        """Whether the ball has distributions with a little mass as far away as you like."""
-        return False
-
-    @property
-    def averages_cost(self) -> bool:
-        """Whether clients report the mean cost of all local steps instead of that of the first."""
-        return False
-
-    @property
-    def target_radius(self) -> float | None:
-        """The root mean cost that training is to achieve, if there is one."""
+    def learner(self) -> Learner | None:
+        """The object that changes the scalars with the cost of the moves, such as gamma; None if they stay the same."""
         return None
-
-    @property
-    def learns(self) -> bool:
-        """Whether scalars change with the cost of the moves: WAFL's gamma, if a radius is given."""
-        return False
-
-    def warm_up(self, rounds: int) -> int:
-        """After how many of so many rounds what is learned no longer depends on how many there are."""
-        return 0
-
-    def first_scalars(self, scalars: Mapping[str, float], lowest: float, rounds: int) -> dict[str, float]:
-        """The scalars of the first of so many rounds; ``lowest`` is the :meth:`lowest_gamma` of the first model."""
-        return dict(scalars)
-
-    def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float, rounds: int) -> dict[str, float]:
-        """The scalars after a round whose moves cost ``cost`` on average."""
-        return dict(scalars)
-
-    def lowest_gamma(self, problem: Problem) -> float:
-        """What a gamma that is learned must not fall below for the model of the first lane."""
-        return 0.0
 
     def concavity_limit(self, problem: Problem) -> float | None:
         """The gamma above which the moves of the first lane are certain to be the best; None if none is known."""
         return None
+
+
+def learner_of(objective: Objective | None) -> Learner | None:
+    """Return what learns the scalars of an objective; without an objective, nothing does."""
+    return None if objective is None else objective.learner
 
 
 def move_at_layer(

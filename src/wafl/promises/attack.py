@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from wafl.base.norms import power_norm, steepest
-from wafl.promises.bound import Ball
 from wafl.promises.known import Known
+from wafl.promises.quantity import Ball, Place, Target
 
 STEPS = 2
 """Gradients after the first, from each of two starts."""
@@ -23,10 +23,12 @@ def candidates(
     """What each example reaches, and at what cost: ``[n, places]`` each, the first of which is where it is."""
     with torch.set_grad_enabled(radius > 0.0):
         flat = x.flatten(1).clone().requires_grad_(radius > 0.0)
-        outputs = model.plain(flat.view_as(x))
-    here = flat.detach(), _values(model, ball, outputs.detach(), y)
-    places = [here, *(() if radius == 0.0 else _places(model, ball, x, y, gamma, radius, flat, outputs))]
-    costs = [power_norm(place - here[0], ball.norm, ball.power) for place, _ in places]
+        target = Target(model, ball, x, y, gamma, radius, flat, model.plain(flat.view_as(x)))
+    here = flat.detach()
+    places = [(here, ball.quantity.values(model, target.outputs.detach(), y))]
+    if radius > 0.0:
+        places += ball.quantity.places(target)
+    costs = [power_norm(place - here, ball.norm, ball.power) for place, _ in places]
     return torch.stack([value for _, value in places], 1), torch.stack(costs, 1)
 
 
@@ -48,28 +50,29 @@ def reached(values: Tensor, costs: Tensor, share: Tensor, budget: float) -> floa
     return least + (most - least) * max(0.0, (budget - cheap) / (dear - cheap)) if cheap <= budget else 0.0
 
 
-def _places(
-    model: Known, ball: Ball, x: Tensor, y: Tensor, gamma: float | None, radius: float, at: Tensor, outputs: Tensor
-) -> list[tuple[Tensor, Tensor]]:
-    """Where examples may go, and what they reach there; the outputs are those where they are now, ``at``."""
-    flat, inputs = at.detach(), x[0].numel()
-    if not model.classifies:
-        starts = [_gradient(model, at, outputs, y)]
-    else:
-        slopes, values = model.margins(ball.norm, inputs)[y], outputs.detach()
-        margins = values - values.gather(1, y[:, None])
-        if ball.metric == "error":
-            lengths = (-margins / slopes).scatter(1, y[:, None], torch.inf).clamp_min(0.0)
-            rival = lengths.argmin(1)
-            toward = steepest(_gradient(model, at, outputs, y, rival), ball.norm)
-            length = lengths.gather(1, rival[:, None]).nan_to_num(0.0, 0.0, 0.0)
-            return [_at(model, ball, x, y, flat + scale * length * toward) for scale in (1.0 + 1e-9, 1.5, 3.0)]
+def error_places(target: Target) -> list[Place]:
+    """Return places toward the nearest other class, about as far away as it is."""
+    y, flat, norm = target.y, target.start.detach(), target.ball.norm
+    margins, slopes = _margins(target)
+    lengths = (-margins / slopes).scatter(1, y[:, None], torch.inf).clamp_min(0.0)
+    rival = lengths.argmin(1)
+    toward = steepest(_gradient(target, target.start, target.outputs, rival), norm)
+    length = lengths.gather(1, rival[:, None]).nan_to_num(0.0, 0.0, 0.0)
+    return [target.at(flat + scale * length * toward) for scale in (1.0 + 1e-9, 1.5, 3.0)]
+
+
+def loss_places(target: Target) -> list[Place]:
+    """Return places along the gradients of the loss and of the margin of the class that gains most."""
+    ball, gamma, flat = target.ball, target.gamma, target.start.detach()
+    starts = [_gradient(target, target.start, target.outputs)]
+    if target.model.classifies:
+        margins, slopes = _margins(target)
         worth = slopes if ball.power == 1 or gamma is None else margins + slopes.square() / (4.0 * gamma)
-        rival = worth.scatter(1, y[:, None], -torch.inf).argmax(1)
-        starts = [_gradient(model, at, outputs, y, rival), _gradient(model, at, outputs, y)]
+        rival = worth.scatter(1, target.y[:, None], -torch.inf).argmax(1)
+        starts.insert(0, _gradient(target, target.start, target.outputs, rival))
     if ball.power == 1 or gamma is None:
-        toward = [scale * radius * steepest(start, ball.norm) for start in starts for scale in FARTHER]
-        return [_at(model, ball, x, y, flat + move) for move in toward]
+        toward = [scale * target.radius * steepest(start, ball.norm) for start in starts for scale in FARTHER]
+        return [target.at(flat + move) for move in toward]
     best, reached, most = flat, torch.zeros_like(flat[:, 0]), torch.full_like(flat[:, 0], -torch.inf)
     for slope in starts:
         # Where <g, v> - gamma ||v||^2 is largest; a convex loss is above its tangents, so each step gains.
@@ -77,15 +80,14 @@ def _places(
         for _ in range(STEPS):
             with torch.enable_grad():
                 near = moved.requires_grad_()
-                there = model.plain(near.view_as(x))
-            moved = flat + _step(_gradient(model, near, there, y), ball, gamma)
-        moved, value = _at(model, ball, x, y, moved)
+                outputs = target.model.plain(near.view_as(target.x))
+            moved = flat + _step(_gradient(target, near, outputs), ball, gamma)
+        moved, value = target.at(moved)
         worth = value - gamma * power_norm(moved - flat, ball.norm, ball.power)
         better = worth > most
         best, reached = torch.where(better[:, None], moved, best), torch.where(better, value, reached)
         most = worth.maximum(most)
-    others = [_at(model, ball, x, y, flat + scale * (best - flat)) for scale in SCALES]
-    return [(best, reached), *others]
+    return [(best, reached), *(target.at(flat + scale * (best - flat)) for scale in SCALES)]
 
 
 def _step(slope: Tensor, ball: Ball, gamma: float) -> Tensor:
@@ -93,24 +95,19 @@ def _step(slope: Tensor, ball: Ball, gamma: float) -> Tensor:
     return length[:, None] * steepest(slope, ball.norm)
 
 
-def _at(model: Known, ball: Ball, x: Tensor, y: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-    """A place of the flat examples, and what they reach there."""
-    with torch.no_grad():
-        return place, _values(model, ball, model.plain(place.view_as(x)), y)
+def _margins(target: Target) -> tuple[Tensor, Tensor]:
+    """Return the margins ``[n, C]`` of all classes over the label at the start, and their slopes."""
+    values, y = target.outputs.detach(), target.y
+    slopes = target.model.margins(target.ball.norm, target.x[0].numel())[y]
+    return values - values.gather(1, y[:, None]), slopes
 
 
-def _values(model: Known, ball: Ball, outputs: Tensor, y: Tensor) -> Tensor:
-    if ball.metric == "loss":
-        return model.loss.value(outputs, y)
-    others = outputs.scatter(1, y[:, None], -torch.inf).amax(1)
-    return (others >= outputs.gather(1, y[:, None])[:, 0]).double()
-
-
-def _gradient(model: Known, at: Tensor, outputs: Tensor, y: Tensor, rival: Tensor | None = None) -> Tensor:
-    """The gradient of the loss where the flat examples are ``at``, or of the margin of a rival class."""
+def _gradient(target: Target, at: Tensor, outputs: Tensor, rival: Tensor | None = None) -> Tensor:
+    """Return the gradient of the loss where the flat examples are ``at``, or of the margin of a rival class."""
+    y = target.y
     with torch.enable_grad():
         if rival is None:
-            total = model.loss.value(outputs, y).sum()
+            total = target.model.loss.value(outputs, y).sum()
         else:
             total = (outputs.gather(1, rival[:, None]) - outputs.gather(1, y[:, None])).sum()
         return torch.autograd.grad(total, at, retain_graph=True)[0]

@@ -19,13 +19,13 @@ is added. With ``A_j = s_j - s_y`` and the slopes ``K_yj`` of :mod:`wafl.promise
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from wafl.base.norms import dual, power_norm
 from wafl.promises.known import UNIT, WIDER, Known, Outputs
+from wafl.promises.quantity import Ball, Gammas
 
 PIECES = 64
 """Into how many pieces the distances are cut."""
@@ -33,47 +33,23 @@ ASCENT = 40
 """Steps of the ascent of a linear model in l2, which costs C^2 numbers per example and step."""
 
 
-@dataclass(frozen=True)
-class Ball:
-    """What is certified, and where: the metric (loss or error), the ground norm and the power of its cost."""
-
-    metric: str
-    norm: float
-    power: int
-
-    def cost(self, length: float) -> float:
-        return length**self.power
-
-
-def surrogates(model: Known, ball: Ball, x: Tensor, y: Tensor, gammas: Sequence[float | None]) -> Tensor:
+def surrogates(model: Known, ball: Ball, x: Tensor, y: Tensor, gammas: Gammas) -> Tensor:
     """An upper bound on phi_gamma for each gamma and example, ``[G, n]``; infinite where there is none.
 
     None stands for a gamma at which nothing moves.
     """
-    return from_outputs(model, ball, model.outputs(x), y, gammas, x[0].numel())
+    return ball.quantity.surrogates(model, ball, model.outputs(x), y, gammas, x[0].numel())
 
 
-def from_outputs(
-    model: Known, ball: Ball, found: Outputs, y: Tensor, gammas: Sequence[float | None], inputs: int
-) -> Tensor:
-    """An upper bound on phi_gamma for each gamma and example, ``[G, n]``, from the outputs of the examples."""
-    if not model.classifies:
-        return torch.stack([_squared(model, ball, found, y, gamma, inputs) for gamma in gammas])
-    own, (offset, soft) = y[:, None], model.margin if ball.metric == "loss" else (0.0, 1.0)
+def worst_margins(found: Outputs, y: Tensor, offset: float = 0.0) -> Tensor:
+    """Return ``A_j + u``, as large as float64 may have made them; 0 for the label."""
+    own = y[:, None]
     margins = found.values - found.values.gather(1, own) + offset
-    worst = (margins + 2.0 * found.error[:, None] + 4.0 * UNIT * (margins.abs() + offset)) / soft
-    worst.scatter_(1, own, 0.0)
-    slopes = model.margins(ball.norm, inputs) / soft
-    if ball.metric == "error":
-        return torch.stack([_errors(ball, worst, slopes[y], y, gamma) for gamma in gammas])
-    # The loss is t times the cross-entropy of scores (s - u e_y) / t, and so is phi_gamma, at gamma / t.
-    scores = found.values.scatter_add(1, own, torch.full_like(found.values[:, :1], -offset)) / soft
-    shifted = Outputs(scores, found.error / soft * (1.0 + 4.0 * UNIT))
-    weight, prices = model.last / soft if model.linear else None, [gamma and gamma / soft for gamma in gammas]
-    return soft * torch.stack([_logistic(weight, ball, shifted, worst, slopes, y, price) for price in prices])
+    worst = margins + 2.0 * found.error[:, None] + 4.0 * UNIT * (margins.abs() + offset)
+    return worst.scatter_(1, own, 0.0)
 
 
-def _squared(model: Known, ball: Ball, found: Outputs, y: Tensor, gamma: float | None, inputs: int) -> Tensor:
+def squared_surrogate(model: Known, ball: Ball, found: Outputs, y: Tensor, gamma: float | None, inputs: int) -> Tensor:
     residual = found.values - y.view(len(y), -1)
     error = found.error[:, None] + 2.0 * UNIT * residual.abs()
     square = (residual.abs() + error).square().sum(1) * (1.0 + 2.0 * (residual.shape[1] + 8) * UNIT)
@@ -83,7 +59,7 @@ def _squared(model: Known, ball: Ball, found: Outputs, y: Tensor, gamma: float |
     return square / left * (1.0 + 4.0 * UNIT) if left > 0 else torch.full_like(square, math.inf)
 
 
-def _errors(ball: Ball, worst: Tensor, slopes: Tensor, y: Tensor, gamma: float | None) -> Tensor:
+def error_surrogate(ball: Ball, worst: Tensor, slopes: Tensor, y: Tensor, gamma: float | None) -> Tensor:
     lead = (-worst).clamp_min(0.0).scatter(1, y[:, None], math.inf)
     distance = torch.where(lead > 0, lead / slopes, 0.0).amin(1) * (1.0 - 8.0 * UNIT)
     if gamma is None:
@@ -92,7 +68,7 @@ def _errors(ball: Ball, worst: Tensor, slopes: Tensor, y: Tensor, gamma: float |
     return (gained + 16.0 * UNIT).clamp(0.0, 1.0)
 
 
-def _logistic(
+def logistic_surrogate(
     weight: Tensor | None, ball: Ball, found: Outputs, worst: Tensor, slopes: Tensor, y: Tensor, gamma: float | None
 ) -> Tensor:
     """An upper bound on phi_gamma of the cross-entropy; the weights are those of a linear model, if it is one."""

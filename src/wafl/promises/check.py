@@ -24,11 +24,13 @@ from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.attack import candidates, reached
 from wafl.promises.bets import STAKES, paid, place_of, upper_mean
-from wafl.promises.bound import Ball, largest_surrogate, steepest_slope, surrogates
+from wafl.promises.bound import largest_surrogate, steepest_slope, surrogates
 from wafl.promises.in_words import plain, rounded_up
 from wafl.promises.known import UNIT, WIDER, Known, known
 from wafl.promises.promise import NORMS, Claim, Content, Row, Witness, digest_of, examples_of
 from wafl.promises.published_labels import differences
+from wafl.promises.quantities import quantity_of
+from wafl.promises.quantity import Ball
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
 
@@ -51,7 +53,7 @@ def loss_of(model: Run | nn.Module | None, loss: Loss | None) -> Loss:
 
 
 def ball_of(claim: Claim) -> Ball:
-    return Ball(claim.metric, NORMS[claim.norm], claim.power)
+    return Ball(quantity_of(claim.metric), NORMS[claim.norm], claim.power)
 
 
 def read_model(claim: Claim, module: nn.Module, loss: Any, data: Federation | None) -> tuple[Known | None, Line]:
@@ -62,7 +64,7 @@ def read_model(claim: Claim, module: nn.Module, loss: Any, data: Federation | No
         why = f"this model has {name}; the same layers may have another digest with another version of torch"
         return None, Line("model", "wrong", why)
     proof = known(module, loss)
-    if proof is None or (claim.metric == "error" and not proof.classifies):
+    if proof is None or (quantity_of(claim.metric).needs_classes and not proof.classifies):
         return None, Line("model", "attested", f"{name}; no proof is known here for its layers or its loss")
     if data is None:
         return proof, Line("model", "attested", f"{name}; give data to prove something")
@@ -176,8 +178,8 @@ class Checker:
         """What phi_gamma is never above, where that matters and is known."""
         if self._claim.confidence is None:
             return math.inf
-        if self._claim.metric == "error":
-            return 1.0
+        if not self.ball.quantity.needs_bounds:
+            return self.ball.quantity.largest
         if self._model is None or self._data is None or self._data.bounds is None or not self._model.classifies:
             return math.inf
         return largest_surrogate(self._model, self.ball, self._data.input_shape, self._data.bounds, gamma)
@@ -195,7 +197,7 @@ class Checker:
         if most == math.inf and (witness.draws is not None or row.about == "mean"):
             return None
         total = (offset + self._mean(row, witness, most)) * (1.0 + 64.0 * UNIT)
-        return min(total, 1.0) if self._claim.metric == "error" and total < math.inf else total
+        return min(total, self.ball.quantity.largest) if total < math.inf else total
 
     def _mean(self, row: Row, witness: Witness, most: float) -> float:
         """At least the mean of phi_gamma that a row is about: the mixture's, that of all clients, or a client's."""
@@ -247,7 +249,7 @@ class Checker:
 
     def _bounds(self) -> Line:
         """Whether examples lie in the declared bounds, from which the largest possible loss follows."""
-        if self._data is None or self._examples is None or self._claim.metric == "error":
+        if self._data is None or self._examples is None or not self.ball.quantity.needs_bounds:
             return Line("bounds", "attested", "that the populations lie where their examples do, for what is needed")
         if self._data.bounds is None:
             return Line("bounds", "attested", "not checked: give data with their bounds")

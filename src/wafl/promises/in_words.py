@@ -7,8 +7,9 @@ from fractions import Fraction
 from importlib.resources import files
 from typing import Any
 
+from wafl.promises.quantities import quantity_of
+
 LENGTHS = {"l1": "sum of the changes", "l2": "Euclidean length", "l_inf": "largest change"}
-QUANTITIES = {"loss": "expected loss", "error": "error rate"}
 WHO = {"mean": "all clients, in the mean", "share": "each of at least {} of all clients", "next": "the next client"}
 
 
@@ -33,16 +34,15 @@ def statement(claim: Mapping[str, Any], facts: Facts) -> str:
     number = "1 client" if len(claim["clients"]) == 1 else f"{len(claim['clients'])} clients"
     unit = "the unit of the data" if facts.unit is None else facts.unit
     mean = "in the root mean square" if claim["power"] == 2 else "in the mean"
-    named = "" if facts.loss is None or claim["metric"] == "error" else f" ({facts.loss.replace('_', ' ')})"
-    mixture = claim["part"] != "all"
-    told = _of_mixture(claim, named) if mixture else _of_population(claim)
+    quantity, mixture = quantity_of(claim["metric"]), claim["part"] != "all"
+    told = _of_mixture(claim) if mixture else _of_population(claim)
     cells = [plain(row["radius"]) if mixture else _who(claim, row) for row in claim["rows"]]
     name = "population" if not mixture else "mixture" if claim["confidence"] is None else "drawn"
     page = files("wafl.promises").joinpath(f"{name}.md").read_text(encoding="utf-8")
     return page.rstrip("\n").format(
         opening=f"This model ({size}SHA-256 {claim['model'][:16]}...) was examined on {count:,} examples of {number}",
-        named=named,
-        column=QUANTITIES[claim["metric"]],
+        quantity=quantity.noun,
+        meaning=quantity.meaning(facts.loss),
         table="\n".join(
             f"| {cell} | {rounded_up(row['value'])} |" for cell, row in zip(cells, claim["rows"], strict=True)
         ),
@@ -54,10 +54,8 @@ def statement(claim: Mapping[str, Any], facts: Facts) -> str:
     )
 
 
-def _of_mixture(claim: Mapping[str, Any], named: str) -> dict[str, str]:
-    kept = "" if claim["part"] == "train" else " that were kept for testing"
-    errors = "error rate (the share of examples for which another answer has at least the score of the right one)"
-    return {"kept": kept, "quantity": errors if claim["metric"] == "error" else f"expected loss{named}"}
+def _of_mixture(claim: Mapping[str, Any]) -> dict[str, str]:
+    return {"kept": "" if claim["part"] == "train" else " that were kept for testing"}
 
 
 def _who(claim: Mapping[str, Any], row: Mapping[str, Any]) -> str:

@@ -16,7 +16,6 @@ from wafl.data.arguments import check_arguments
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.bets import STAKES, paid
-from wafl.promises.bound import Ball, from_outputs, steepest_slope, surrogates
 from wafl.promises.check import Checker, loss_of
 from wafl.promises.known import Known, known
 from wafl.promises.promise import (
@@ -27,7 +26,6 @@ from wafl.promises.promise import (
     Content,
     Draws,
     Labels,
-    Metric,
     NormName,
     Part,
     Promise,
@@ -38,6 +36,8 @@ from wafl.promises.promise import (
     whole_file,
 )
 from wafl.promises.published_labels import publish
+from wafl.promises.quantities import quantity_of
+from wafl.promises.quantity import Ball, Metric
 from wafl.promises.read import read_promise
 from wafl.promises.verify import check
 from wafl.results.run import Run
@@ -55,8 +55,6 @@ SOME = 2000
 """How many examples a gamma is chosen on."""
 CUTS, ROUNDS = 8, 6
 """Into how many pieces the range of gamma is cut, and how often."""
-LEAST = 1e-40
-"""A gamma at which moves cost nothing, for models that gain nothing from them."""
 
 
 def issue(
@@ -101,14 +99,15 @@ def issue(
     """
     check_arguments("issue(model, clients, radii=[...])", model, clients)
     check_norm(norm)
-    check_question(metric, power, 0.02)
+    ball = Ball(quantity_of(metric), norm, power)
+    check_question(power, 0.02)
     wanted = list(dict.fromkeys(check_radii(radii)))
     if confidence is not None:
         check_confidence(confidence, part)
     if points is not None:
-        _check_points(points, clients, metric, power, confidence)
+        _check_points(points, clients, ball, confidence)
     mixture = Mixture.of(model, clients, part, client_weights, loss)
-    ball, weights = Ball(metric, norm, power), mixture.weights.tolist()
+    weights = mixture.weights.tolist()
     module = model.module if isinstance(model, Run) else model
     proof = provable(module, loss_of(model, loss), ball, clients, confidence)
     gammas = _gammas(proof, ball, clients.train if confidence is not None else mixture.examples, weights, wanted)
@@ -145,7 +144,7 @@ def sealed(
     issued = datetime.now(UTC).isoformat(timespec="seconds")
     content = Content(FORMAT, claim, witnesses, labels, issued)
     content = replace(content, witnesses=tuple(_witnesses(content, proof, clients, seen)))
-    checker, most = Checker(content, proof, clients), 1.0 if claim.metric == "error" else math.inf
+    checker, most = Checker(content, proof, clients), quantity_of(claim.metric).largest
     bounds = [(row, checker.bound(row)) for row in claim.rows]
     rows = [
         replace(row, value=min(bound * ROOM, most)) for row, bound in bounds if bound is not None and bound < math.inf
@@ -167,14 +166,14 @@ def sealed(
     return checked.promise
 
 
-def _check_points(points: int, clients: Federation, metric: str, power: int, confidence: float | None) -> None:
+def _check_points(points: int, clients: Federation, ball: Ball, confidence: float | None) -> None:
     transport_package()
     Count().check("points", points)
     if clients.num_classes is None:
         raise ValueError("points are per label: a regression has none")
-    if metric != "loss":
-        raise ValueError(f"points are about the loss: leave them out with metric={metric!r}")
-    if power != 2 or confidence is not None:
+    if not ball.quantity.has_points:
+        raise ValueError(f"points are about the loss: leave them out with metric={ball.quantity.metric!r}")
+    if ball.power != 2 or confidence is not None:
         raise ValueError("points are about the examples at hand and power=2: leave out power and confidence")
 
 
@@ -187,18 +186,7 @@ def provable(module: nn.Module, loss: Loss, ball: Ball, clients: Federation, con
             "pooling and tanh, sigmoid, SiLU or ReLU, or of wafl.models.layers, with cross-entropy, MarginLoss or "
             "squared error"
         )
-    if ball.metric == "error" and not found.classifies:
-        raise PreconditionError("metric='error' needs a classifier: certify the loss of this model")
-    if ball.power == 1 and ball.metric == "loss" and not found.classifies:
-        raise PreconditionError("a squared error has no slope, so nothing is proven for power=1: use power=2")
-    if confidence is not None and ball.metric == "loss":
-        if clients.bounds is None:
-            raise PreconditionError(
-                "confidence needs bounds of the data, from which the largest possible loss follows: declare them "
-                "(bounds=(low, high), or preprocess='unit')"
-            )
-        if not found.classifies:
-            raise PreconditionError("confidence needs cross-entropy, which is bounded on bounded data")
+    ball.quantity.check(found, ball.power, clients.bounds, confidence)
     return found
 
 
@@ -214,30 +202,16 @@ def _gammas(
     y = y.double() if y.is_floating_point() else y
     outputs, inputs, found = model.outputs(x), x[0].numel(), list[float | None]()
     for radius in radii:
-        if radius == 0.0 or (ball.power == 1 and ball.metric == "loss"):
+        if not ball.quantity.needs_gamma(ball.power, radius):
             found.append(None)
             continue
 
         def bound(gamma: float, radius: float = radius) -> float:
-            return gamma * ball.cost(radius) + float(some @ from_outputs(model, ball, outputs, y, [gamma], inputs)[0])
+            upper = ball.quantity.surrogates(model, ball, outputs, y, [gamma], inputs)[0]
+            return gamma * ball.cost(radius) + float(some @ upper)
 
-        found.append(_least(bound, *_range(model, ball, x, y, some, radius)))
+        found.append(_least(bound, *ball.quantity.gammas(model, ball, x, y, some, radius)))
     return found
-
-
-def _range(model: Known, ball: Ball, x: Tensor, y: Tensor, some: Tensor, radius: float) -> tuple[float, float]:
-    """Where the best gamma lies."""
-    inputs = x[0].numel()
-    if ball.metric == "error":
-        return 1e-9 / ball.cost(radius), 1.0 / ball.cost(radius)  # from there on 1 is the smaller bound
-    if model.classifies:
-        most = steepest_slope(model, ball, inputs) / (2.0 * radius)  # where the bound is at most loss + L_z radius
-        return max(most * 1e-4, LEAST), max(most, LEAST)
-    # gamma radius^2 + R / (1 - B^2 / gamma) is least at B^2 + B sqrt(R) / radius.
-    wide = model.widest(ball.norm, inputs)
-    residual = float(some @ surrogates(model, ball, x, y, [None])[0])
-    best = max(wide**2 + wide * math.sqrt(residual) / radius, wide**2 * (1.0 + 1e-6), LEAST)
-    return best, best
 
 
 def _least(bound: Callable[[float], float], low: float, high: float) -> float:

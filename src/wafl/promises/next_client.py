@@ -12,7 +12,8 @@ from wafl.promises.bets import place_of
 from wafl.promises.check import ball_of, loss_of
 from wafl.promises.in_words import plain
 from wafl.promises.issue import issue, listed, provable, sealed
-from wafl.promises.promise import Metric, Promise, Row
+from wafl.promises.promise import Promise, Row
+from wafl.promises.quantity import Metric
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
 from wafl.theory.certificates.certify import check_confidence
@@ -70,14 +71,15 @@ def issue_next_client(
     if confidence is not None and not _supports(count, level, own_sampling):
         raise PreconditionError(too_confident(level, count, own_sampling=own_sampling))
     trained = issue(model, seen, radii=[radius], norm=norm, metric=metric, client_weights=uniform(), loss=loss).parts
-    if own_sampling and metric == "loss" and unseen.bounds is None:
+    ball = ball_of(trained.claim)
+    if own_sampling and ball.quantity.needs_bounds and unseen.bounds is None:
         raise PreconditionError(
             "a client's own sampling error needs bounds of the data: declare them (bounds=(low, high), or "
             "preprocess='unit'), or use own_sampling=False, which is about examples as many as these clients have"
         )
     module, reach = model.module if isinstance(model, Run) else model, trained.claim.rows[0].radius
     sampled = level if own_sampling else None
-    proof = provable(module, loss_of(model, loss), ball_of(trained.claim), unseen, sampled)
+    proof = provable(module, loss_of(model, loss), ball, unseen, sampled)
     following = Row("next", None, reach, 0.0)
     if not _supports(count, level, own_sampling):
         # One client supports nothing about the next one's distribution, and the row is left out.

@@ -25,10 +25,10 @@ from wafl.base.fingerprint import model_digest
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.in_words import Facts, plain, statement
+from wafl.promises.quantity import Metric
 from wafl.promises.sign import ALGORITHM, sign
 
 FORMAT = 2
-Metric = Literal["loss", "error"]
 Part = Literal["train", "test", "all"]
 NormName = Literal["l1", "l2", "l_inf"]
 NORMS: dict[NormName, float] = {"l1": 1, "l2": 2, "l_inf": math.inf}

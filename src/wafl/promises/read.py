@@ -13,6 +13,7 @@ from wafl.base.files import SEAL, read_limited
 from wafl.base.json_types import as_type, check_types, parsed_table
 from wafl.promises.bets import STAKES
 from wafl.promises.promise import FORMAT, Content, Promise, to_bytes, whole_file
+from wafl.promises.quantities import quantity_of
 from wafl.promises.sign import ALGORITHM
 
 LARGEST_FILE = 2**28
@@ -110,7 +111,7 @@ def _of_witnesses(found: Content) -> Iterator[str]:
     if len(found.witnesses) != len(radii):
         yield "its witnesses are not one per radius"
     for radius, witness in zip(radii, found.witnesses, strict=False):
-        draws, moves = witness.draws, radius > 0 and not (claim.power == 1 and claim.metric == "loss")
+        draws, moves = witness.draws, quantity_of(claim.metric).needs_gamma(claim.power, radius)
         each = [witness.means] if draws is None else [witness.means, draws.bets, *draws.paid]
         if {len(numbers) for numbers in each} != {len(claim.clients)} or len(each) not in (1, 2 + len(STAKES)):
             yield "its witnesses do not have one number per client"
@@ -126,7 +127,7 @@ def _of_labels(found: Content) -> Iterator[str]:
     claim, labels = found.claim, found.labels
     if labels is None:
         return
-    if (claim.metric, claim.power, claim.confidence) != ("loss", 2, None):
+    if not quantity_of(claim.metric).has_points or (claim.power, claim.confidence) != (2, None):
         yield "its labels are not about its claim"
     for each in labels.labels:
         same = len(each.points) == len(each.weights) > 0 and len({len(point) for point in each.points}) == 1

@@ -9,7 +9,8 @@ from wafl.base.errors import ConfigError, FolderError
 from wafl.config.experiment import Experiment
 from wafl.config.plan import Entry, make_plan
 from wafl.config.read import read_experiment
-from wafl.objectives.ball.wasserstein import LONGEST_WARM_UP
+from wafl.objectives.ball.learned_gamma import LONGEST_WARM_UP
+from wafl.objectives.base import learner_of
 from wafl.studies.folder import StudyFolder
 from wafl.studies.same_study import fingerprint_of, refuse_changes
 from wafl.studies.study import Study
@@ -71,13 +72,13 @@ def _check(folder: StudyFolder, before: dict[str, int], after: dict[str, int]) -
 
 def _check_warm_up(folder: StudyFolder, entry: Entry, before: int) -> None:
     """Refuse rounds that would have changed those that were trained."""
-    objective, after = entry.method.objective, entry.schedule["rounds"]
+    learner, after = learner_of(entry.method.objective), entry.schedule["rounds"]
     again = f"Start another study: wafl run {folder.config} --set schedule.rounds={after}"
     if entry.method.client_weights.counts_rounds and before != after:
         raise ConfigError(f"the steps of the client weights of {entry.name} end with its {before} rounds. {again}")
-    if objective is None or not objective.learns:
+    if learner is None:
         return
-    grew, would_grow = objective.warm_up(before), objective.warm_up(after)
+    grew, would_grow = learner.warm_up(before), learner.warm_up(after)
     if grew != would_grow:
         raise ConfigError(
             f"the ball of {entry.name} grew over the first {grew} of {before} rounds, and would grow over the first "

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 
@@ -84,7 +84,9 @@ class Embedded:
                 raise ValueError(f"the examples lie in [{low:g}, {high:g}], outside bounds={box}: widen them")
         for objective in objectives:
             objective.check_model(problem)
-            objective.brief(problem, x, y, ObjectiveState())
+            # One step shows as well as a thousand whether the objective fits the model.
+            brief = objective.changed(steps=1) if objective.steps > 1 and is_dataclass(objective) else objective
+            brief(problem, x, y, ObjectiveState())
 
     def shape_of_clients(self) -> Shape:
         return self._shape

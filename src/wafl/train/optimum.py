@@ -68,7 +68,8 @@ def _losses_ahead(trainer: Trainer, place: int, spec: Spec, run: Run) -> Iterato
     params = task.flatten(run.params).to(trainer.start)
     learned, price = run.settings["scalars"], 0.0
     if objective is not None:
-        price = learned["gamma"] * objective.target_radius**objective.power if objective.target_radius else 0.0
+        radius = None if objective.learner is None else objective.learner.target
+        price = learned["gamma"] * radius**objective.power if radius else 0.0
         blank = params.new_zeros(1, 1, *trainer.roster.input_shape)
         if objective.initial_memory(Problem(task, params[None]), blank) is not None:
             return

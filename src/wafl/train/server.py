@@ -17,6 +17,7 @@ from torch import Tensor
 
 from wafl.base.options import frozen
 from wafl.objectives import Objective
+from wafl.objectives.base import learner_of
 from wafl.parts.lengths import lengths_of
 from wafl.parts.local_step import LocalStep
 from wafl.parts.messages import Query, Replies, State, mean_reply, named, owned
@@ -77,8 +78,8 @@ class Algorithm:
         """The state before the first round."""
         method, objective = self.method, self.method.objective
         scalars = {} if objective is None else {name: float(value) for name, value in objective.scalars().items()}
-        if objective is not None and objective.learns:
-            scalars = objective.first_scalars(scalars, self.lowest_gamma(params), self.schedule.rounds)
+        if (learner := learner_of(objective)) is not None:
+            scalars = learner.first_scalars(scalars, self.lowest_gamma(params), self.schedule.rounds)
         weights = self.capped(method.client_weights.initial(self.num_examples))
         trained = params[: len(params) - self.num_statistics]
         server, local = method.server.initial_memory(trained), method.local.initial_vectors(params)
@@ -108,7 +109,7 @@ class Algorithm:
         """The answer to a query as far as it is believed."""
         rule, objective, train = self.method.client_weights, self.method.objective, answer.query.kind == "train"
         decides = not train or rule.judges_ends or (rule.learns and rule.loss_query(self._round(state)) is None)
-        learns = train and objective is not None and objective.learns
+        learns = train and learner_of(objective) is not None
         aimed = state.scalars.get("radius", 0.0) ** objective.power if learns and objective is not None else None
         return self.trust.bound(answer, decides=decides, aimed=aimed)
 
@@ -163,10 +164,10 @@ class Algorithm:
         return float(lengths_of(query.params[trained], mean[None, trained])) / lengths if lengths > 0.0 else None
 
     def _learned_scalars(self, state: State, params: Tensor, cost: float) -> Mapping[str, float]:
-        objective = self.method.objective
-        if objective is None or not objective.learns:
+        learner = learner_of(self.method.objective)
+        if learner is None:
             return state.scalars
-        return objective.next_scalars(state.scalars, cost, self.lowest_gamma(params), self.schedule.rounds)
+        return learner.next_scalars(state.scalars, cost, self.lowest_gamma(params), self.schedule.rounds)
 
     def _round(self, state: State) -> Round:
         schedule, total = self.schedule, len(self.num_examples)

@@ -8,7 +8,8 @@ from wafl.base.bounds import Box
 from wafl.base.describe import describe
 from wafl.base.fingerprint import code_of
 from wafl.methods import Method
-from wafl.objectives.ball.shape import Shape
+from wafl.objectives.ball.shape import CLIENTS, Shape
+from wafl.objectives.base import learner_of
 from wafl.parts.schedule import Schedule
 
 
@@ -31,8 +32,8 @@ class Spec:
     @property
     def undecided(self) -> bool:
         """Whether the radius is still to be chosen."""
-        objective = self.method.objective
-        return objective is not None and objective.undecided
+        learner = learner_of(self.method.objective)
+        return learner is not None and learner.undecided
 
     def with_radius(self, radius: float) -> Self:
         """The same run with this radius."""
@@ -52,7 +53,7 @@ class Spec:
     @property
     def asks_shape(self) -> bool:
         """Whether the ball is to have the shape of how clients differ, which is yet to be found."""
-        return self.method.objective is not None and self.method.objective.asks_shape
+        return self.method.objective is not None and self.method.objective.shape == CLIENTS
 
     def shaped(self, shape: Shape) -> Self:
         """The same run with a ball of this shape."""
@@ -88,9 +89,9 @@ class Spec:
     def shape(self) -> tuple[Any, ...]:
         """What runs must have in common to be lanes of one batch."""
         method, rule = self.method, self.method.client_weights
-        server_side = frozenset[str]() if method.objective is None else method.objective.server_side
+        learner = learner_of(method.objective)
         return (
-            _shape(method.objective, server_side),
+            _shape(method.objective, frozenset() if learner is None else learner.server_side),
             _shape(method.local),
             type(rule) if rule.learns else None,
             self.schedule.local_work,

@@ -110,7 +110,7 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
             memory = move.state.memory
         if batch.first:
             cost = _paid(move, share)
-        elif client.objective.averages_cost:
+        elif (learner := client.objective.learner) is not None and learner.averages_cost:
             cost = cost + (_paid(move, share) - cost) / (batch.step + 1)
 
     again = _counted(client.local, lambda params: descent(params)[0])

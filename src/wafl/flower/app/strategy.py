@@ -81,7 +81,7 @@ class WAFL(FedAvg):
         self.caps = options.pop("caps", Caps())
         super().__init__(**options)
         self.objective = Wasserstein(**own)
-        if self.objective.asks_shape:
+        if self.objective.shape == CLIENTS:
             raise ValueError(f"shape={CLIENTS!r}: a strategy does not know its clients; give one number per feature")
         self.gamma, self.radius = float(self.objective.first_gamma), self.objective.target_radius
         self._pace = self.objective.scalars().get("pace")
@@ -115,11 +115,12 @@ class WAFL(FedAvg):
                 log(WARNING, "round %d: none of %d replies can be used; the model is kept", server_round, len(replies))
             return None, None
         metrics["gamma"] = self.gamma
-        if self.radius is not None:
+        learner = self.objective.learner
+        if learner is not None and self.radius is not None:
             now, cost = {"gamma": self.gamma, "radius": self.radius}, self._mean_cost(counted)
             if self._pace is not None:
                 now |= {"excess": self.gamma, "pace": self._pace}
-            found = self.objective.next_scalars(now, cost, 0.0, self._planned or 0)
+            found = learner.next_scalars(now, cost, 0.0, self._planned or 0)
             self.gamma, self.radius, self._pace = found["gamma"], found["radius"], found.get("pace")
         self._rounds_trained += 1
         return ArrayRecord({name: _typed(value, self._sent[name]) for name, value in arrays.items()}), metrics
@@ -127,11 +128,12 @@ class WAFL(FedAvg):
     def start(self, *arguments: Any, **options: Any) -> Result:
         """The result of FedAvg's ``start``, in which a ball first grows; an error if no client could ever train."""
         self._rounds_trained, self._rounds_asked = 0, 0
-        if self.radius is not None and self._planned is None:
+        learner = self.objective.learner
+        if learner is not None and self._planned is None:
             given = signature(super().start).bind(*arguments, **options)
             given.apply_defaults()
             self._planned = planned = int(given.arguments["num_rounds"])
-            first = self.objective.first_scalars(self.objective.scalars(), 0.0, planned)
+            first = learner.first_scalars(self.objective.scalars(), 0.0, planned)
             self.gamma, self.radius = first["gamma"], first["radius"]
         result = super().start(*arguments, **options)
         if self._rounds_asked and not self._rounds_trained:

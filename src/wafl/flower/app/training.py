@@ -88,8 +88,8 @@ def train(
     params = task.initial()[None]
     objective.check_model(Problem(task, params))
     told = {"gamma": gamma, "excess": gamma} if "excess" in objective.scalars() else {"gamma": gamma}
-    if objective.learns:
-        told["gamma"] = max(gamma, objective.lowest_gamma(Problem(task, params)))
+    if objective.learner is not None:
+        told["gamma"] = max(gamma, objective.learner.lowest_gamma(Problem(task, params)))
     key = _key(config, context, params.device)
     step = partial(torch.sub, alpha=rate) if optimizer is None else _stepped(optimizer, model, task)
     params, metrics = _descend(task, objective, told, params, loader, _held(step, params, mu), epochs, key)

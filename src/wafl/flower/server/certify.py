@@ -29,16 +29,15 @@ from wafl.studies.roster import read_roster
 from wafl.tasks.task import Task
 from wafl.theory.certificates.certificate import UNKNOWN, Question
 from wafl.theory.certificates.certify import (
-    ERRORS,
     beyond,
     certificates_of,
     check_confidence,
-    check_question,
     check_radii,
     finite_above,
+    quantity_of,
 )
 from wafl.theory.certificates.mixture import Means
-from wafl.theory.certificates.network_bound import knows_errors, knows_margins
+from wafl.theory.certificates.network_bound import knows_margins
 from wafl.theory.certificates.sampling import Domain
 from wafl.theory.certificates.soundness import hold_rows, room_elsewhere
 from wafl.theory.certificates.unproven import why_unproven
@@ -57,15 +56,14 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
     folder, norm, confidence = Path(str(values["folder"])), float(values["norm"]), float(values["confidence"])
     check_norm(norm)
     radii = check_radii(_numbers("radii", values["radii"]))
-    question = Question(norm, metric=cast(Any, str(values["metric"])))
-    check_question(question.metric, question.power, question.gap)
+    quantity = quantity_of(str(values["metric"]))
     if confidence:
         check_confidence(confidence, "test")
     experiment, known_clients = from_run_config(values), read_roster(folder) or read_roster(folder.parent)
     run = load_run(folder, _own_model(folder, experiment, known_clients))
     task, params = task_of(run)
-    if question.metric == "error" and (run.num_classes is None or not knows_errors(task)):
-        raise ConfigError(f"metric = 'error' {ERRORS}")
+    if missing := quantity.missing(task, run.num_classes):
+        raise ConfigError(f"metric = {quantity.metric!r} {missing}")
     clients = Finder(post, experiment, folder, known=known_clients)([])
     weights = run.client_weights.double() / run.client_weights.double().sum()
     if len(weights) != clients.roster.num_clients:
@@ -80,15 +78,14 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
 
     roster = clients.roster
     known = data_free_constants(task, params, math.prod(roster.input_shape), norm)
-    if len(known) < 2 and question.metric == "loss" and not knows_margins(task):
+    if len(known) < 2 and quantity.has_slopes and not knows_margins(task):
         raise ConfigError(
             "no bound on this model's L_zz is known without its clients' examples: certify a linear model"
         )
-    by_margins = knows_margins(task) or (question.metric == "error" and task.linear(params[None]) is None)
-    asked = replace(question, finite_above=finite_above(task, params, norm), by_margins=by_margins)
     steep, bent = (known.get(name, UNKNOWN) for name in ("L_z", "L_zz"))
     reason = "" if steep.proven else why_unproven(task)
-    asked = replace(asked, unit=roster.unit, steep=steep, bent=bent, reason=reason)
+    asked = Question(quantity, norm, unit=roster.unit, by_margins=quantity.by_margins(task), reason=reason)
+    asked = replace(asked, finite_above=finite_above(task, params, norm), steep=steep, bent=bent)
     found = certificates_of(means, radii, asked, lambda _: room_elsewhere)
     if confidence:
         domain = Domain(roster.input_shape, roster.bounds, roster.num_classes)

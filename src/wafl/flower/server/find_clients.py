@@ -69,7 +69,7 @@ def _check_means(entries: Sequence[Entry]) -> None:
     """Refuse methods whose server needs more than a node's mean."""
     for entry in entries:
         method = entry.method
-        if method.objective is not None and method.objective.asks_shape:
+        if method.objective is not None and method.objective.shape == CLIENTS:
             raise ConfigError(
                 f"flower.partial_sums: {entry.name} has shape={CLIENTS!r}, for which each client sends the means "
                 "of its classes: leave partial_sums out, or give a shape"

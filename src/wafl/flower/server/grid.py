@@ -33,6 +33,7 @@ from wafl.flower.wire.values import NodeQuery, WireError, decode_replies, encode
 from wafl.objectives import Objective
 from wafl.objectives.ball.client_shape import check_size, joined, shape_of_means
 from wafl.objectives.ball.shape import Shape
+from wafl.objectives.base import learner_of
 from wafl.parts.messages import Query, Reply
 from wafl.results.progress import Progress
 from wafl.results.run import Run
@@ -185,7 +186,8 @@ class GridClients:
 
         def same(spec: Spec, other: Spec) -> bool:
             found, objective = spec.within(self.roster.bounds), other.method.objective
-            chosen = None if objective is None or objective.undecided else objective.target_radius
+            learner = learner_of(objective)
+            chosen = None if learner is None or learner.undecided else learner.target
             if found.undecided and chosen is not None:
                 found = found.with_radius(chosen)
             return (found.shaped(self._shape) if found.asks_shape else found) == other

@@ -17,7 +17,7 @@ from wafl.base.bounds import Box as Place
 from wafl.base.mover import Mover
 from wafl.base.options import Box, Positive, Shaped, Tunable, frozen, maker
 from wafl.base.random import Key, Purpose, bits, normal
-from wafl.objectives.ball.shape import CLIENTS, Shape, check_shaping
+from wafl.objectives.ball.shape import Shape, check_shaping
 from wafl.objectives.base import Move, Objective, ObjectiveState, example_draws, lane_key, lane_scalar
 from wafl.tasks.inputs import Inputs, shared
 from wafl.tasks.problem import Problem
@@ -67,10 +67,6 @@ class RandomMoves(Objective):
 
     def scalars(self) -> dict[str, float]:
         return {} if self.noise is None else {"noise": self.noise}
-
-    @property
-    def asks_shape(self) -> bool:
-        return self.shape == CLIENTS
 
     def within(self, declared: Place | None) -> Self:
         return replace(super().within(declared), shifts=tuple(shift.within(declared) for shift in self.shifts))

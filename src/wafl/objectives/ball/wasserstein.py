@@ -5,10 +5,9 @@ training" (ICLR 2018).
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import torch
 from torch import Tensor
@@ -21,9 +20,10 @@ from wafl.base.random import normal
 from wafl.objectives.ball.box_space import BoxSpace
 from wafl.objectives.ball.class_space import ClassSpace
 from wafl.objectives.ball.input_space import InputSpace, LinearSpace, num_classes
-from wafl.objectives.ball.order_one import FIRST_EXCESS, FIRST_PACE, descend_dual, known_slopes, next_excess
+from wafl.objectives.ball.learned_gamma import AUTO, GammaLearner
+from wafl.objectives.ball.order_one import descend_dual, known_slopes
 from wafl.objectives.ball.reach import gamma_of_reach
-from wafl.objectives.ball.shape import CLIENTS, Shape, check_shaping, shaped, shaped_curvature
+from wafl.objectives.ball.shape import Shape, check_shaping, shaped, shaped_curvature
 from wafl.objectives.base import (
     Move,
     Objective,
@@ -46,12 +46,6 @@ radius. With power 1 examples do not move at all if gamma is high.
 
 BATCH_REACH = 1.25
 """How far one batch may move, in radii. The ball is that of all clients together, so some batches move farther."""
-FIRST_BALL = 0.1
-"""The part of the radius that training by radius starts with."""
-LONGEST_WARM_UP = 30
-"""How many rounds the ball takes at most to grow to the radius that was asked for."""
-AUTO = "auto"
-"""The radius is chosen by :func:`wafl.fit`, on clients that are left out."""
 
 
 @frozen
@@ -116,7 +110,6 @@ class Wasserstein(Objective):
         "each feature goes at the same cost, or a matrix A, with which a move A v costs the norm of v; examples may "
         "then leave the bounds of the data.",
     ] = None
-    server_side: ClassVar = frozenset({"strict"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -153,9 +146,7 @@ class Wasserstein(Objective):
 
     def scalars(self) -> dict[str, float]:
         """Gamma, and the radius that gamma is found from, if one is given; see ``order_one.py``."""
-        radius = self.target_radius
-        excess = {"excess": FIRST_EXCESS, "pace": FIRST_PACE} if self.averages_cost else {}
-        return {"gamma": self.first_gamma, **({} if radius is None else {"radius": radius}), **excess}
+        return {"gamma": self.first_gamma, **({} if self.learner is None else self.learner.scalars())}
 
     @property
     def reach(self) -> tuple[str, float, float] | None:
@@ -163,59 +154,17 @@ class Wasserstein(Objective):
         return None if radius is None else ("radius", radius, self.norm)
 
     @property
+    def learner(self) -> GammaLearner | None:
+        if self.radius is None:
+            return None
+        endless = self.power == 1 and self.box is None
+        averages_cost = endless and math.isfinite(self.label_cost)
+        return GammaLearner(self.radius, self.power, self._lowest_gamma, endless, averages_cost)
+
+    @property
     def target_radius(self) -> float | None:
         """The radius as a number, if it is given; an error if it is still to be chosen."""
-        if self.radius is None or not isinstance(self.radius, str):
-            return self.radius
-        raise ValueError("radius='auto' is chosen by wafl.fit, wafl.sweep and wafl run: give a number here")
-
-    @property
-    def undecided(self) -> bool:
-        return self.radius == AUTO
-
-    @property
-    def asks_shape(self) -> bool:
-        return self.shape == CLIENTS
-
-    @property
-    def unfenced(self) -> bool:
-        return self.box is None
-
-    @property
-    def endless(self) -> bool:
-        return self.radius is not None and self.power == 1 and self.box is None
-
-    @property
-    def averages_cost(self) -> bool:
-        return self.endless and math.isfinite(self.label_cost)
-
-    @property
-    def learns(self) -> bool:
-        return self.radius is not None
-
-    def warm_up(self, rounds: int) -> int:
-        """Over how many of so many rounds the ball grows."""
-        return min(LONGEST_WARM_UP, rounds // 3)
-
-    def first_scalars(self, scalars: Mapping[str, float], lowest: float, rounds: int) -> dict[str, float]:
-        ball = FIRST_BALL if self.warm_up(rounds) else 1.0
-        gamma = lowest + scalars.get("excess", 0.0) if self.endless else max(scalars["gamma"], lowest)
-        return {**scalars, "gamma": gamma, "radius": ball * scalars["radius"]}
-
-    def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float, rounds: int) -> dict[str, float]:
-        size = self.target_radius
-        assert size is not None
-        now = grown = scalars["radius"]
-        if now < size:
-            grown = min(now * FIRST_BALL ** (-1.0 / self.warm_up(rounds)), size)
-        if self.endless:
-            if "excess" not in scalars:
-                return {**scalars, "gamma": lowest, "radius": grown}
-            excess, pace = next_excess(scalars["excess"], scalars["pace"], lowest, cost, now)
-            return {**scalars, "gamma": lowest + excess, "radius": grown, "excess": excess, "pace": pace}
-        gamma = self.next_gamma(scalars["gamma"], cost, now)
-        gamma *= now / grown if self.power == 2 else 1.0
-        return {**scalars, "gamma": max(gamma, lowest), "radius": grown}
+        return None if self.learner is None else self.learner.target
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
         if self.space is not None:
@@ -223,10 +172,11 @@ class Wasserstein(Objective):
         x, state = shared(x), state or ObjectiveState()
         if self.shape is not None:
             return self._move_shaped(problem, x, y, state)
-        if self.target_radius is not None and self.endless:
+        learner = self.learner
+        if learner is not None and learner.endless:
             radius, excess = (
                 lane_scalar(state, name, value, problem.params)
-                for name, value in (("radius", self.target_radius), ("excess", 0.0))
+                for name, value in (("radius", learner.target), ("excess", 0.0))
             )
             return descend_dual(problem, x, y, state, radius, excess, self.norm, self.label_cost)
         gamma = lane_scalar(state, "gamma", self.first_gamma, problem.params)
@@ -252,32 +202,15 @@ class Wasserstein(Objective):
         terms = tuple(replace(term, inputs=there.real(cast(Tensor | Inputs, term.inputs))) for term in move.terms)
         return replace(move, inputs=there.real(move.inputs), terms=terms)
 
-    def next_gamma(self, gamma: float, cost: float, radius: float | None = None) -> float:
-        """One step of the dual: gamma falls while the achieved radius is too small and rises while it is too large.
-
-        The dual's derivative in gamma is ``radius^p - cost``. Far above the limit the achieved radius is proportional
-        to ``1 / gamma`` (power 2), so Newton's step in ``log gamma`` is ``log(achieved / radius)``. Upward it is taken
-        whole, and downward by half, because a cohort is a sample; but at least down to where half the radius should be
-        achieved. Gamma at most doubles.
-        """
-        wanted = self.target_radius if radius is None else radius
-        assert wanted is not None
-        ratio = cost ** (1.0 / self.power) / wanted
-        if self.power == 1:  # as gamma falls, one example after another leaves: there is no proportion to go by
-            return gamma * min(max(math.sqrt(ratio), 0.5), 2.0)
-        if ratio == 0.0:  # a flat model does not move, at any gamma
-            return gamma
-        return gamma * min(max(ratio, math.sqrt(ratio)), 2.0 * ratio, 2.0)
-
     def check_model(self, problem: Problem) -> None:
         if self.strict and self.curvature(problem) is None:
             raise ValueError(
                 "strict=True needs a model whose curvature L_zz is known: use a linear one, or leave it out"
             )
 
-    def lowest_gamma(self, problem: Problem) -> float:
+    def _lowest_gamma(self, problem: Problem) -> float:
         """What keeps losses finite and, if strict, the concavity limit."""
-        if self.endless:
+        if self.learner is not None and self.learner.endless:
             return self.slope(problem)
         targets = 1.05 * (problem.output_loss.quadratic or 0.0) / self.label_cost
         limit = self.concavity_limit(problem) if self.strict else None

@@ -4,21 +4,75 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from wafl.base.norms import norm_name
 from wafl.base.unproven import unproven_line
-from wafl.theory.certificates.upper import setting_of
+from wafl.tasks.task import Task
+from wafl.theory.certificates.mixture import Asked, AskMeans
+from wafl.theory.certificates.sampling import Domain
+from wafl.theory.certificates.upper import Inquiry, setting_of
 from wafl.theory.constants.constant import Constant
 
 if TYPE_CHECKING:
     from wafl.report.plotting import Curve
 
 Metric = Literal["loss", "error"]
+"""The names of the quantities that can be certified."""
 UNKNOWN = Constant(math.inf, "bound", "not known without the clients' examples")
+
+
+class Quantity(ABC):
+    """What a certificate bounds, such as the expected loss.
+
+    To certify something else, derive from this class, and add the name to ``Metric`` and the class to ``QUANTITIES`` in
+    ``certify.py``. No
+    other code knows which quantity it certifies. A quantity is the mean of a value per example, and phi_gamma is the
+    largest value less gamma times the cost of the move: every bound is ``gamma radius^power + E[phi_gamma]``.
+    """
+
+    metric: ClassVar[Metric]
+    """The name that users pass."""
+    noun: ClassVar[str]
+    """The name in a sentence."""
+    simple: ClassVar[str]
+    """The formula of the cruder bound."""
+    largest: ClassVar[float]
+    """The largest possible value of an example; infinite if there is none."""
+    has_slopes: ClassVar[bool]
+    """Whether values change gradually as examples move.
+
+    Bounds then rest on the L_z and L_zz of the loss, and attacks along its gradient test them.
+    """
+
+    def missing(self, task: Task, num_classes: int | None) -> str | None:
+        """Explain what a model or its data need to have for this quantity; None if they have it."""
+        return None
+
+    @abstractmethod
+    def by_margins(self, task: Task) -> bool:
+        """Return whether a bound follows from the slopes of a network's margins."""
+
+    @abstractmethod
+    def rows(
+        self, means: AskMeans, radii: Sequence[float], question: Question, achieved: Callable[[float], float | None]
+    ) -> tuple[float, list[Certificate]]:
+        """Compute the quantity at rest and a certificate per radius.
+
+        ``achieved`` attacks the mixture within a radius, for a search that does not itself tell what is achieved.
+        """
+
+    @abstractmethod
+    def inquiry(self, found: Certificates, row: Certificate) -> Inquiry:
+        """Return what proves a row for other examples than those on which it was found."""
+
+    @abstractmethod
+    def most(self, asked: Asked, domain: Domain, found: Certificates, gamma: float) -> float:
+        """Return the largest value of phi_gamma in the domain; raise PreconditionError if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +84,9 @@ class Question:
     finite ``label_cost`` the clients that are asked let their labels change (:mod:`wafl.theory.certificates.labels`).
     """
 
+    quantity: Quantity
     norm: float = 2
     power: int = 2
-    metric: Metric = "loss"
     gap: float = 0.02
     finite_above: float | None = None
     by_margins: bool = False
@@ -95,18 +149,23 @@ class Certificates:
     unit: str
     L_z: Constant
     L_zz: Constant
+    quantity: Quantity
     confidence: float | None = None
-    metric: Metric = "loss"
     power: int = 2
     label_cost: float = math.inf
     reason: str = ""
     """Why nothing is proven; empty if something is."""
 
     @property
+    def metric(self) -> Metric:
+        """The name of the certified quantity."""
+        return self.quantity.metric
+
+    @property
     def proven(self) -> bool:
         if self.L_z.kind == "attested":
             return False
-        if self.metric == "error":
+        if not self.quantity.has_slopes:
             return True
         if self.power == 1:
             return self.L_z.kind != "estimate"
@@ -114,7 +173,7 @@ class Certificates:
 
     @property
     def simple_proven(self) -> bool:
-        return self.L_z.proven or (self.metric == "error" and self.L_z.kind != "attested")
+        return self.L_z.proven if self.quantity.has_slopes else self.proven
 
     @property
     def column(self) -> str:
@@ -225,7 +284,6 @@ class Certificates:
             numbers = (f"{row.radius:.4g}", achieved, f"{best:.4f}", f"{row.simple:.4f}", f"{row.gamma:.4g}")
             lines.append(" ".join(f"{number:>10}" for number in numbers))
         label = "certified is proven" if self.caveat is None else "the estimate is not proven"
-        what = "error rate" if self.metric == "error" else "loss"
         ball = f"{norm_name(self.norm)} ball of W_{self.power}, {self.unit}, unbounded"
         if math.isfinite(self.label_cost):
             ball += f", labels change at {self.label_cost:g}"
@@ -233,7 +291,7 @@ class Certificates:
             label += f", for the clients' true mixture with probability {self.confidence:g}"
         if self.proven and not self.simple_proven:
             label += "; simple is an estimate"
-        return "\n".join([*lines, f"{what} in the {ball}; {label}"])
+        return "\n".join([*lines, f"{self.quantity.noun} in the {ball}; {label}"])
 
     __repr__ = __str__
 

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from wafl.attacks import WassersteinShift
 from wafl.base.bounds import warn_of_size
 from wafl.base.checks import check_seed, check_space
-from wafl.base.describe import rounded
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import check_norm
 from wafl.base.shown import shows
@@ -29,15 +28,14 @@ from wafl.data.federation import Federation
 from wafl.results.run import Run
 from wafl.tasks.task import Loss, Task
 from wafl.theory.certificates import other_spaces as elsewhere
-from wafl.theory.certificates.certificate import Certificate, Certificates, Metric, Question
-from wafl.theory.certificates.dual import CLOSE, Surrogate, search_dual
+from wafl.theory.certificates.certificate import Certificate, Certificates, Metric, Quantity, Question
+from wafl.theory.certificates.error_rate import ErrorRate
+from wafl.theory.certificates.expected_loss import ExpectedLoss
 from wafl.theory.certificates.labels import check_label_cost, with_labels
-from wafl.theory.certificates.mixture import Asked, Mixture
-from wafl.theory.certificates.network_bound import AskMeans, knows_errors, knows_margins, prove_network, surrogates_of
+from wafl.theory.certificates.mixture import Asked, AskMeans, Mixture
 from wafl.theory.certificates.sampling import Domain, Drawn
 from wafl.theory.certificates.soundness import Room, hold_flipped, hold_moved, hold_rows, room_of
 from wafl.theory.certificates.unproven import why_unproven
-from wafl.theory.certificates.upper import ErrorSurrogate, SearchedSurrogate, setting_of
 from wafl.theory.constants.assumptions import data_free_constants, input_constants
 from wafl.theory.constants.constant import Constant
 from wafl.theory.constants.layer_by_layer import last_layer
@@ -45,15 +43,9 @@ from wafl.theory.phi.linear_model import LinearPhi, is_known
 from wafl.train.embedded import find_device
 from wafl.weights import ClientWeights, fixed
 
-LEAST_SHARE = 0.1
 SHORTEST, LONGEST = 1e-100, 1e50
 """Radii whose squares float64 keeps."""
-LARGEST = 1e300
-"""A gamma at which nothing moves."""
-ERRORS = (
-    "needs a linear classifier or one of known layers, such as wafl.models.lipschitz(clients); a module of your own "
-    "may say which Lipschitz constant it has: model.lipschitz = 1.0"
-)
+QUANTITIES: dict[str, Quantity] = {each.metric: each for each in (ExpectedLoss(), ErrorRate())}
 UNNEEDED = Constant(math.inf, "bound", "not known by layers, and not needed along the margins")
 
 
@@ -135,7 +127,8 @@ def certify(
     find_device(device)
     if curvature is not None and not (curvature >= 0 and math.isfinite(curvature)):
         raise ValueError(f"curvature={curvature} must be finite and at least 0")
-    check_question(metric, power, gap)
+    quantity = quantity_of(metric)
+    check_question(power, gap)
     if space is None and shape is None and math.isinf(label_cost):
         warn_of_size("radius", max(wanted), norm, clients.bounds, math.prod(clients.input_shape), clients.unit)
     if space is not None or shape is not None:
@@ -149,15 +142,14 @@ def certify(
         check_confidence(confidence, part)
         if power != 2 or math.isfinite(label_cost):
             raise PreconditionError("a confidence is for power=2 and fixed labels: leave out power and label_cost")
-    linear = mixture.task.linear(mixture.params[None]) is not None
-    if metric == "error" and (clients.num_classes is None or not knows_errors(mixture.task)):
-        raise PreconditionError(f"metric='error' {ERRORS}")
-    by_margins = not linear and (metric == "error" or knows_margins(mixture.task))
+    if missing := quantity.missing(mixture.task, clients.num_classes):
+        raise PreconditionError(f"{metric=} {missing}")
+    by_margins = quantity.by_margins(mixture.task)
     known = _constants(mixture, clients, norm, by_margins)
     bent = known["L_zz"] if curvature is None else Constant(curvature, "bound", "given")
 
     def reach(radius: float) -> float | None:
-        if not achieved or metric == "error":
+        if not (achieved and quantity.has_slopes):
             return None
         return mixture.worst_loss(WassersteinShift(radius, norm=norm, steps=50, tolerance=1e-3, bounds=None), seed)
 
@@ -165,7 +157,7 @@ def certify(
     if limit is not None:
         limit += (mixture.task.loss.quadratic or 0.0) / label_cost
     reason = "" if known["L_z"].proven else why_unproven(mixture.task)
-    question = Question(norm, power, metric, gap, limit, by_margins, label_cost, clients.unit, known["L_z"], bent)
+    question = Question(quantity, norm, power, gap, limit, by_margins, label_cost, clients.unit, known["L_z"], bent)
     question = replace(question, reason=reason)
     if confidence is None:
         means = with_labels(partial(mixture.means, seed=seed), label_cost)
@@ -184,8 +176,8 @@ def beyond(
     """Certificates at the chosen gammas for the distributions behind the test examples, all with this probability."""
     level = (1.0 - confidence) / len(chosen)
     rows = tuple(_beyond(row, chosen, training, test, domain, level, seed) for row in chosen.rows)
-    report, setting = (ErrorSurrogate(chosen.norm), {"gamma": LARGEST}) if chosen.metric == "error" else (None, {})
-    loss = test.answers(report, [setting], seed).value[0] @ test.weights
+    rest = chosen.quantity.inquiry(chosen, replace(chosen[0], radius=0.0))
+    loss = test.answers(rest.report, [rest.setting], seed).value[0] @ test.weights
     return replace(chosen, rows=rows, loss=float(loss), confidence=confidence)
 
 
@@ -211,22 +203,15 @@ def _beyond(
     row: Certificate, chosen: Certificates, training: Asked, test: Asked, domain: Domain, level: float, seed: int
 ) -> Certificate:
     """One radius for the distributions, but for probability ``level``: by what is smallest on the training examples."""
-    if chosen.metric == "error":
-        gamma = LARGEST if row.radius == 0 else row.gamma
-        drawn = Drawn.of_errors(training, test, chosen.norm, gamma, seed)
-        upper = drawn.upper_mean(level)
-        value = min(upper if row.radius == 0 else gamma * row.radius**2 + upper, 1.0)
-        return Certificate(row.radius, value, row.gamma, 1.0, None, row.tolerance, upper - drawn.mean)
-    equally = chosen.simple_proven == chosen.proven
-    by_slope = row.radius == 0 or (row.simple <= row.value if equally else chosen.simple_proven)
-    setting = None if by_slope else chosen.setting(row)
-    drawn = Drawn.ask(training, test, domain, chosen.L_z, chosen.norm, setting, seed)
+    quantity = chosen.quantity
+    inquiry = quantity.inquiry(chosen, row)
+    drawn = Drawn.ask(training, test, inquiry, quantity.most(test, domain, chosen, inquiry.gamma), seed)
     upper = drawn.upper_mean(level)
-    slope = upper + (chosen.L_z * row.radius if row.radius > 0 else 0.0) if by_slope else math.inf
-    value = slope if row.radius == 0 else math.inf if by_slope else row.gamma * row.radius**2 + upper
-    return Certificate(
-        row.radius, value, math.inf if by_slope else row.gamma, slope, None, row.tolerance, upper - drawn.mean
-    )
+    bound = min(inquiry.offset + upper, quantity.largest)
+    value, gamma, simple = bound, row.gamma, quantity.largest
+    if inquiry.report is None:
+        value, gamma, simple = bound if row.radius == 0 else math.inf, math.inf, bound
+    return Certificate(row.radius, value, gamma, simple, None, row.tolerance, upper - drawn.mean)
 
 
 def finite_above(task: Task, params: Tensor, norm: float) -> float | None:
@@ -243,128 +228,32 @@ def certificates_of(
     achieved: Callable[[float], float | None] = lambda radius: None,
 ) -> Certificates:
     """The certificates of a mixture whose clients answer ``means``, none below what was reached, but for ``room``."""
-    found = _found(means, radii, question, achieved)
-    if question.metric == "loss" and question.labels_move:
+    clean, rows = question.quantity.rows(means, radii, question, achieved)
+    constants = question.steep, question.bent
+    found = Certificates(tuple(rows), clean, question.norm, question.unit, *constants, question.quantity)
+    found = replace(found, power=question.power, label_cost=question.label_cost)
+    if not (found.proven or found.simple_proven):
+        found = replace(found, reason=question.reason)
+    if question.quantity.has_slopes and question.labels_move:
         hold_flipped(found, means, room(found))
-    if question.metric == "loss" and question.finite_above is None:
+    if question.quantity.has_slopes and question.finite_above is None:
         hold_moved(found, means, room(found))
     return hold_rows(found, room(found))
 
 
-def _found(
-    means: AskMeans, radii: Sequence[float], question: Question, achieved: Callable[[float], float | None]
-) -> Certificates:
-    if question.metric == "error":
-        clean, rows = _of_errors(means, radii, question)
-    else:
-        clean = means(None, [{}]).value[0]
-        simple = _simple(means, radii, question, clean)
-        if question.power == 1:
-            rows = _of_order_one(means, radii, question, simple)
-        elif question.finite_above is not None:
-            rows = _tight(means, radii, question, question.finite_above, clean, simple)
-        else:
-            found = prove_network(means, radii, question, clean)
-            rows = [
-                Certificate(radius, value, gamma, cruder, achieved(radius), tolerance)
-                for radius, (value, gamma, tolerance), cruder in zip(radii, found, simple, strict=True)
-            ]
-    made = Certificates(tuple(rows), clean, question.norm, question.unit, question.steep, question.bent)
-    made = replace(made, metric=question.metric, power=question.power, label_cost=question.label_cost)
-    return made if made.proven or made.simple_proven else replace(made, reason=question.reason)
+def quantity_of(metric: str) -> Quantity:
+    """Return the quantity with this name, or raise ValueError with the choices.
+
+    >>> quantity_of("error").noun
+    'error rate'
+    """
+    if metric not in QUANTITIES:
+        choices = " or ".join(f"metric={name!r} for the {each.noun}" for name, each in QUANTITIES.items())
+        raise ValueError(f"{metric=} is none of {', '.join(map(repr, QUANTITIES))}: pass {choices}")
+    return QUANTITIES[metric]
 
 
-def _simple(means: AskMeans, radii: Sequence[float], question: Question, clean: float) -> list[float]:
-    """``E[loss] + L_z radius``: the dual at the gamma at which moves of that slope gain the most."""
-    steep = float(question.steep)
-    if not question.labels_move or math.isinf(steep):
-        return [clean + steep * radius if radius > 0 else clean for radius in radii]
-    gammas = [steep if question.power == 1 else steep / (2.0 * radius) for radius in radii if radius > 0]
-    flipped = iter(means(None, [{"gamma": gamma} for gamma in gammas]).value if gammas else [])
-    return [next(flipped) + steep * radius if radius > 0 else clean for radius in radii]
-
-
-def _of_order_one(
-    means: AskMeans, radii: Sequence[float], question: Question, simple: Sequence[float]
-) -> list[Certificate]:
-    """Beyond its steepest slope the loss gains nothing from distance, and below it everything; labels may still pay."""
-    steep = float(question.steep)
-    reached = [None if question.finite_above is None else value for value in simple]
-    if not question.labels_move or math.isinf(steep):
-        rows = zip(radii, simple, reached, strict=True)
-        return [Certificate(radius, value, steep, value, best) for radius, value, best in rows]
-
-    def ask(gammas: Sequence[float]) -> list[Surrogate]:
-        return surrogates_of(means(None, [{"gamma": gamma} for gamma in gammas]))
-
-    budgets = [math.sqrt(radius) for radius in radii]  # the search squares them
-    dual = search_dual(ask, budgets, steep, 1e-9)
-    found: list[Certificate] = []
-    for radius, budget, cruder, best in zip(radii, budgets, simple, reached, strict=True):
-        value, gamma = min(dual.least(budget), (cruder, steep)) if radius > 0 else (cruder, math.inf)
-        best = best if best is None or radius == 0 else dual.reached(budget)
-        found.append(Certificate(radius, value, gamma, cruder, best))
-    return found
-
-
-def _tight(
-    means: AskMeans, radii: Sequence[float], question: Question, limit: float, clean: float, simple: Sequence[float]
-) -> list[Certificate]:
-    """For every gamma: search with what an ascent reaches, then prove the value at the gammas found."""
-    report, slope = SearchedSurrogate(question.norm), float(question.steep)
-    exact = clean if clean > 0 else 1.0
-
-    def ask(gammas: Sequence[float]) -> list[Surrogate]:
-        settings = [{"gamma": gamma, "proven": 0.0, "tolerance": question.gap * exact} for gamma in gammas]
-        return surrogates_of(means(report, settings))
-
-    # A closed form costs nothing; where labels change, the cost jumps.
-    close = CLOSE if limit > 0 or question.labels_move else min(question.gap / 4.0, 0.01)
-    targets = [radius for radius in radii if radius > 0]
-    # No move at gamma is longer than L_z / (2 gamma), so each radius's gamma is at most L_z / (2 radius).
-    first = sorted({slope / (2.0 * radius * share) for radius in targets for share in (1.0, 2.0)})
-    dual = search_dual(ask, radii, limit, close, first if limit == 0 and 0 < slope < math.inf else ())
-    settings: list[dict[str, float]] = []
-    for radius in targets:
-        value, gamma = dual.least(radius)
-        # Rounded, so that the last digits of a mean do not decide how a search ends. The gap is relative to what the
-        # radius adds to the loss, unless that is very little.
-        allowed = rounded(question.gap * max(value - clean, LEAST_SHARE * value), 3)
-        settings.append(setting_of(gamma if limit > 0 else rounded(gamma, 6), limit, allowed))
-    proven = means(report, settings).value if settings else []
-    lines = [(each["gamma"], value, each["tolerance"]) for each, value in zip(settings, proven, strict=True)]
-    rows: list[Certificate] = []
-    for radius, cruder in zip(radii, simple, strict=True):
-        if radius == 0:
-            rows.append(Certificate(radius, clean, math.inf, clean, clean))
-            continue
-        value, gamma, allowed = min((gamma * radius**2 + phi, gamma, allowed) for gamma, phi, allowed in lines)
-        rows.append(Certificate(radius, value, gamma, cruder, max(dual.reached(radius), clean), allowed))
-    return rows
-
-
-def _of_errors(means: AskMeans, radii: Sequence[float], question: Question) -> tuple[float, list[Certificate]]:
-    """The error rate of the examples at rest and at each radius, exact for linear models at every gamma."""
-    report, power = ErrorSurrogate(question.norm, question.power, label_cost=question.label_cost), question.power
-
-    def ask(gammas: Sequence[float]) -> list[Surrogate]:
-        return surrogates_of(means(report, [{"gamma": gamma} for gamma in gammas]))
-
-    clean = ask([LARGEST])[0].value
-    budgets = [radius ** (power / 2.0) for radius in radii]  # the search squares them
-    dual = search_dual(ask, budgets, 0.0, 1e-9)
-    rows: list[Certificate] = []
-    for radius, budget in zip(radii, budgets, strict=True):
-        value, gamma = dual.least(budget) if radius > 0 else (clean, math.inf)
-        reached = dual.reached(budget) if radius > 0 else clean
-        achieved = None if question.by_margins and radius > 0 else min(reached, 1.0)
-        rows.append(Certificate(radius, min(value, 1.0), gamma, 1.0, achieved))
-    return clean, rows
-
-
-def check_question(metric: str, power: int, gap: float) -> None:
-    if metric not in ("loss", "error"):
-        raise ValueError(f"metric={metric!r} must be 'loss' or 'error'")
+def check_question(power: int, gap: float) -> None:
     if power not in (1, 2):
         raise ValueError(f"power={power} must be 1 or 2")
     if not 1e-6 <= gap <= 1.0:

@@ -24,8 +24,7 @@ from wafl.objectives.base import lane_scalar
 from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Task
-from wafl.theory.certificates.mixture import Means, Settings
-from wafl.theory.certificates.network_bound import AskMeans
+from wafl.theory.certificates.mixture import AskMeans, Means, Settings
 from wafl.theory.certificates.upper import ErrorSurrogate, Moved, Report
 
 

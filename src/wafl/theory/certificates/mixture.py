@@ -1,6 +1,6 @@
 """The center of the ball as the theory sees it: a model on the clients' mixed examples, in float64."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Protocol, Self
@@ -17,6 +17,7 @@ from wafl.tasks.fitness import check_fitness
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 from wafl.tasks.task import Loss, Task
+from wafl.theory.certificates.upper import Report
 from wafl.theory.constants.assumptions import task_of
 from wafl.train.embedded import find_device
 from wafl.train.survey import Survey, SurveyReplies
@@ -32,6 +33,10 @@ class Means:
 
     value: list[float]
     cost: list[float]
+
+
+AskMeans = Callable[[Report | None, Settings], Means]
+"""Ask the clients of a mixture for their means."""
 
 
 class Asked(Protocol):

@@ -1,17 +1,16 @@
 """What is proven of a network at each radius: by the curvature, along the margins, or the better of both."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from wafl.base.describe import rounded
 from wafl.tasks.task import Task
 from wafl.theory.certificates.certificate import Question
 from wafl.theory.certificates.dual import Surrogate, search_dual
-from wafl.theory.certificates.mixture import Means, Settings
-from wafl.theory.certificates.upper import Report, SearchedSurrogate, UpperBound, setting_of
+from wafl.theory.certificates.mixture import AskMeans, Means
+from wafl.theory.certificates.upper import SearchedSurrogate, UpperBound, setting_of
 from wafl.theory.networks.margins import leads_of, margins_of
 
-AskMeans = Callable[[Report | None, Settings], Means]
 Proven = tuple[float, float, float | None]
 """A bound, the gamma at which it was found, and the tolerance of a search, if there was one."""
 CLOSE = 0.01

@@ -45,7 +45,7 @@ from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Task
 from wafl.theory.certificates.mixture import Asked
-from wafl.theory.certificates.upper import ErrorSurrogate, Report, report_for
+from wafl.theory.certificates.upper import Inquiry, Report
 from wafl.theory.constants import linear_models as linear
 from wafl.theory.constants.constant import Constant
 
@@ -179,27 +179,9 @@ class Drawn:
     weights: Sequence[float]
 
     @classmethod
-    def ask(
-        cls,
-        training: Asked,
-        test: Asked,
-        domain: Domain,
-        steep: Constant,
-        norm: float,
-        setting: Mapping[str, float] | None,
-        seed: int = 0,
-    ) -> Drawn:
-        """What clients drew of an upper bound on phi_gamma or, without a ``setting`` of gamma, of the loss."""
-        gamma = math.inf if setting is None else setting["gamma"]
-        most = largest_surrogate(test.task, test.params, domain, steep, gamma, norm)
-        moments = Moments(None if setting is None else report_for(setting, norm))
-        asked = (setting or {}, most, seed)
-        return cls(moments.ask(test, *asked), moments.ask(training, *asked), test.weights.tolist())
-
-    @classmethod
-    def of_errors(cls, training: Asked, test: Asked, norm: float, gamma: float, seed: int = 0) -> Drawn:
-        """What clients drew of phi_gamma of the error rate, which lies between 0 and 1 wherever examples are."""
-        moments, asked = Moments(ErrorSurrogate(norm)), ({"gamma": gamma}, 1.0, seed)
+    def ask(cls, training: Asked, test: Asked, inquiry: Inquiry, most: float, seed: int = 0) -> Drawn:
+        """Ask clients for a sample of phi_gamma, which is never above ``most``."""
+        moments, asked = Moments(inquiry.report), (inquiry.setting, most, seed)
         return cls(moments.ask(test, *asked), moments.ask(training, *asked), test.weights.tolist())
 
     @property

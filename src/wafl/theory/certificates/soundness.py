@@ -8,10 +8,10 @@ from functools import partial
 from wafl.base.errors import UnsoundError
 from wafl.base.norms import norm_name
 from wafl.theory.certificates.certificate import Certificate, Certificates
-from wafl.theory.certificates.mixture import Mixture
-from wafl.theory.certificates.network_bound import AskMeans
+from wafl.theory.certificates.mixture import AskMeans, Mixture
 from wafl.theory.certificates.rounding import UNIT, allowance, magnitudes
-from wafl.theory.certificates.upper import Moved
+from wafl.theory.certificates.sampling import Sample
+from wafl.theory.certificates.upper import Inquiry, Moved
 
 Room = Callable[[float, float], float]
 """What float64 may have lost at a radius, of a bound."""
@@ -83,6 +83,18 @@ def _hold_reached(
         if found.proven and found.power == power and row.gamma < math.inf:
             reached = max(inside, loss + row.gamma * (budget - cost))
             hold(_where(found, row), row.value, reached, partial(room, row.radius, row.value))
+
+
+def hold_clients(
+    found: Certificates, theirs: Mixture, names: Sequence[str], sample: Sample, inquiry: Inquiry, seed: int
+) -> None:
+    """Raise if a client's examples that all move by the radius reach more than what is proven of the client."""
+    radius, gamma, offset, room = found[0].radius, inquiry.gamma, inquiry.offset, room_of(theirs, found)
+    moved = theirs.answers(Moved(found.norm), [{"distance": radius}], seed)
+    numbers = zip(names, sample.means, moved.value[0].tolist(), moved.cost[0].tolist(), strict=True)
+    for name, mean, value, cost in numbers:
+        bound, reached = offset + mean, offset + min(value - gamma * cost, sample.most)
+        hold(f"{name}, at gamma {gamma:.4g}", bound, reached, partial(room, radius, bound))
 
 
 def room_of(mixture: Mixture, found: Certificates) -> Room:

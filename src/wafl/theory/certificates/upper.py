@@ -222,6 +222,19 @@ REPORTS: dict[str, type[UpperBound] | type[SearchedSurrogate] | type[ErrorSurrog
 """What a client may be asked for, by the name that travels."""
 
 
+@dataclass(frozen=True)
+class Inquiry:
+    """What clients are asked to prove a bound ``offset + E[phi_gamma]`` for their own data.
+
+    Without a report, it is ``offset + E[loss]``, and gamma is infinite.
+    """
+
+    report: Report | None
+    setting: Mapping[str, float]
+    gamma: float
+    offset: float
+
+
 def setting_of(gamma: float, curvature: float, tolerance: float | None) -> dict[str, float]:
     """What is asked of clients to bound phi_gamma from above: by a search if there is a tolerance, else by L_zz."""
     if tolerance is None:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from statistics import fmean
 from typing import Annotated
 
@@ -17,12 +16,11 @@ from wafl.data.arguments import check_alike, check_arguments
 from wafl.data.federation import Federation
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
-from wafl.theory.certificates.certificate import Certificates, Metric
-from wafl.theory.certificates.certify import LARGEST, certify, check_confidence, check_radii
+from wafl.theory.certificates.certificate import Metric, Quantity
+from wafl.theory.certificates.certify import certify, check_confidence, check_radii
 from wafl.theory.certificates.mixture import Mixture
-from wafl.theory.certificates.sampling import Domain, Moments, Sample, largest_surrogate
-from wafl.theory.certificates.soundness import hold, room_of
-from wafl.theory.certificates.upper import ErrorSurrogate, Moved, report_for
+from wafl.theory.certificates.sampling import Domain, Moments, Sample
+from wafl.theory.certificates.soundness import hold_clients
 from wafl.theory.population.intervals import Population
 from wafl.theory.population.levels import USUAL, exact, highest_confidence, is_supported, percent, too_confident
 from wafl.weights import ClientWeights, uniform
@@ -46,9 +44,14 @@ class NextClient:
     unit: Annotated[str, "The unit of the data."]
     confidence: Annotated[float, "The probability with which each statement holds; see :meth:`next_confidence`."]
     proven: Annotated[bool, "Whether the certified losses are proven; otherwise they rest on estimates of L_z or L_zz."]
-    metric: Annotated[Metric, "What is certified."] = "loss"
+    quantity: Annotated[Quantity, "What is certified."]
     fallback: Annotated[bool, "Whether :meth:`next` lowers the confidence to what the clients support."] = False
     reason: Annotated[str, "Why the certified losses are not proven; empty if they are."] = ""
+
+    @property
+    def metric(self) -> Metric:
+        """The name of the certified quantity."""
+        return self.quantity.metric
 
     @property
     def measured(self) -> tuple[float, ...]:
@@ -56,8 +59,8 @@ class NextClient:
         return tuple(map(self._certified, self.sample.means))
 
     def _certified(self, mean: float) -> float:
-        """From a mean of phi_gamma; an error rate is never above 1."""
-        return min(self.offset + mean, 1.0) if self.metric == "error" else self.offset + mean
+        """Return the bound that follows from a mean of phi_gamma."""
+        return min(self.offset + mean, self.quantity.largest)
 
     def mean(self, *, kl: float | None = None, chi2: float | None = None) -> float:
         """An upper bound on the mean certified loss over all clients.
@@ -149,8 +152,7 @@ class NextClient:
         about = f"{len(self.names)} client{'s' * (len(self.names) != 1)} that never trained"
         lines = [] if self.proven else [unproven_line(self.reason)]
         lines.append(f"{about}, moved by {self.radius:g} ({norm_name(self.norm)}, {self.unit}):")
-        what = "error rate" if self.metric == "error" else "loss"
-        number = f"certified {what}" if self.proven else f"estimated {what}"
+        number = f"{'certified' if self.proven else 'estimated'} {self.quantity.noun}"
         usual = f"with {percent(self.confidence)} confidence"
         for name, bound in (
             (f"the mean {number} of all clients", self.mean),
@@ -247,47 +249,24 @@ def next_client(
     held = replace(unseen, train=unseen.train.joined(unseen.test))
     theirs = Mixture.of(model, held, "train", uniform(), loss)
     ours = Mixture.of(model, seen, "train", client_weights, loss)
-    if metric == "error":
-        gamma = LARGEST if reach == 0 else row.gamma
-        moments, setting, most = Moments(ErrorSurrogate(norm)), {"gamma": gamma}, 1.0
-        offset, proven = gamma * reach**2, reach == 0 or chosen.proven
-    else:
-        moments, setting, offset, gamma = _loss_moments(chosen, reach)
-        proven = reach == 0 or chosen.proven or chosen.simple_proven
-        domain, most = Domain.of(seen), math.inf
-        if domain.box is not None and domain.num_classes is not None and theirs.task.loss.logistic:
-            most = largest_surrogate(theirs.task, theirs.params, domain, chosen.L_z, gamma, norm)
-    sample, trained = (moments.ask(each, setting, most, seed) for each in (theirs, ours))
-    if proven and setting and metric == "loss":
-        # Examples that all move by the radius must not reach more than what is proven of a client.
-        moved, room = theirs.answers(Moved(norm), [{"distance": reach}], seed), room_of(theirs, chosen)
-        numbers = zip(unseen.names, sample.means, moved.value[0].tolist(), moved.cost[0].tolist(), strict=True)
-        for name, mean, value, cost in numbers:
-            promised = float(offset) + mean
-            reached = float(offset) + min(value - gamma * cost, sample.most)
-            hold(f"{name}, at gamma {gamma:.4g}", promised, reached, partial(room, reach, promised))
+    quantity, domain = chosen.quantity, Domain.of(seen)
+    inquiry, proven = quantity.inquiry(chosen, row), reach == 0 or chosen.proven or chosen.simple_proven
+    bounded = domain.box is not None and domain.num_classes is not None and theirs.task.loss.logistic
+    most = quantity.most(theirs, domain, chosen, inquiry.gamma) if bounded else quantity.largest
+    sample, trained = (Moments(inquiry.report).ask(each, inquiry.setting, most, seed) for each in (theirs, ours))
+    if proven and quantity.has_slopes and inquiry.report is not None:
+        hold_clients(chosen, theirs, unseen.names, sample, inquiry, seed)
     return NextClient(
         unseen.names,
         sample,
-        float(offset),
+        inquiry.offset,
         trained,
         reach,
         norm,
         seen.unit,
         asked,
         proven,
-        metric,
+        quantity,
         fallback=confidence is None,
         reason="" if proven else chosen.reason,
     )
-
-
-def _loss_moments(chosen: Certificates, reach: float) -> tuple[Moments, dict[str, float], float, float]:
-    """What clients are asked about the loss, with what is added to it, and gamma: by duality, or by the slope."""
-    row = chosen[0]
-    equally = chosen.simple_proven == chosen.proven
-    by_slope = reach == 0 or (row.simple <= row.value if equally else chosen.simple_proven)
-    gamma = math.inf if by_slope else row.gamma
-    offset = (chosen.L_z * reach if reach > 0 else 0.0) if by_slope else gamma * reach**2
-    setting = {} if by_slope else chosen.setting(row)
-    return Moments(None if by_slope else report_for(setting, chosen.norm)), setting, offset, gamma

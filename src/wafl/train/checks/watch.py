@@ -19,6 +19,7 @@ from wafl.base.errors import (
 )
 from wafl.methods import Method
 from wafl.objectives import Objective
+from wafl.objectives.base import learner_of
 from wafl.parts.lengths import lengths_of
 from wafl.parts.messages import Query, Replies, State
 from wafl.results.history import History, Record
@@ -29,7 +30,8 @@ from wafl.train.trust.admission import Tolerance
 
 def lowest_gamma(objective: Objective | None, task: Task, params: Tensor) -> float:
     """The number that a learned gamma must not fall below for a model; 0 for the loss itself."""
-    return 0.0 if objective is None else objective.lowest_gamma(Problem(task, params[None]))
+    learner = learner_of(objective)
+    return 0.0 if learner is None else learner.lowest_gamma(Problem(task, params[None]))
 
 
 TOO_FAR = (ConcavityWarning, DivergenceWarning, LabelCostWarning, RadiusWarning)
@@ -89,13 +91,13 @@ class Watch:
         absurd = replies.loss > MOST_GROWN * first
         if not bool((overflowed | absurd).any()):
             return
-        row = int((overflowed | absurd).nonzero()[0])
+        row, gamma = int((overflowed | absurd).nonzero()[0]), query.scalars.get("gamma")
         where = f"round {query.round}, {names[replies.clients[row]]}"
         if bool(overflowed[row]):
-            gamma = query.scalars.get("gamma", 0.0)
-            raise DivergedError(f"{where}: the objective overflows at gamma={gamma:g}: {self._remedy}, or {FENCE}")
+            at = f"gamma={gamma or 0.0:g}"
+            raise DivergedError(f"{where}: the objective overflows at {at}: {self._remedy}, or {FENCE}")
         grown = f"{where}: the loss is {float(replies.loss[row]):.3g}, and was {first:.3g} in the first round"
-        if self._objective is not None and self._objective.unfenced:
+        if self._objective is not None and gamma is not None and self._is_free(self._objective):
             moved = float(replies.cost[row]) ** (1.0 / self._objective.power)
             grown += f"; examples moved by {moved:.3g}: {self._remedy}, or {FENCE}"
         else:
@@ -148,7 +150,7 @@ class Watch:
         if self._objective is None or gamma is None:
             return
         self._check_targets(self._objective, gamma, state.round)
-        if self._objective.learns:
+        if self._objective.learner is not None:
             self._check_range(gamma, state.round)
         if limit is None:
             return
@@ -179,7 +181,7 @@ class Watch:
             self._warn_once(
                 f"round {round}: label_cost={objective.label_cost:g} is so low that moving the targets alone makes the "
                 f"loss {price / (price - factor):.3g} times larger: raise label_cost"
-                + (", or ask for a smaller radius" if objective.learns else ""),
+                + (", or ask for a smaller radius" if objective.learner is not None else ""),
                 LabelCostWarning,
             )
 
@@ -188,13 +190,14 @@ class Watch:
         if self._objective is None or not self._objective.moves or history.diverged or len(history) < 2:
             return
         self._check_labels(self._objective.label_cost, history)
-        if self._objective.endless:  # the budget that examples leave goes far away
+        learner = self._objective.learner
+        if learner is not None and learner.endless:  # the budget that examples leave goes far away
             return
-        learning = self._objective.learns and len(history) < SETTLING  # its first gamma may be far too large
+        learning = learner is not None and len(history) < SETTLING  # its first gamma may be far too large
         if _largest(history[1:]) < LEAST_MOVE and not learning:  # a model of zeros moves nothing in the first round
             self._warn_once(f"no example moved in {len(history)} rounds: {self._why_still}", RadiusWarning)
-        elif self._objective.target_radius is not None:
-            self._check_radius(self._objective.target_radius, history)
+        elif learner is not None and learner.target is not None:
+            self._check_radius(learner.target, history)
 
     def _check_labels(self, cost: float, history: History) -> None:
         """Warn if labels change for less than guessing loses, and the model is no better than guessing.
@@ -217,7 +220,7 @@ class Watch:
     @property
     def _why_still(self) -> str:
         objective = self._objective
-        if objective is not None and objective.power == 1 and not objective.learns:
+        if objective is not None and objective.power == 1 and objective.learner is None:
             remedy = "give bounds=(low, high) or power=2" if objective.bounds is None else "lower gamma"
             return f"with power=1, none does while gamma is above every slope of the loss: {remedy}"
         return (
@@ -262,8 +265,12 @@ class Watch:
     @property
     def _remedy(self) -> str:
         """How the user can make gamma larger."""
-        learns = self._objective is not None and self._objective.learns
-        return "ask for a smaller radius" if learns else "raise gamma"
+        return "raise gamma" if learner_of(self._objective) is None else "ask for a smaller radius"
+
+    @staticmethod
+    def _is_free(objective: Objective) -> bool:
+        """Return whether only a price keeps examples from moving any distance, where bounds could."""
+        return objective.box is None and "bounds" in vars(objective)
 
     def _limit(self, params: Tensor) -> float | None:
         return None if self._objective is None else self._objective.concavity_limit(Problem(self._task, params[None]))

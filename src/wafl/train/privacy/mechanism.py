@@ -18,6 +18,7 @@ import torch
 
 from wafl.base.options import Positive, Range, frozen
 from wafl.objectives.ball.shape import CLIENTS, Shape
+from wafl.objectives.base import learner_of
 from wafl.parts.messages import PARAMS, Query
 from wafl.results.progress import Progress
 from wafl.results.run import Run
@@ -73,12 +74,11 @@ class Privacy:
 def check_private(name: str, spec: Spec) -> None:
     """Refuse a method that uses more of its clients than the mean of their updates."""
     method = spec.method
-    objective = method.objective
     reasons = {
         "weights its clients: set client_weights = 'uniform'": not method.client_weights.equal,
         "needs each client's model: use a server that takes their mean": not method.server.averages,
         f"has clients send more than their updates ({', '.join(method.local.sends)})": bool(method.local.sends),
-        "finds gamma from the clients' costs: give gamma, not radius": objective is not None and objective.learns,
+        "finds gamma from the clients' costs: give gamma, not radius": learner_of(method.objective) is not None,
         "learns statistics of BatchNorm: freeze them": spec.schedule.statistics != FROZEN,
     }
     for reason, applies in reasons.items():
