@@ -18,7 +18,7 @@ from tests.oracles import phi as phi_oracles
 from tests.oracles import reached, theory
 from tests.theory.test_never_below import ARCHITECTURES, KINDS, drawn, losses
 from wafl.base.errors import UnsoundError
-from wafl.theory.certificates import expected_loss
+from wafl.theory.certificates import certify as certificates
 from wafl.theory.certificates.labels import LabelsMove
 
 Array = NDArray[np.float64]
@@ -210,7 +210,7 @@ def test_a_bound_below_what_labels_reach_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(LabelsMove, "__call__", free)
     with pytest.raises(UnsoundError, match=r"radius 1\.5 .*please report it"):
         certified(a_case(), radii=[1.5], label_cost=0.1)
-    monkeypatch.setattr(expected_loss, "hold_flipped", lambda *_: None)
+    monkeypatch.setattr(certificates, "hold_flipped", lambda *_: None)
     assert certified(a_case(), radii=[1.5], label_cost=0.1).proven
 
 

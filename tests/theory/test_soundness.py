@@ -12,7 +12,6 @@ from torch import Tensor, nn
 import wafl
 from wafl.base.errors import UnsoundError
 from wafl.theory.certificates import certify as certificates
-from wafl.theory.certificates import expected_loss
 from wafl.theory.certificates.expected_loss import ExpectedLoss
 from wafl.theory.certificates.mixture import Means
 from wafl.theory.certificates.soundness import hold, room_elsewhere
@@ -52,7 +51,7 @@ def test_a_networks_certificate_below_what_is_reached_is_refused(achieved: bool)
 def test_the_next_clients_is_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnsoundError, match="please report it"):
         wafl.next_client(a_network(), clients(), clients(1), radius=4.0)
-    monkeypatch.setattr(expected_loss, "hold_moved", lambda *_: None)
+    monkeypatch.setattr(certificates, "hold_moved", lambda *_: None)
     monkeypatch.setattr(certificates, "hold_rows", lambda found, room: found)
     with pytest.raises(UnsoundError, match=r"client.*please report it"):
         wafl.next_client(a_network(), clients(), clients(1), radius=4.0)
