@@ -30,9 +30,8 @@ class Quantity(ABC):
     """What a certificate bounds, such as the expected loss.
 
     To certify something else, derive from this class, add the name to ``Metric`` and the class to ``QUANTITIES`` in
-    ``quantities.py``. No
-    other code knows which quantity it checks. A quantity is the mean of a value per example, and phi_gamma is the
-    largest value less gamma times the cost of the move.
+    ``quantities.py``. No other code knows which quantity it checks. A quantity is the mean of a value per example,
+    and phi_gamma is the largest value less gamma times the cost of the move.
     """
 
     metric: ClassVar[Metric]

@@ -29,10 +29,10 @@ UNKNOWN = Constant(math.inf, "bound", "not known without the clients' examples")
 class Quantity(ABC):
     """What a certificate bounds, such as the expected loss.
 
-    To certify something else, derive from this class, and add the name to ``Metric`` and the class to ``QUANTITIES`` in
-    ``certify.py``. No
-    other code knows which quantity it certifies. A quantity is the mean of a value per example, and phi_gamma is the
-    largest value less gamma times the cost of the move: every bound is ``gamma radius^power + E[phi_gamma]``.
+    To certify something else, derive from this class, and add the name to ``Metric`` and the class to
+    ``QUANTITIES`` in ``certify.py``. No other code knows which quantity it certifies. A quantity is the mean of a
+    value per example, and phi_gamma is the largest value less gamma times the cost of the move: every bound is
+    ``gamma radius^power + E[phi_gamma]``.
     """
 
     metric: ClassVar[Metric]
