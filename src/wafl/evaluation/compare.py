@@ -147,10 +147,11 @@ class Comparison:
     def sections(self) -> list[Any]:
         """The sections of a page about the comparison."""
         from wafl.report import sections
+        from wafl.report.tested import Conditions, Tested
 
         measure = "loss" if self.rows[0].score.accuracy is None else "accuracy"
         attacks = self._attacks()
-        tested: list[sections.Tested] = []
+        tested: list[Tested] = []
         tests: dict[str, dict[str, list[tuple[str, float]]]] = {}
         methods = {row.run: row.method or row.run for row in self.rows}
         for name, method in methods.items():
@@ -161,7 +162,7 @@ class Comparison:
                 if row.score.attack != "none" and row.score.attack == attacks[0] and row.attacked > 0:
                     shares.setdefault(row.attacked, []).append(percent_or_loss(row.score))
             worst = [percent_or_loss(score.worst_client) for score in clean]
-            tested.append(sections.Tested(name, method, [percent_or_loss(score) for score in clean], shares, worst))
+            tested.append(Tested(name, method, [percent_or_loss(score) for score in clean], shares, worst))
         for row in self.rows:
             plain = row.score.attack == "none"
             parts = {"clean data" if plain else attacked_clients(row.attacked, brief(row.score.attack)): row.score}
@@ -171,7 +172,7 @@ class Comparison:
                 points = [(client.name, percent_or_loss(client)) for client in score.per_client]
                 tests.setdefault(test, {}).setdefault(row.run, points)
         shifts = (row.score.unseen.shift for row in self.rows if row.score.unseen is not None)
-        conditions = sections.Conditions(self.data, self.model, "; ".join(attacks), next(shifts, ""))
+        conditions = Conditions(self.data, self.model, "; ".join(attacks), next(shifts, ""))
         found = [
             sections.methods(tested, measure, conditions),
             sections.attacked(tested, measure, conditions) if attacks else None,

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from textwrap import wrap
 from typing import Any
@@ -11,6 +10,7 @@ from wafl.base.conditions import CLEAN, attacked_clients, brief, unseen_clients
 from wafl.report import charts
 from wafl.report.blocks import Block, Cell, Code, Figure, Section, Table
 from wafl.report.charts import Curve
+from wafl.report.tested import NO_CONDITIONS, Conditions, Tested
 
 MOST_LINES = 40
 MOST_CLIENTS = 60
@@ -26,56 +26,6 @@ QUANTITIES = {
     "gamma": "gamma",
 }
 """What is drawn by round, and what it is called."""
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """What captions say about the numbers on a page: data and model, the attack, and what else was tested.
-
-    ``shift`` describes how unseen clients' examples were shifted, ``certified`` the ball of the certified numbers.
-    """
-
-    data: str = ""
-    model: str = ""
-    attack: str = ""
-    shift: str = ""
-    certified: str = ""
-
-    @property
-    def setting(self) -> str:
-        """Data and model, as a sentence."""
-        parts = [f"Data: {self.data}" if self.data else "", f"Model: {self.model}" if self.model else ""]
-        return "".join(f" {part}." for part in parts if part)
-
-
-NO_CONDITIONS = Conditions()
-
-
-@dataclass(frozen=True)
-class Tested:
-    """The row of a method: one value per seed on clean test data, by the share of attacked clients, and for the worst
-    client; the seconds of training; how many runs diverged; the study that it is from, if there are several; the bounds
-    in a ball, per seed, and the line that explains why they are only estimates, if they are; and the values on unseen
-    clients.
-
-    A row has the color of its ``method``.
-    """
-
-    label: str
-    method: str
-    clean: Sequence[float] = ()
-    attacked: Mapping[float, Sequence[float]] = field(default_factory=dict[float, Sequence[float]])
-    worst: Sequence[float] = ()
-    seconds: float | None = None
-    diverged: int = 0
-    study: str = ""
-    certified: Sequence[float] = ()
-    caveat: str = ""
-    unseen: Sequence[float] = ()
-
-    @property
-    def name(self) -> str:
-        return f"{self.label} · {self.study}" if self.study else self.label
 
 
 def methods(tested: Sequence[Tested], measure: str, conditions: Conditions = NO_CONDITIONS) -> Section:

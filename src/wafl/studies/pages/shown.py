@@ -16,7 +16,8 @@ from wafl.models import TITLES
 from wafl.report import charts, sections
 from wafl.report.blocks import Block, Cell, Figure, Note, Section, Study, Table
 from wafl.report.charts import Curve
-from wafl.report.sections import QUANTITIES, Conditions, Tested
+from wafl.report.sections import QUANTITIES
+from wafl.report.tested import Conditions, Tested
 from wafl.studies.attendance import privacies, read_nodes
 from wafl.studies.folder import StudyFolder, refuse_links
 from wafl.studies.pace import Lines, point_of
