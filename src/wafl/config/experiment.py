@@ -106,7 +106,7 @@ class Evaluation(Section):
     certified: Positive | None = None
     """The radius of the ball of W_2 around the clients' test examples in which accuracy (for a regression, the loss) is
     certified; the model must be linear or have layers that are known."""
-    certified_norm: Norm = 2
+    certified_norm: Norm = 2.0
     """The norm of that ball."""
     check_optimum: bool = False
     """Warn at the end of a training if ten steps of all clients together would lower what they minimize; clients on

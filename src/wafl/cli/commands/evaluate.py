@@ -66,6 +66,10 @@ def _settings(attack: str, options: dict[str, Any]) -> list[dict[str, Any]]:
         if attack not in owners[name]:
             flag = f"--{name.replace('_', '-')}"
             raise ValueError(f"{flag} is an option of --attack {', '.join(owners[name])}, not of {attack}")
+    if attack == "autoattack":
+        from wafl.attacks.autoattack import autoattack_package
+
+        autoattack_package()
     if attack not in known_attacks():
         return []
     known = known_attacks()[attack]
