@@ -127,6 +127,7 @@ def test_figures_and_pages_say_estimate(tmp_path: Path) -> None:
     }
     page = guessed.report(tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Not proven: this model has no proof, because Line is a module of your own" in page
+    assert "what is certified" not in page
     assert "Not proven" not in proven.report(tmp_path / "proven.html").read_text(encoding="utf-8")
 
 
