@@ -44,7 +44,7 @@ data = {{num_clients = 10, iid = true, unseen = 0.5}}
 attack = {{kind = "none"}}
 {more}
 """
-REASON = "this model has no proof, because its Lipschitz constant is only declared (model.lipschitz)"
+REASON = "this model has no proof, because its Lipschitz constant is only attested (model.lipschitz)"
 
 
 @pytest.fixture

@@ -967,7 +967,7 @@ def test_certificates_by_a_declared_constant_are_estimates_on_nodes_too(
     assert header.split()[2] == "estimate"
     found = json.loads((folder / "certificates.json").read_text())
     assert found["column"] == "estimate"
-    assert "its Lipschitz constant is only declared (model.lipschitz)" in found["caveat"]
+    assert "its Lipschitz constant is only attested (model.lipschitz)" in found["caveat"]
 
 
 @pytest.mark.parametrize(("metric", "confidence"), [pytest.param("error", 0.9, marks=pytest.mark.slow), ("loss", 0.9)])

@@ -34,6 +34,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "loss, l2": {"radius": 0.3},
     "loss, l_inf, of examples": {"radius": 0.2, "norm": math.inf, "own_sampling": False},
     "error": {"radius": 0.1, "metric": "error", "share": 0.6},
+    "error, at the highest confidence": {"radius": 0.1, "metric": "error", "share": 0.5, "confidence": None},
 }
 
 
@@ -54,8 +55,8 @@ def world() -> tuple[wafl.Federation, wafl.Federation]:
 
 @cache
 def issued(kind: str) -> Content:
-    options = {"share": 0.7, **KINDS[kind]}
-    promise = wafl.issue_next_client(model(), *world(), confidence=0.7, **options)
+    options = {"share": 0.7, "confidence": 0.7, **KINDS[kind]}
+    promise = wafl.issue_next_client(model(), *world(), **options)
     return json.loads(json.dumps(promise.content))
 
 
@@ -117,7 +118,7 @@ def slow_proof(content: Content) -> str | None:
             or client["sha256"] != held.of_clients([unseen.names.index(client["name"])]).digest()
         ):
             return "other examples"
-    gamma, delta = witness["gamma"], 1 - Fraction(repr(claim["confidence"]))
+    gamma = witness["gamma"]
     offset = 0.0 if gamma is None else gamma * claim["rows"][0]["radius"] ** 2
     tables = [phi(claim, losses(claim["metric"], unseen.names.index(name)), gamma) for name in names]
     corners = np.array([[a, b] for a in (0.0, 0.5, 1.0) for b in (0.0, 0.5, 1.0)])
@@ -127,6 +128,7 @@ def slow_proof(content: Content) -> str | None:
             phi(claim, grid_losses(model(), "loss", corners, np.full(9, label)), gamma).max() for label in range(3)
         )
     for said in claim["rows"]:
+        delta = 1 - Fraction(repr(said.get("confidence", claim["confidence"])))
         if said["about"] == "mean":
             least = capital(np.array([each.mean() for each in tables]), witness["bet"], float(delta), most)
         else:
@@ -182,9 +184,9 @@ def test_a_file_is_recomputed_with_model_and_data_and_attested_without(kind: str
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_published_is_about_what_is_found(kind: str) -> None:
     """Linear models: the checker's means are at most 6% larger here."""
-    options = {"share": 0.7, **KINDS[kind]}
+    options = {"share": 0.7, "confidence": 0.7, **KINDS[kind]}
     share, own = options.pop("share"), options.pop("own_sampling", True)
-    said = wafl.next_client(model(), *world(), confidence=0.7, **options)
+    said = wafl.next_client(model(), *world(), **options)
     published = {each["about"]: each["value"] for each in issued(kind)["claim"]["rows"]}
     assert published["mean"] <= 1.06 * said.mean()
     assert published["share"] <= 1.06 * said.share(share, own_sampling=own)

@@ -96,7 +96,7 @@ def test_the_first_line_says_what_has_no_bound(model: nn.Module, reason: str) ->
 def test_a_declared_constant_is_not_a_proof() -> None:
     found = wafl.certify(Declared(), clients(), radii=[0.0, 0.1], metric="error")
     first, header, *_ = str(found).splitlines()
-    assert "its Lipschitz constant is only declared (model.lipschitz)" in first
+    assert "its Lipschitz constant is only attested (model.lipschitz)" in first
     assert header.split()[2] == "estimate"
     seen, unseen = clients().hold_out(0.5)
     moved = wafl.next_client(Declared(), seen, unseen, radius=0.1, metric="error")
@@ -111,7 +111,7 @@ def test_a_run_is_promised_nothing_that_is_not_proven() -> None:
     found = wafl.certify(run, seen, radii=[0.1], metric="error")
     for each in promised(run, seen, unseen, found, 0):
         assert each.value is None, each.whom
-        assert "this model has no proof, because its Lipschitz constant is only declared" in each.why
+        assert "this model has no proof, because its Lipschitz constant is only attested" in each.why
 
 
 def test_figures_and_pages_say_estimate(tmp_path: Path) -> None:
@@ -127,6 +127,7 @@ def test_figures_and_pages_say_estimate(tmp_path: Path) -> None:
     }
     page = guessed.report(tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Not proven: this model has no proof, because Line is a module of your own" in page
+    assert "what is certified" not in page
     assert "Not proven" not in proven.report(tmp_path / "proven.html").read_text(encoding="utf-8")
 
 

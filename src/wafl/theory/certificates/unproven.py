@@ -9,7 +9,7 @@ def why_unproven(task: Task) -> str:
     """Explain why no bound on a model's slope is known: its code, one of its layers, or its loss."""
     layers = plain_layers(task.module)
     if declared(task.module) is not None and last_layer(task.module) is None:
-        return "its Lipschitz constant is only declared (model.lipschitz)"
+        return "its Lipschitz constant is only attested (model.lipschitz)"
     if layers == [task.module] and type(task.module) not in LAST:
         return f"{type(task.module).__name__} is a module of your own, not an nn.Sequential of layers with known bounds"
     for layer in layers or ():
