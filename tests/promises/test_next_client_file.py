@@ -34,7 +34,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "loss, l2": {"radius": 0.3},
     "loss, l_inf, of examples": {"radius": 0.2, "norm": math.inf, "own_sampling": False},
     "error": {"radius": 0.1, "metric": "error", "share": 0.6},
-    "error, at the highest confidence": {"radius": 0.1, "metric": "error", "share": 0.5, "confidence": None},
+    "loss, at the highest confidence": {"radius": 0.0, "share": 0.5, "confidence": None},
+    "loss, of examples, at the highest confidence": {
+        "radius": 0.2,
+        "own_sampling": False,
+        "share": 0.6,
+        "confidence": None,
+    },
 }
 
 
