@@ -378,7 +378,7 @@ PROOFS = (
     ("theory/certificates/dual.py", "dual.loss(low) - dual.loss(high)", "dual.loss(low) + dual.loss(high)", KINK),
     ("theory/certificates/network_bound.py", "radius**2 + value", "radius + value", NETWORK),
     ("theory/certificates/network_bound.py", "radii, question.bent / 2.0", "radii, question.bent / 4.0", QUADRATIC),
-    ("theory/certificates/certify.py", "(gamma * radius**2 + phi, gamma", "(gamma * radius + phi, gamma", LEAST),
+    ("theory/certificates/expected_loss.py", "(gamma * radius**2 + phi, gamma", "(gamma * radius + phi, gamma", LEAST),
     ("theory/certificates/certify.py", "radius ** (power / 2.0)", "radius**power", KNAPSACK),
     ("theory/certificates/certify.py", "(1.0 - confidence) / len(chosen)", "1.0 - confidence", SAMPLING),
     ("theory/certificates/sampling.py", "math.log(1.0 / delta)", "math.log(0.5 / delta)", BETS),

@@ -29,12 +29,13 @@ import wafl
 
 @dataclass(frozen=True)
 class Fragile(wafl.servers.Server):
-    """The mean of the clients' models, which is not finite if one of the clients takes part."""
+    """The mean of the clients' models, which is not finite if a client of this size takes part."""
 
-    client: int
+    size: int
 
-    def step(self, params, mean, replies, vectors):
-        return (mean * float("inf") if self.client in replies.clients else mean), {}
+    def step(self, update, memory):
+        mean = update.mean()
+        return (mean * float("inf") if self.size in update.sizes.tolist() else mean), {}
 '''
 MODULE = "fragile_server_of_the_tests"
 BASE: dict[str, Any] = {
@@ -45,7 +46,8 @@ BASE: dict[str, Any] = {
 }
 # By their cohorts of one client: seeds 6 and 10 never ask client 2; seed 1 asks it in round 2, seed 4 in round 0.
 SEEDS, SOUND = [1, 6, 4, 10], [6, 10]
-SERVER = {"kind": f"{MODULE}:Fragile", "options": {"client": 2}}
+SIZES = wafl.load_dataset("digits").partition(**BASE["data"]).train.num_examples.tolist()
+SERVER = {"kind": f"{MODULE}:Fragile", "options": {"size": SIZES[2]}}
 METHODS: list[dict[str, Any]] = [
     {"method": "FedAvg", "name": "hopeless", "weight_decay": TOO_LARGE},
     {"method": "WAFL", "gamma": [1.0, 4.0], "server": SERVER},

@@ -18,6 +18,7 @@ from torch import Tensor
 from wafl.base.options import frozen
 from wafl.objectives import Objective
 from wafl.objectives.base import learner_of
+from wafl.objectives.learner import Learner
 from wafl.parts.lengths import lengths_of
 from wafl.parts.local_step import LocalStep
 from wafl.parts.messages import Query, Replies, State, mean_reply, named, owned
@@ -78,7 +79,7 @@ class Algorithm:
         """The state before the first round."""
         method, objective = self.method, self.method.objective
         scalars = {} if objective is None else {name: float(value) for name, value in objective.scalars().items()}
-        if (learner := learner_of(objective)) is not None:
+        if (learner := self._learner) is not None:
             scalars = learner.first_scalars(scalars, self.lowest_gamma(params), self.schedule.rounds)
         weights = self.capped(method.client_weights.initial(self.num_examples))
         trained = params[: len(params) - self.num_statistics]
@@ -109,7 +110,7 @@ class Algorithm:
         """The answer to a query as far as it is believed."""
         rule, objective, train = self.method.client_weights, self.method.objective, answer.query.kind == "train"
         decides = not train or rule.judges_ends or (rule.learns and rule.loss_query(self._round(state)) is None)
-        learns = train and learner_of(objective) is not None
+        learns = train and self._learner is not None
         aimed = state.scalars.get("radius", 0.0) ** objective.power if learns and objective is not None else None
         return self.trust.bound(answer, decides=decides, aimed=aimed)
 
@@ -164,7 +165,7 @@ class Algorithm:
         return float(lengths_of(query.params[trained], mean[None, trained])) / lengths if lengths > 0.0 else None
 
     def _learned_scalars(self, state: State, params: Tensor, cost: float) -> Mapping[str, float]:
-        learner = learner_of(self.method.objective)
+        learner = self._learner
         if learner is None:
             return state.scalars
         return learner.next_scalars(state.scalars, cost, self.lowest_gamma(params), self.schedule.rounds)
@@ -173,6 +174,10 @@ class Algorithm:
         schedule, total = self.schedule, len(self.num_examples)
         known = schedule.cohort or total, self._most_steps, self.num_examples
         return Round(state.round, schedule.seed, total, *known, rounds=schedule.rounds)
+
+    @cached_property
+    def _learner(self) -> Learner | None:
+        return learner_of(self.method.objective)
 
     @cached_property
     def _most_steps(self) -> int:
