@@ -217,7 +217,7 @@ def test_run_exits_3_and_its_table_counts_and_explains_what_diverged(whole: Path
     assert table["wafl-gamma=1.0"].rstrip().endswith(" 2 of 4")
     assert "±" in table["wafl-gamma=1.0"]
     assert not table["fedavg-weight_decay=0.0"].rstrip().endswith("of 4")
-    assert "over 4 seeds without those whose runs diverged" in " ".join(result.stdout.split())
+    assert "over 4 seeds (diverged runs left out)" in " ".join(result.stdout.split())
     for label, row in results_of(whole)["methods"].items():
         for seed, reason in row.get("diverged", {}).items():
             assert f"Diverged: {label}, seed {seed}: {reason}" in lines

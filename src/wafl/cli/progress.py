@@ -77,19 +77,24 @@ def train_and_show(study: "Study", *, quiet: bool = False, as_json: bool = False
     figures = ", ".join(map(str, draw_figures(study, results))) or "none: nothing was tested"
     console.print(
         f"\nFigures: {figures}\nNumbers: {path / 'results.json'}\nRuns (first seed): {path}/<method>/\n\n"
-        + "\n".join(("Next:", *_next_commands(study))),
+        + "\n".join(("Next:", *_next_commands(study, results))),
         markup=False,
         soft_wrap=True,
     )
     exit_if_diverged(results)
 
 
-def _next_commands(study: "Study") -> list[str]:
+def _next_commands(study: "Study", results: Mapping[str, Any]) -> list[str]:
     """Return the commands to try after a study, each with its purpose."""
     experiment, path = study.plan.experiment, study.folder.path
-    run = shlex.quote(str(study.run_folder(entry := study.plan.entries[0], study.points(entry)[0])))
     commands = {f"report {shlex.quote(str(path))}": "the whole study on one page"}
-    if experiment.engine != "flower":
+    trained = [
+        study.run_folder(entry, study.points(entry)[0])
+        for entry in study.plan.entries
+        if "diverged" not in results["methods"].get(study.labels(entry)[0], {"diverged": {}})
+    ]
+    if experiment.engine != "flower" and trained:
+        run = shlex.quote(str(trained[0]))
         commands[f"certify {run}"] = "an upper bound on the loss under any shift of the data, as a file to check"
         if experiment.data.unseen is not None:
             commands[f"next-client {run} --metric error"] = "an upper bound on the error of the next client"

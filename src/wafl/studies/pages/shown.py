@@ -287,13 +287,14 @@ def _facts(
     methods: Sequence[progress.MethodProgress],
     conditions: Conditions,
 ) -> dict[str, str]:
+    unproven = any("unproven" in row for row in results.get("methods", {}).values())
     found = {
         "data": "" if experiment is None else str(experiment.data.source or experiment.data.dataset),
         "clients": str(results.get("clients") or ""),
         "model": conditions.model,
         "attack": conditions.attack,
         "shift of unseen clients": conditions.shift,
-        "certified": conditions.certified,
+        "estimate" if unproven else "certified": conditions.certified,
         "unit": str(results.get("unit") or ""),
         "seeds": str(len(results["seeds"])) if "seeds" in results else "",
         "rounds": progress.rounds_in_words({each.pace.method: (each.pace.round, each.pace.rounds) for each in methods}),
