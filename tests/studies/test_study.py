@@ -588,7 +588,7 @@ def test_a_regression_is_trained_tested_and_shown_by_its_loss(
     score = wafl.evaluate(run, mine.targets())
     assert results["methods"]["FedAvg"]["clean"]["mean"] == score.loss
     text = " ".join(result.stdout.split())
-    assert "Loss, one seed: on clean test data, with 50% to 100% of the clients attacked" in text
+    assert "Loss on test examples, one seed. Attack: l_inf PGD, epsilon 0.1" in text
     assert f"{score.loss:.1f}" in result.stdout
     assert (folder / "runs" / "study" / "figures" / "loss.png").stat().st_size > 1000
     assert re.search(rf"\d\.\d+ loss \(with all attacked: {ATTACK}\)", row_of(folder / "runs" / "study"))

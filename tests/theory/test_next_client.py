@@ -110,7 +110,7 @@ def test_half_of_the_probability_is_for_the_clients_own_bounds_and_half_for_the_
 def test_what_nothing_can_be_said_about_is_refused_with_a_remedy():
     seen, unseen = world(3, 8), world(4, 12, seed=1)
     found = wafl.next_client(MODEL, seen, unseen)
-    with pytest.raises(wafl.PreconditionError, match=r"4 clients say nothing about a share of 0\.9"):
+    with pytest.raises(wafl.PreconditionError, match=r"4 clients are too few for a share of 0\.9"):
         found.share(0.9)
     asked = wafl.next_client(MODEL, seen, unseen, confidence=0.95)
     with pytest.raises(ValueError, match=r"support at most 60% .* distribution; 95% takes 39 clients"):

@@ -102,7 +102,7 @@ def test_larger_populations_of_clients_never_have_smaller_bounds():
 
 def test_too_few_clients_are_told_how_many_it_takes():
     some = Population([0.1] * 10, 1.0, 0.05)
-    with pytest.raises(wafl.PreconditionError, match=r"10 clients say nothing about a share of 0\.9.*: it takes 29"):
+    with pytest.raises(wafl.PreconditionError, match=r"10 clients are too few for a share of 0\.9.*: it takes 29"):
         some.upper_quantile(0.9)
     assert Population([0.1] * 29, 1.0, 0.05).upper_quantile(0.9) == 0.1
     with pytest.raises(wafl.PreconditionError, match=r"nothing about the next one with probability 0\.95: it takes 19"):

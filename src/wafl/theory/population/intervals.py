@@ -63,7 +63,7 @@ class Population:
                 return value
         needed = math.ceil(math.log(self.delta) / math.log(share))
         raise PreconditionError(
-            f"{count} clients say nothing about a share of {share:g} of all clients with probability "
+            f"{count} clients are too few for a share of {share:g} of all clients with probability "
             f"{1.0 - self.delta:g}: it takes {needed}, or a smaller share"
         )
 
@@ -75,7 +75,7 @@ class Population:
         place = math.ceil((len(self.values) + 1) * chance)
         if place > len(self.values):
             raise PreconditionError(
-                f"{len(self.values)} clients say nothing about the next one with probability {float(chance):g}: it "
+                f"{len(self.values)} clients are too few for the next one with probability {float(chance):g}: it "
                 f"takes {math.ceil(chance / (1 - chance))}, or a smaller probability"
             )
         return sorted(self.values)[max(place, 1) - 1]
@@ -113,7 +113,7 @@ class Population:
         width, count = self.width, len(self.values)
         if width >= 1.0:
             raise PreconditionError(
-                f"{count} clients say nothing about all clients with probability {1.0 - self.delta:g}: use more"
+                f"{count} clients are too few for all clients with probability {1.0 - self.delta:g}: use more"
             )
         left, worst = width, [(width, self.most)]
         for value in sorted(self.values):
