@@ -95,7 +95,7 @@ def _next_commands(study: "Study", results: Mapping[str, Any]) -> list[str]:
     ]
     if experiment.engine != "flower" and trained:
         run = shlex.quote(str(trained[0]))
-        commands[f"certify {run}"] = "an upper bound on the loss under any shift of the data, as a file to check"
+        commands[f"certify {run}"] = "upper bounds on the loss by distance from the data, as a file to check"
         if experiment.data.unseen is not None:
             commands[f"next-client {run} --metric error"] = "an upper bound on the error of the next client"
     program = program_name()
