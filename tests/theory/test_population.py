@@ -105,7 +105,7 @@ def test_too_few_clients_are_told_how_many_it_takes():
     with pytest.raises(wafl.PreconditionError, match=r"10 clients are too few for a share of 0\.9.*: it takes 29"):
         some.upper_quantile(0.9)
     assert Population([0.1] * 29, 1.0, 0.05).upper_quantile(0.9) == 0.1
-    with pytest.raises(wafl.PreconditionError, match=r"nothing about the next one with probability 0\.95: it takes 19"):
+    with pytest.raises(wafl.PreconditionError, match=r"too few for the next one with probability 0\.95: it takes 19"):
         some.next_client(0.95)
     assert Population([0.1] * 19, 1.0, 0.05).next_client(0.95) == 0.1
     for share in (0.0, 1.0, -1.0, math.nan):
