@@ -97,7 +97,8 @@ def _next_commands(study: "Study", results: Mapping[str, Any]) -> list[str]:
         run = shlex.quote(str(trained[0]))
         commands[f"certify {run}"] = "upper bounds on the loss by distance from the data, as a file to check"
         if experiment.data.unseen is not None:
-            commands[f"next-client {run} --metric error"] = "an upper bound on the error of the next client"
+            metric, what = (" --metric error", "error") if results["measure"] == "accuracy" else ("", "loss")
+            commands[f"next-client {run}{metric}"] = f"an upper bound on the {what} of the next client"
     program = program_name()
     width = max(map(len, commands))
     return [f"  {program} {command:<{width}}  # {purpose}" for command, purpose in commands.items()]

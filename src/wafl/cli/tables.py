@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from wafl.base.conditions import attacked_clients
 from wafl.base.describe import some, visible
 from wafl.base.unproven import unproven_line
 from wafl.data.federation import Federation
@@ -36,7 +37,8 @@ def comparison(results: Mapping[str, Any]) -> Group:
     accuracy = results["measure"] == "accuracy"
     shares = list(dict.fromkeys(share for row in tested.values() for share in row["attacked"]))
     picks: list[tuple[str, Callable[[Any], Any]]] = [("clean", lambda row: row["clean"])]
-    picks += [(_share(share), lambda row, share=share: row["attacked"][share]) for share in shares]
+    names = {share: attacked_clients(float(share)).replace(" ", "\n") for share in shares}
+    picks += [(names[share], lambda row, share=share: row["attacked"][share]) for share in shares]
     unproven = next((row["unproven"] for row in tested.values() if "unproven" in row), None)
     if "radius" in results:
         picks.append(("certified" if unproven is None else "estimate", lambda row: row["certified"]))
@@ -59,11 +61,6 @@ def comparison(results: Mapping[str, Any]) -> Group:
     lost += [f"[green]Privacy:[/] {escape(line)}" for line in privacies(results)]
     above = [] if unproven is None else [Text(unproven_line(unproven, "above" if accuracy else "below"), "yellow")]
     return Group(*above, table, *lost, *(f"[yellow]Left out:[/] {escape(line)}" for line in absences(results)))
-
-
-def _share(share: str) -> str:
-    """Return the column name for a share of attacked clients."""
-    return "all\nattacked" if float(share) == 1.0 else f"{float(share):.0%}\nattacked"
 
 
 def _unseen(results: Mapping[str, Any]) -> str:
