@@ -15,7 +15,7 @@ from tests.oracles import flower_fakes as fakes
 from tests.oracles.overrides import HOSTILE
 from wafl.base.errors import ConfigError
 from wafl.flower.app import client
-from wafl.flower.node.app_code import INSTALLED
+from wafl.flower.node.app_code import INSTALLED, load_app
 from wafl.flower.node.hello import Hello
 from wafl.flower.node.refusals import check_refusal
 from wafl.flower.wire.overrides import AppConfig
@@ -36,9 +36,11 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     fakes.virtual(monkeypatch)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    load_app.cache_clear()  # it remembers apps by their run config, and other tests here install the same one
     fakes.write(tmp_path / "data", fakes.make_clients((3, 4)))
     yield tmp_path / "app"
     sys.modules.pop("mine", None)
+    load_app.cache_clear()
 
 
 def ask(app: Path, run_config: dict[str, Any]) -> RecordDict:
