@@ -1,5 +1,6 @@
 """Bad input is refused before any work, with the given value and a remedy."""
 
+import inspect
 import math
 import re
 
@@ -232,8 +233,16 @@ def test_a_grid_that_cannot_be_trained_is_refused(grid, changes, message):
 
 
 def test_an_unknown_argument_of_a_sweep_is_named():
-    with pytest.raises(TypeError, match="roundz"):
+    with pytest.raises(TypeError, match="sweep has no option 'roundz'.*rounds"):
         call(wafl.sweep, {"gamma": [1.0]}, roundz=3)
+
+
+def test_fit_and_sweep_share_their_options():
+    fit, sweep = (inspect.signature(function).parameters for function in (wafl.fit, wafl.sweep))
+    assert list(sweep) == ["model", "clients", "method", "grid", *list(fit)[3:]]
+    differ = [name for name, option in fit.items() if str(option) != str(sweep[name])]
+    assert differ == ["check_optimum"], "which would take longer than many sweeps"
+    assert sweep["check_optimum"].default is False
 
 
 # ------------------------------------------------------------ models and losses

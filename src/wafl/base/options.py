@@ -326,31 +326,26 @@ class Taking(Protocol[A_contra, B_contra, C_contra, P, R_co]):
 def taking(
     options: Callable[P, T],
 ) -> Callable[[Callable[[A_contra, B_contra, C_contra, T], R_co]], Taking[A_contra, B_contra, C_contra, P, R_co]]:
-    """A decorator: whoever calls the function names the options of a dataclass, and the function gets one of these.
+    """Decorate a function that takes one dataclass, so that callers pass the fields of the dataclass by name.
 
-    The signature and the ``Args`` of the docstring list each option, as if it had been written there.
+    The signature and the ``Args`` of the docstring list each field, as if it had been written there.
     """
     kind: Any = options
 
     def decorate(
         function: Callable[[A_contra, B_contra, C_contra, T], R_co],
     ) -> Taking[A_contra, B_contra, C_contra, P, R_co]:
-        name, signature = function.__name__, inspect.signature(function, eval_str=True)
-        *own, _ = signature.parameters.values()
-        named = plain_signature(kind).parameters
-        keyed = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in named.values()]
-        signature = signature.replace(parameters=[*own, *keyed])
+        signature = _listed(function, kind)
+        *names, _ = inspect.signature(function).parameters
 
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> R_co:
-            for given in kwargs:
-                if given not in signature.parameters:
-                    raise TypeError(unknown_option(name, given, named))
+            _check_names(function.__name__, kwargs, signature)
             try:
                 bound = signature.bind(*args, **kwargs).arguments
             except TypeError as error:
-                raise TypeError(f"{name}: {error}") from None
-            model, clients, method = (bound.pop(each.name) for each in own)
+                raise TypeError(f"{function.__name__}: {error}") from None
+            model, clients, method = (bound.pop(name) for name in names)
             return function(model, clients, method, kind(**bound))
 
         called.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
@@ -358,6 +353,46 @@ def taking(
         return called
 
     return decorate
+
+
+def listing(kind: type, **defaults: Any) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a function with ``**options``, so that its help lists the fields of a dataclass in their place.
+
+    Args:
+        kind: the dataclass.
+        defaults: values for fields whose default differs in this function.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        signature = _listed(function, kind, **defaults)
+
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> T:
+            _check_names(function.__name__, kwargs, signature)
+            return function(*args, **{**defaults, **kwargs})
+
+        called.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        called.__doc__ = with_arguments(function.__doc__ or "", kind)
+        return cast(Callable[P, T], called)
+
+    return decorate
+
+
+def _listed(function: Callable[..., Any], kind: type, **defaults: Any) -> inspect.Signature:
+    """Return the function's signature, with the fields of a dataclass in place of its last parameter."""
+    signature = inspect.signature(function, eval_str=True)
+    *first, _ = signature.parameters.values()
+    named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in plain_signature(kind).parameters.values()]
+    listed = [each.replace(default=defaults.get(each.name, each.default)) for each in named]
+    return signature.replace(parameters=[*first, *listed])
+
+
+def _check_names(function: str, given: Collection[str], signature: inspect.Signature) -> None:
+    """Raise TypeError if a keyword is not in the signature."""
+    options = [name for name, each in signature.parameters.items() if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    for name in given:
+        if name not in signature.parameters:
+            raise TypeError(unknown_option(function, name, options))
 
 
 def _is_number(value: Any, kind: type) -> bool:

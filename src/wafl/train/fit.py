@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from torch import Tensor, nn
 
 from wafl.base.errors import LossWarning, warn_user
-from wafl.base.options import part, taking
+from wafl.base.options import listing, options_of, part, taking
 from wafl.base.shown import is_shown, reached, shown
 from wafl.callbacks import Callback, Callbacks, OnRound, as_callbacks
 from wafl.data.arguments import check_arguments
@@ -33,8 +33,8 @@ from wafl.weights import ClientWeights
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training(Schedule):
-    """Everything that :func:`fit` may be told besides the model, the clients and the method."""
+class Setting:
+    """The options of :func:`fit` and :func:`sweep` besides the schedule; all runs of a sweep share them."""
 
     client_weights: Annotated[ClientWeights | None, "Replaces the method's client weights."] = None
     loss: Annotated[
@@ -45,14 +45,12 @@ class Training(Schedule):
     ] = None
     init: Annotated[Mapping[str, Tensor] | None, "The parameters to start from; by default the model's own."] = None
     device: Annotated[str, 'Where lanes are computed, "cpu" or "cuda".'] = "cpu"
-    chunk_size: Annotated[
-        int | None, "Lanes computed together; by default as many as half of the free memory holds."
-    ] = None
+    chunk_size: Annotated[int | None, "Lanes computed together; by default, they fill half of the free memory."] = None
     on_round: Annotated[
-        OnRound | None, "Called after every round with the run's place in a sweep, its record and its state."
+        OnRound | None, "Called after every round with the run's index in a sweep, its record and its state."
     ] = None
-    callbacks: Annotated[Callbacks, "Told about every round (:mod:`wafl.callbacks`)."] = ()
-    checkpoint: Annotated[Checkpoint | None, "Keeps the progress, so that the same call resumes after a crash."] = None
+    callbacks: Annotated[Callbacks, "Called with every round (:mod:`wafl.callbacks`)."] = ()
+    checkpoint: Annotated[Checkpoint | None, "Saves the progress, so that the same call resumes after a crash."] = None
     faults: Annotated[Faults | None, "Lets clients fail on purpose."] = None
     tolerance: Annotated[
         Tolerance | None,
@@ -61,12 +59,26 @@ class Training(Schedule):
     ] = None
     check_optimum: Annotated[
         bool | None,
-        "Whether to warn at the end if a few steps of all clients together would lower what they minimize; by default "
-        "for a linear model, if it takes at most a quarter of the training's own gradients.",
+        "Whether to warn at the end if a few steps of all clients together would lower what they minimize; by default, "
+        "`fit` checks linear models if this takes at most a quarter of the training's gradients, and `sweep` does not.",
     ] = None
-    progress: Annotated[
-        bool | None, "Whether to show how far training is; by default on a terminal and in notebooks."
-    ] = None
+    progress: Annotated[bool | None, "Whether to show progress; by default on a terminal and in notebooks."] = None
+
+    def trainer(self, model: nn.Module, clients: Federation) -> Trainer:
+        """Return the trainer of this model on clients in this process."""
+        here = Embedded(clients, find_device(self.device), self.chunk_size, self.faults, self.tolerance)
+        return Trainer(model, here, usual_loss(self.loss, clients), self.init)
+
+    def train(self, trainer: Trainer, specs: Sequence[Spec]) -> list[Run]:
+        """Train all runs, and check that they reached the optimum."""
+        runs = train(trainer, specs, self.on_round, self.callbacks, self.checkpoint)
+        check_near(trainer, specs, runs, self.check_optimum)
+        return runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Setting, Schedule):
+    """Every option of :func:`fit` besides the model, the clients, and the method."""
 
 
 @taking(Training)
@@ -89,60 +101,39 @@ def fit(model: nn.Module, clients: Federation, method: Method, options: Training
     """
     check_arguments("fit(model, clients, method)", model, clients, trained=False)
     spec = Spec(_known(method, options.client_weights), part(options, Schedule))
-    here = Embedded(clients, find_device(options.device), options.chunk_size, options.faults, options.tolerance)
-    trainer = Trainer(model, here, usual_loss(options.loss, clients), options.init)
+    trainer = options.trainer(model, clients)
     with shown(method.name, options.progress):
-        run = train(trainer, [spec], options.on_round, options.callbacks, options.checkpoint)[0]
-        check_near(trainer, [spec], [run], options.check_optimum)
-        return run
+        return options.train(trainer, [spec])[0]
 
 
+@listing(Training, check_optimum=False)
 def sweep(
-    model: nn.Module,
-    clients: Federation,
-    method: Method,
-    grid: Mapping[str, Sequence[Any]],
-    *,
-    client_weights: ClientWeights | None = None,
-    loss: Loss | None = None,
-    init: Mapping[str, Tensor] | None = None,
-    device: str = "cpu",
-    chunk_size: int | None = None,
-    on_round: OnRound | None = None,
-    callbacks: Callbacks = (),
-    checkpoint: Checkpoint | None = None,
-    faults: Faults | None = None,
-    tolerance: Tolerance | None = None,
-    check_optimum: bool = False,
-    progress: bool | None = None,
-    **schedule: Any,
+    model: nn.Module, clients: Federation, method: Method, grid: Mapping[str, Sequence[Any]], **options: Any
 ) -> Runs:
     """Train every combination of a grid as lanes of one batched run.
 
     Combinations that differ only in numbers share a batch; those that are computed differently (another ``batch_size``,
-    ``norm``, ...) are trained one after another. Each run equals the one that :func:`fit` gives by itself. A run that
-    diverges ends alone, and ``run.diverged`` says why; if all of them diverge, that is an error.
+    ``norm``, ...) are trained one after another. Each run equals the one that :func:`fit` returns for it. A run that
+    diverges ends alone, and ``run.diverged`` holds the reason; if all of them diverge, that is an error.
 
     Args:
-        model: as in :func:`fit`, like all arguments that are not listed here.
+        model: any module that treats each example by itself; it is copied.
         clients: the clients and their examples.
         method: the method whose options vary.
         grid: values for options of the method (``gamma``, ``epsilon``, ``server``, ...) and of the schedule
-            (``learning_rate``, ``seed``, ...).
-        schedule: ``rounds``, ``cohort``, ``local_steps`` and the other options of the schedule that do not vary.
+            (``rounds``, ``learning_rate``, ``seed``, ...); those replace the options below.
 
     Returns:
         One run per combination, in the order of ``itertools.product``: a list with ``to_pandas()`` and ``plot()``;
-        ``run.point`` says what varied.
+        ``run.point`` holds the values that varied.
     """
     check_arguments("sweep(model, clients, method, grid)", model, clients, trained=False)
-    specs = make_specs(_known(method, client_weights), grid, schedule)
-    here = Embedded(clients, find_device(device), chunk_size, faults, tolerance)
-    trainer = Trainer(model, here, usual_loss(loss, clients), init)
-    with shown(f"{len(specs)} runs of {method.name}", progress):
-        runs = Runs(train(trainer, specs, on_round, callbacks, checkpoint))
-        check_near(trainer, specs, runs, check_optimum)
-        return runs
+    schedule = {name: options.pop(name) for name in options_of(Schedule) if name in options}
+    setting = Setting(**options)
+    specs = make_specs(_known(method, setting.client_weights), grid, schedule)
+    trainer = setting.trainer(model, clients)
+    with shown(f"{len(specs)} runs of {method.name}", setting.progress):
+        return Runs(setting.train(trainer, specs))
 
 
 def usual_loss(given: Loss | None, clients: Federation) -> Loss:
