@@ -233,7 +233,7 @@ def test_a_grid_that_cannot_be_trained_is_refused(grid, changes, message):
 
 
 def test_an_unknown_argument_of_a_sweep_is_named():
-    with pytest.raises(TypeError, match="sweep has no option 'roundz'.*rounds"):
+    with pytest.raises(TypeError, match=r"sweep has no option 'roundz'.*rounds"):
         call(wafl.sweep, {"gamma": [1.0]}, roundz=3)
 
 
