@@ -5,8 +5,8 @@ PIP := pip install -q --disable-pip-version-check --no-compile
 # One thread per process: idle threads of numpy's libraries would spin while others have work.
 # A file stays with one worker, so that what its tests share is made once; tests/conftest.py says which come first.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
-# Flower's processes, which mostly wait for each other.
-DEPLOYMENT := tests/flower/test_deployment.py
+# Flower's processes mostly wait for each other, so their tests run beside all others.
+DEPLOYMENT := tests/flower/test_deployment.py tests/test_example_pages.py
 # Modules are compiled when they are first imported, most never; many processes import the same ones.
 unexport PYTHONDONTWRITEBYTECODE
 # Side by side, but each with its output in one piece, if this make can.
@@ -39,12 +39,12 @@ types: .venv/installed-dev
 
 # pytest takes 20 seconds per worker to prepare what a failed assertion says: only for those that fail, which run again.
 quick: TESTS := tests -m 'not processes and not long and not slow and not data'
-unit: TESTS := --one-case --ignore=$(DEPLOYMENT)
+unit: TESTS := --one-case $(DEPLOYMENT:%=--ignore=%)
 quick unit: .venv/installed-dev
 	$(PYTEST) $(TESTS) --assert=plain || { $(PYTEST) $(TESTS) --last-failed; exit 1; }
 
 deployment: .venv/installed-dev
-	$(BIN)/pytest -p no:xdist $(DEPLOYMENT)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -p no:xdist --one-case $(DEPLOYMENT)
 
 # The real data sets, from the folder $$WAFL_DATA (default ../shared/data); skipped if it is missing.
 test-data: .venv/installed-full
@@ -81,8 +81,8 @@ test-lowest:
 		-e '.[$(LOWEST)]' foolbox hypothesis onnxruntime pytest pytest-xdist
 	OMP_NUM_THREADS=1 .venv-lowest/bin/pytest -n 2 -m 'not processes and not slow and not data' --one-case \
 		-W ignore::DeprecationWarning -k 'not flower and not flwr' --ignore=src/wafl/flower --ignore=tests/flower \
-		--ignore=tests/cli/test_flower.py --ignore=tests/test_examples.py --ignore=tests/flower_matrix.py \
-		--ignore-glob='tests/oracles/flower*'
+		--ignore=tests/cli/test_flower.py --ignore=tests/test_examples.py --ignore=tests/test_example_pages.py \
+		--ignore=tests/flower_matrix.py --ignore-glob='tests/oracles/flower*'
 
 # Built, with its bill of materials; installed with what it declares and nothing else, and run.
 wheel: .venv/installed-dev

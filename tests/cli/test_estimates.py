@@ -40,7 +40,7 @@ EXPERIMENT = """
 methods = [{{method = "FedAvg"}}]
 model = {model}
 schedule = {{rounds = 1, local_steps = 1, learning_rate = 0.1}}
-data = {{num_clients = 10, iid = true, unseen = 0.5}}
+data = {{num_clients = 10, labels_per_client = 10, sizes = [20, 2], unseen = 0.5}}
 attack = {{kind = "none"}}
 {more}
 """

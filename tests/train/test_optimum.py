@@ -33,7 +33,7 @@ def small() -> wafl.Federation:
 
 
 @pytest.mark.filterwarnings("ignore::wafl.ConcavityWarning")
-@pytest.mark.parametrize("method", [wafl.WAFL(radius=0.3), wafl.FedAvg()])
+@pytest.mark.parametrize("method", [wafl.FedAvg(), wafl.WAFL(radius=0.3)])
 def test_clients_that_pull_apart_in_small_cohorts_are_said(digits: wafl.Federation, method: wafl.Method) -> None:
     with pytest.warns(wafl.OptimumWarning, match=rf"{method.name} is not at its optimum: 10 steps") as caught:
         fit(digits, method, **APART)
