@@ -47,8 +47,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         before, after = self.norms
         split = self.queries(before(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        found = nn.functional.scaled_dot_product_attention(*split.unbind())
-        x = x + self.back(found.transpose(1, 2).flatten(2))
+        attended = nn.functional.scaled_dot_product_attention(*split.unbind())
+        x = x + self.back(attended.transpose(1, 2).flatten(2))
         return x + self.perceptron(after(x))
 
 
@@ -78,5 +78,5 @@ class TextTransformer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.behind(self.embedding(x))
 
-    def behind(self, found: Tensor) -> Tensor:
-        return self.head(self.blocks(found).mean(1))
+    def behind(self, hidden: Tensor) -> Tensor:
+        return self.head(self.blocks(hidden).mean(1))

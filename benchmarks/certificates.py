@@ -43,10 +43,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     method = wafl.WAFL(gamma=0.5, bounds=None) if given.method == "WAFL" else wafl.FedAvg()
     run = wafl.fit(wafl.models.mlr(clients), clients, method, rounds=given.rounds, local_epochs=1, learning_rate=0.1)
     started, spent = time.perf_counter(), time.process_time()
-    found = wafl.certify(run, clients, radii=RADII, norm=given.norm, achieved=not given.no_attack, device=given.device)
+    certificates = wafl.certify(
+        run, clients, radii=RADII, norm=given.norm, achieved=not given.no_attack, device=given.device
+    )
     passed, spent = time.perf_counter() - started, time.process_time() - spent
     table = Table("radius", "reached", "certified", "ratio", title=f"{len(clients.train.y)} images")
-    for row in found.rows:
+    for row in certificates.rows:
         reached = ("", "") if row.achieved is None else (f"{row.achieved:.4f}", f"{row.best / row.achieved:.3f}")
         table.add_row(f"{row.radius:g}", reached[0], f"{row.best:.4f}", reached[1])
     Console().print(table)

@@ -63,7 +63,7 @@ def crowd() -> wafl.Federation:
 def simulate_crowd(nodes: int, rounds: int, base: Path) -> None:
     """Seconds per round of MLR and FedAvg with one client per node."""
     os.environ[CROWD] = str(nodes)
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for engine in ("embedded", "flower-sim"):
         content: dict[str, Any] = {
             "name": f"crowd-{engine}",
@@ -77,10 +77,10 @@ def simulate_crowd(nodes: int, rounds: int, base: Path) -> None:
         study = Study.create(parse_experiment(content, "benchmark"), base / engine, Path(__file__).parent)
         begun = time.perf_counter()
         simulate(study) if engine == "flower-sim" else study.run()
-        found[engine] = base / engine
+        folders[engine] = base / engine
         took = time.perf_counter() - begun
-        print(f"{nodes} nodes, {engine}: {seconds(found[engine], 'fedavg'):.3f} s per round, {took:.1f} s in all")
-    apart = difference(found["embedded"], found["flower-sim"], "fedavg")
+        print(f"{nodes} nodes, {engine}: {seconds(folders[engine], 'fedavg'):.3f} s per round, {took:.1f} s in all")
+    apart = difference(folders["embedded"], folders["flower-sim"], "fedavg")
     print(f"{nodes} nodes: parameters differ by at most {apart:.1e}")
 
 
@@ -137,8 +137,8 @@ def difference(one: Path, other: Path, method: str) -> float:
 def times(model: str, rounds: int, base: Path) -> None:
     here = Study.create(experiment(model, rounds, "embedded"), base / "embedded", Path(__file__).parent)
     here.run()
-    there = Study.create(experiment(model, rounds, "flower-sim"), base / "simulated", Path(__file__).parent)
-    simulate(there)
+    simulated = Study.create(experiment(model, rounds, "flower-sim"), base / "simulated", Path(__file__).parent)
+    simulate(simulated)
     deployed = deploy(experiment(model, rounds, "flower"), base / "deployed")
     for method in ("fedavg", "drfa"):
         alone = seconds(base / "embedded", method)

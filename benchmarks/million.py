@@ -54,11 +54,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     federations = {size: pack(x, y, size) for size in sizes}
     table = Table("milliseconds per round", *(f"{size:,} clients" for size in sizes), "largest / smallest")
     for name, method in METHODS.items():
-        found: dict[int, list[float]] = {size: [] for size in sizes}
+        seconds_by_size: dict[int, list[float]] = {size: [] for size in sizes}
         for _ in range(given.repeats):
             for size, clients in federations.items():
-                found[size] += rounds_of(clients, method, given.rounds)
-        typical = [1e3 * statistics.quantiles(found[size], n=4)[0] for size in sizes]
+                seconds_by_size[size] += rounds_of(clients, method, given.rounds)
+        typical = [1e3 * statistics.quantiles(seconds_by_size[size], n=4)[0] for size in sizes]
         table.add_row(name, *(f"{value:.1f}" for value in typical), f"{typical[-1] / typical[0]:.2f}")
     Console().print(table)
 
@@ -102,14 +102,14 @@ class Clock(wafl.callbacks.Callback):
 
 def seconds(work: Callable[[], object], turns: int) -> str:
     """The processor seconds of the fastest turn, and how many of them the system took to hand out memory."""
-    found: list[tuple[float, float]] = []
+    times: list[tuple[float, float]] = []
     for _ in range(turns):
         before = os.times()
         work()
         after = os.times()
         system = after.system - before.system
-        found.append((after.user - before.user + system, system))
-    whole, system = min(found)
+        times.append((after.user - before.user + system, system))
+    whole, system = min(times)
     return f"{whole:.2f} s, system {system:.2f} s"
 
 

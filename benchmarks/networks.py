@@ -211,13 +211,13 @@ def sides_of(model: nn.Module, x: Tensor, y: Tensor, lanes: int) -> dict[str, li
 
 def least(sides: Sequence[Callable[[], object]], repeats: int) -> list[float]:
     """The CPU seconds of each side's fastest turn, after one that does not count."""
-    found: list[list[float]] = [[] for _ in sides]
+    times: list[list[float]] = [[] for _ in sides]
     for _ in range(repeats + 1):
-        for seconds, side in zip(found, sides, strict=True):
+        for seconds, side in zip(times, sides, strict=True):
             began = time.process_time()
             side()
             seconds.append(time.process_time() - began)
-    return [min(seconds[1:]) for seconds in found]
+    return [min(seconds[1:]) for seconds in times]
 
 
 if __name__ == "__main__":

@@ -101,14 +101,14 @@ def statistics(experiment: Experiment) -> list[dict[str, float | int | str]]:
 
 def _of_domains(name: str) -> list[dict[str, float | int | str]]:
     """Sizes of the whole data sets of a task, and how far they are apart in W_2^2, by 300 images each."""
-    found, names = task(name), TASKS.get(name, [f"{angle:g}" for angle in ANGLES])
-    images = [x for x, _ in map(found.clients.train.of, (0, 1))] + [found.target.train.of(0)[0]]
+    task_data, names = task(name), TASKS.get(name, [f"{angle:g}" for angle in ANGLES])
+    images = [x for x, _ in map(task_data.clients.train.of, (0, 1))] + [task_data.target.train.of(0)[0]]
     rows: list[dict[str, float | int | str]] = []
-    for label, own in zip(names, images, strict=True):
+    for label, domain in zip(names, images, strict=True):
         whole = load_dataset("digits" if name == TURNED else label)
         sizes = {"training": len(whole.y_train), "test": len(whole.y_test)}
         far = {
-            f"W_2^2 to {other}": distance(own, others, sample=300).value
+            f"W_2^2 to {other}": distance(domain, others, sample=300).value
             for other, others in zip(names, images, strict=True)
         }
         shape = "x".join(map(str, whole.x_train.shape[2:]))

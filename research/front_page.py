@@ -67,14 +67,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 def frontiers(numbers: dict[str, Any]) -> dict[str, Frontier]:
     """Return the frontier of each method in the figure, from the numbers of the registered experiment."""
     about, results = registered(NAME)[0], numbers["data"][DATA]
-    found: dict[str, Frontier] = {}
+    result: dict[str, Frontier] = {}
     for name in SHOWN:
         families = [family for family in about["names"][name] if NORM in about["families"][family]["against"]]
         points = attack_frontier.means(about, DATA, results, families, NORM)
         attacked = [row for row in results["autoattack"] if row["family"] in families]
         pairs = [(mean_under_pgd(results["rows"], row), accuracies(row)) for row in attacked]
-        found[name] = Frontier(hulls.upper_hull(points), pairs)
-    return found
+        result[name] = Frontier(hulls.upper_hull(points), pairs)
+    return result
 
 
 def mean_under_pgd(rows: list[dict[str, Any]], model: dict[str, Any]) -> Point:

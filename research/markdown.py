@@ -26,7 +26,7 @@ def signed(mean: Mean) -> str:
 def first_shown(text: str) -> str:
     """Return a report with its verdict and its first table; the other tables are folded."""
     parts = text.split("\n\n")
-    first = next(place for place, part in enumerate(parts) if part.startswith("|"))
+    first = next(index for index, part in enumerate(parts) if part.startswith("|"))
     return "\n\n".join([*parts[: first + 1], folded("More tables", "\n\n".join(parts[first + 1 :]))])
 
 

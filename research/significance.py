@@ -15,11 +15,11 @@ def holm(values: Sequence[float]) -> list[float]:
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    found, so_far = [0.0] * len(values), 0.0
-    for rank, place in enumerate(sorted(range(len(values)), key=values.__getitem__)):
-        so_far = max(so_far, min(1.0, (len(values) - rank) * values[place]))
-        found[place] = so_far
-    return found
+    adjusted, so_far = [0.0] * len(values), 0.0
+    for rank, index in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        so_far = max(so_far, min(1.0, (len(values) - rank) * values[index]))
+        adjusted[index] = so_far
+    return adjusted
 
 
 def resampled(differences: Sequence[float], ratio: float) -> tuple[Mean, float]:

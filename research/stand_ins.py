@@ -15,7 +15,7 @@ def read_tables(folder: Path) -> None:
     """Read natural data from files ``NAME.npz`` with x, y and who, instead of from their packages."""
     for file in folder.glob("*.npz"):
         if file.stem in NATURAL:
-            with np.load(file) as found:
-                table = Table(found["x"], found["y"], [str(who) for who in found["who"]])
+            with np.load(file) as arrays:
+                table = Table(arrays["x"], arrays["y"], [str(who) for who in arrays["who"]])
             source = replace(NATURAL[file.stem], module="numpy", file="", brought=False, read=lambda _, t=table: t)
             NATURAL[file.stem] = source

@@ -36,9 +36,9 @@ def diverged(numbers: Mapping[str, Any]) -> dict[str, str]:
     for row in rows:
         if "diverged" in row:
             reasons.setdefault(row["label"], {})[row["seed"]] = row["diverged"]
-    found: dict[str, str] = {}
+    causes: dict[str, str] = {}
     for label, by_seed in reasons.items():
         seeds = len({row["seed"] for row in rows if row["label"] == label})
         name = label if len(by_seed) == seeds else f"{label} ({len(by_seed)} of {seeds} seeds)"
-        found[name] = next(iter(by_seed.values()))
-    return found
+        causes[name] = next(iter(by_seed.values()))
+    return causes

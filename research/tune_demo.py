@@ -59,7 +59,7 @@ def grids() -> dict[str, dict[str, list[Any]]]:
 
 def spaced(low: float, high: float, count: int) -> list[float]:
     """``count`` numbers from ``low`` to ``high``, evenly in the logarithm, with two digits."""
-    return [float(f"{low * (high / low) ** (place / (count - 1)):.2g}") for place in range(count)]
+    return [float(f"{low * (high / low) ** (index / (count - 1)):.2g}") for index in range(count)]
 
 
 def judged(name: str, grid: dict[str, list[Any]], seed: int, rounds: int, smallest: bool) -> dict[str, float]:
@@ -71,12 +71,12 @@ def judged(name: str, grid: dict[str, list[Any]], seed: int, rounds: int, smalle
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", wafl.ConcavityWarning)  # large radii are among the trials
         runs = wafl.sweep(wafl.models.mlr(clients), clients, entry.method, grid, **entry.schedule, progress=False)
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for run in runs:
         setting = ", ".join(f"{option}={value}" for option, value in run.point.items())
         scores = [wafl.evaluate(run, clients), wafl.evaluate(run, clients, attack=plan.attack, attacked=1.0)]
-        found[setting] = 0.0 if run.diverged else fmean(score.accuracy or 0.0 for score in scores)
-    return found
+        result[setting] = 0.0 if run.diverged else fmean(score.accuracy or 0.0 for score in scores)
+    return result
 
 
 def repartitioned(seed: int) -> wafl.Federation:

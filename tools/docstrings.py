@@ -37,10 +37,10 @@ class Docstrings(Extension):
 
 def _parameters(signature: inspect.Signature) -> Parameters:
     """A signature as the site shows it."""
-    found: list[Parameter] = []
+    parameters: list[Parameter] = []
     for each in signature.parameters.values():
         annotation = re.sub(r"\b\w+\.", "", inspect.formatannotation(each.annotation))
         default = None if each.default is each.empty else repr(each.default)
         kind = ParameterKind(each.kind.description)
-        found.append(Parameter(each.name, annotation=annotation, kind=kind, default=default))
-    return Parameters(*found)
+        parameters.append(Parameter(each.name, annotation=annotation, kind=kind, default=default))
+    return Parameters(*parameters)

@@ -45,9 +45,9 @@ def main() -> None:
     if pytest.main(["-p", "no:xdist"], plugins=[recorder]) not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise SystemExit("nothing was measured")
     slow = [name for name, seconds in recorder.seconds.items() if seconds >= SECONDS and "tests/" in name]
-    found = sorted(name for name in slow if not name.partition("::")[0].endswith(ALWAYS))
-    LIST.write_text("".join(f"{recorder.seconds[name]:.1f} {name}\n" for name in found))
-    print(f"{len(found)} of {len(recorder.seconds)} test functions are long: see {LIST.relative_to(ROOT)}")
+    listed = sorted(name for name in slow if not name.partition("::")[0].endswith(ALWAYS))
+    LIST.write_text("".join(f"{recorder.seconds[name]:.1f} {name}\n" for name in listed))
+    print(f"{len(listed)} of {len(recorder.seconds)} test functions are long: see {LIST.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -72,9 +72,9 @@ def entry(name: str) -> Entry:
     preset = METHODS[name]
     kind: Any = preset.options
     shown = (option for option in options_of(kind).values() if option.plain)
-    own = tuple(option for option in shown if option.name not in (*REPLACED, "center"))
+    options = tuple(option for option in shown if option.name not in (*REPLACED, "center"))
     method = preset()
-    return Entry(name, summary_of(kind), _moves(method), _sends(method), own, preset.options.about)
+    return Entry(name, summary_of(kind), _moves(method), _sends(method), options, preset.options.about)
 
 
 def summary_of(what: Any) -> str:
@@ -142,16 +142,16 @@ def _section(each: Entry, first: Mapping[tuple[str, ...], str]) -> str:
 
 def _line(option: Option) -> str:
     name, default, allowed, doc = _words(option)
-    said = [f"default {default}" if option.default is not None else "", allowed]
-    inside = "; ".join(word for word in said if word)
+    facts = [f"default {default}" if option.default is not None else "", allowed]
+    inside = "; ".join(word for word in facts if word)
     return f"- `{name}`{f' ({inside})' if inside else ''}: {doc}"
 
 
 def _parts(title: str, kinds: Mapping[str, type]) -> str:
     lines = [f"## {title}", ""]
     for name, kind in kinds.items():
-        own = options_of(kind)
-        options = f" Options: {', '.join(f'`{option}`' for option in own)}." if own else ""
+        fields_of = options_of(kind)
+        options = f" Options: {', '.join(f'`{option}`' for option in fields_of)}." if fields_of else ""
         lines.append(f"- `{name}`: {summary_of(kind)}{options}")
     return "\n".join(lines) + "\n"
 
@@ -170,18 +170,18 @@ def _listed(each: Entry) -> dict[str, Any]:
 def option_as_json(option: Option) -> dict[str, Any]:
     """Return an option as plain data; ``wafl.config.known_methods`` reads it."""
     kind = option.kind.__name__ if option.kind in KINDS.values() else "str"
-    said = {"doc": option.doc, "default": option.default, "optional": option.optional}
-    return {"name": option.name, "kind": kind, "limits": _limits(option.limits), **said}
+    content = {"doc": option.doc, "default": option.default, "optional": option.optional}
+    return {"name": option.name, "kind": kind, "limits": _limits(option.limits), **content}
 
 
 def _limits(limits: Any) -> dict[str, Any] | None:
     """The name of a class of limits, and those of its fields that are not the default."""
     if limits is None:
         return None
-    own = {field.name: getattr(limits, field.name) for field in fields(limits)}
-    said = {field.name: own[field.name] for field in fields(limits) if own[field.name] != field.default}
+    values = {field.name: getattr(limits, field.name) for field in fields(limits)}
+    changed = {field.name: values[field.name] for field in fields(limits) if values[field.name] != field.default}
     return {
-        type(limits).__name__: {key: _limits(each) if hasattr(each, "check") else each for key, each in said.items()}
+        type(limits).__name__: {key: _limits(each) if hasattr(each, "check") else each for key, each in changed.items()}
     }
 
 

@@ -49,10 +49,10 @@ def notebook(page: str) -> str:
     """The page as a notebook: its Python blocks are cells with their outputs, and so is the text between them."""
     pieces = CODE.split(page)  # text, code, output, text, code, output, ..., text
     cells: list[dict[str, Any]] = []
-    for place in range(0, len(pieces), 3):
-        cells.append({"cell_type": "markdown", "metadata": {}, "source": _lines(pieces[place].strip())})
-        if place + 1 < len(pieces):
-            cells.append(_code(pieces[place + 1], pieces[place + 2]))
+    for index in range(0, len(pieces), 3):
+        cells.append({"cell_type": "markdown", "metadata": {}, "source": _lines(pieces[index].strip())})
+        if index + 1 < len(pieces):
+            cells.append(_code(pieces[index + 1], pieces[index + 2]))
     numbered = [{"id": f"cell-{number}", **cell} for number, cell in enumerate(cells) if cell["source"]]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     whole = {"cells": numbered, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}

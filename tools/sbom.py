@@ -19,7 +19,7 @@ from wheel_environment import closure, declared
 
 def main(wheel: Path) -> Path:
     name, version, *_ = wheel.name.split("-")
-    parts = {str(found.name).lower(): found for found in closure(declared(wheel)).values()}
+    parts = {str(package.name).lower(): package for package in closure(declared(wheel)).values()}
     content = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -37,10 +37,10 @@ def main(wheel: Path) -> Path:
     return path
 
 
-def _described(found: Distribution) -> dict[str, Any]:
-    terms = found.metadata.json.get("license_expression")
+def _described(package: Distribution) -> dict[str, Any]:
+    terms = package.metadata.json.get("license_expression")
     known = {} if terms is None else {"licenses": [{"expression": terms}]}
-    return {**_component(found.name, found.version), **known}
+    return {**_component(package.name, package.version), **known}
 
 
 def _component(name: str, version: str) -> dict[str, Any]:

@@ -24,11 +24,11 @@ def main(folder: Path, wheel: Path) -> None:
     python = folder / "bin" / "python"
     paths = {"base": str(folder), "platbase": str(folder)}
     packages = Path(sysconfig.get_path("purelib", vars=paths))
-    for found in closure(declared(wheel)).values():
-        for name in {path.parts[0] for path in found.files or ()} - {"..", "__pycache__"}:
+    for package in closure(declared(wheel)).values():
+        for name in {path.parts[0] for path in package.files or ()} - {"..", "__pycache__"}:
             link = packages / name
             if not link.exists():
-                link.symlink_to(Path(str(found.locate_file(name))).resolve())
+                link.symlink_to(Path(str(package.locate_file(name))).resolve())
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, str(wheel)], check=True)
 
@@ -43,7 +43,7 @@ def declared(wheel: Path) -> list[Requirement]:
 
 def closure(requirements: list[Requirement]) -> dict[str, Distribution]:
     """The distributions that these require, directly or not."""
-    found: dict[str, Distribution] = {}
+    packages: dict[str, Distribution] = {}
     pending = [(requirement, "") for requirement in requirements]
     while pending:
         requirement, extra = pending.pop()
@@ -53,10 +53,10 @@ def closure(requirements: list[Requirement]) -> dict[str, Distribution]:
         if not requirement.specifier.contains(named.version, prereleases=True):
             raise SystemExit(f"{requirement} is required, and {named.version} is installed")
         for each in ("", *requirement.extras):
-            if f"{requirement.name}[{each}]" not in found:
-                found[f"{requirement.name}[{each}]"] = named
+            if f"{requirement.name}[{each}]" not in packages:
+                packages[f"{requirement.name}[{each}]"] = named
                 pending += [(Requirement(line), each) for line in named.requires or []]
-    return found
+    return packages
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(str(error))
     for line in missing:
         print(f"Note: {line}")
-    size, found = Size(given.clients, given.examples, given.cohort, given.rounds), list[dict[str, Any]]()
+    size, rows = Size(given.clients, given.examples, given.cohort, given.rounds), list[dict[str, Any]]()
     console = Console()
     for kind in given.work:
         rivals = [*at_home(kind), *(peer for peer in others if kind in peer.kinds)]
@@ -59,10 +59,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         with console.status(kind) as status:
             contest = hold(kind, size, rivals, **turns, show=status.update)
         console.print(_table(contest))
-        found.append(contest)
+        rows.append(contest)
     given.output.mkdir(parents=True, exist_ok=True)
-    write_whole(given.output / "bench.json", json.dumps(found, indent=1).encode())
-    chart(found, given.output / "bench.png")
+    write_whole(given.output / "bench.json", json.dumps(rows, indent=1).encode())
+    chart(rows, given.output / "bench.png")
     print(f"Written: {given.output / 'bench.json'}, {given.output / 'bench.png'}")
 
 

@@ -45,9 +45,9 @@ class Contestant:
 
 def at_home(kind: str) -> list[Contestant]:
     """The contestants that need nothing but this package."""
-    found = {OURS: "ours", "plain PyTorch": "plain", **({"floor": "floor"} if kind == "fedavg" else {})}
+    sides = {OURS: "ours", "plain PyTorch": "plain", **({"floor": "floor"} if kind == "fedavg" else {})}
     python = (sys.executable, "-m")
-    return [Contestant(name, (*python, f"benchmarks.contest.{module}"), (kind,)) for name, module in found.items()]
+    return [Contestant(name, (*python, f"benchmarks.contest.{module}"), (kind,)) for name, module in sides.items()]
 
 
 def read_peers(folder: Path) -> tuple[list[Contestant], list[str]]:
@@ -56,9 +56,11 @@ def read_peers(folder: Path) -> tuple[list[Contestant], list[str]]:
     missing: list[str] = []
     for script in sorted(folder.glob("*/peer.py")):
         home = script.parent
-        python, told = home / ".venv" / "bin" / "python", json.loads((home / "peer.json").read_text())
+        python, about = home / ".venv" / "bin" / "python", json.loads((home / "peer.json").read_text())
         if python.exists():
-            peers.append(Contestant(home.name, (str(python), str(script)), tuple(told["kinds"]), told["same_batches"]))
+            peers.append(
+                Contestant(home.name, (str(python), str(script)), tuple(about["kinds"]), about["same_batches"])
+            )
         else:
             made = f"python3 -m venv {home / '.venv'} && {python} -m pip install -r {home / 'requirements.txt'}"
             missing.append(f"{home.name} is left out. To have it: {made}")
@@ -80,14 +82,14 @@ def hold(
     """What each contestant took in its turns of this work, by its name, and the ratios of its ``clock`` to wafl's."""
     with tempfile.TemporaryDirectory() as folder:
         work = make_work(kind, size)
-        place = Path(folder) / "work.npz"
-        work.write(str(place))
+        path = Path(folder) / "work.npz"
+        work.write(str(path))
         turns: dict[str, list[dict[str, Any]]] = {each.name: [] for each in contestants}
         for repeat in range(repeats):
             for each in contestants:
                 if any("failed" in turn for turn in turns[each.name]):
                     continue
-                turns[each.name].append(_turn(each, place, threads))
+                turns[each.name].append(_turn(each, path, threads))
                 show(f"{kind}, turn {repeat + 1} of {repeats}: {each.name}")
     reference = turns["plain PyTorch"][0].get("params") if "plain PyTorch" in turns else None
     rows = {each.name: _row(each, turns[each.name], turns[OURS], work, reference, clock) for each in contestants}
@@ -101,10 +103,10 @@ def _turn(each: Contestant, work: Path, threads: int | None) -> dict[str, Any]:
     here = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
     allowed = sorted(here)[: threads or len(here)]
     # Peers find nothing of ours but what they are handed.
-    own = [str(ROOT), os.environ.get("PYTHONPATH", "")] if each.command[0] == sys.executable else []
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")] if each.command[0] == sys.executable else []
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent / "shared"), *own])),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent / "shared"), *paths])),
         "OMP_NUM_THREADS": str(len(allowed) or threads or os.cpu_count() or 1),
         "WAFL_BENCH_BEGAN": str(time.time()),
     }
@@ -117,8 +119,8 @@ def _turn(each: Contestant, work: Path, threads: int | None) -> dict[str, Any]:
         preexec_fn=(lambda: os.sched_setaffinity(0, allowed)) if allowed else None,
     )
     if done.returncode != 0 or not result.exists():
-        said = (done.stderr or done.stdout).strip().splitlines()
-        return {"failed": said[-1] if said else f"exit status {done.returncode}"}
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        return {"failed": lines[-1] if lines else f"exit status {done.returncode}"}
     with np.load(result) as file:
         params = {name: file[name] for name in file.files}
     return {**json.loads(done.stdout.strip().splitlines()[-1]), "params": params}
@@ -159,8 +161,8 @@ def _accuracy(work: Work, params: Mapping[str, NDArray[Any]]) -> float:
     count = min(JUDGED, len(y))
     chosen = torch.arange(count) * len(y) // count  # of all clients alike
     with torch.no_grad():
-        found = torch.cat([model(x[rows]).argmax(1) for rows in chosen.split(256)])
-    return float((found == y[chosen]).double().mean())
+        predicted = torch.cat([model(x[rows]).argmax(1) for rows in chosen.split(256)])
+    return float((predicted == y[chosen]).double().mean())
 
 
 def chart(contests: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -176,8 +178,8 @@ def chart(contests: Sequence[Mapping[str, Any]], path: Path) -> None:
         high = [row["highest"] - row["median"] for row in rows.values()][::-1]
         colors = [COLORS[0] if name == "wafl" else "#999999" for name in names]
         axes.barh(names, middle, xerr=[low, high], color=colors, height=0.6)
-        for place, value in enumerate(middle):
-            axes.text(value, place + 0.32, f" {value:.2f}", va="bottom", fontsize=8)
+        for index, value in enumerate(middle):
+            axes.text(value, index + 0.32, f" {value:.2f}", va="bottom", fontsize=8)
         axes.set_xscale("log")
         axes.margins(y=0.18)
         axes.set_title(f"{contest['kind']}, {contest['clients']} clients", fontsize=10)

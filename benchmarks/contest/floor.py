@@ -16,7 +16,7 @@ def prepare(work: Work) -> Train:
         weight, bias = start
         for round_ in range(rounds):
             begins = work.offsets[work.cohorts[round_]]
-            rows = [[begin + part for part in work.batches(round_, place)] for place, begin in enumerate(begins)]
+            rows = [[begin + part for part in work.batches(round_, index)] for index, begin in enumerate(begins)]
             weights, biases = weight.repeat(cohort, 1, 1), bias.repeat(cohort, 1)
             for step in range(steps):
                 chosen = torch.from_numpy(np.stack([client[step] for client in rows]))

@@ -60,13 +60,13 @@ def show(name: str, folder: Path | None, rounds: int, points: int, draws: int) -
     with tempfile.TemporaryDirectory() as at:
         file = Path(at) / "certificate.json"
         wafl.issue(run, seen, radii=RADII, points=points).save(file)
-        sites = [wafl.audit(file, run, unseen.of_clients([place])) for place in range(unseen.num_clients)]
-        own = [wafl.audit(file, run, drawn(seen, draw)) for draw in range(draws)]
+        sites = [wafl.audit(file, run, unseen.of_clients([client])) for client in range(unseen.num_clients)]
+        draws_of_seen = [wafl.audit(file, run, drawn(seen, draw)) for draw in range(draws)]
     ratio = math.fsum(site.certified for site in sites) / math.fsum(site.measured for site in sites)
     far = [math.sqrt(math.fsum(each.share * each.distance**2 for each in site.labels)) for site in sites]
     correlation = cast(Any, stats).spearmanr(far, [site.measured for site in sites]).statistic
     worst = max(site.measured / site.certified for site in sites)
-    cells = (len(sites), inside(sites), inside(own), f"{ratio:.1f}", f"{worst:.2f}", f"{correlation:.2f}")
+    cells = (len(sites), inside(sites), inside(draws_of_seen), f"{ratio:.1f}", f"{worst:.2f}", f"{correlation:.2f}")
     seconds = time.process_time() - started
     return f"| {name} | {' | '.join(str(cell) for cell in cells)} |  {seconds:.0f} processor seconds"
 
@@ -80,8 +80,8 @@ def drawn(seen: wafl.Federation, draw: int) -> wafl.Federation:
 
 def inside(sites: Sequence[Audit]) -> str:
     """How many labels are inside, of those that have enough examples to tell."""
-    told = [each.inside for site in sites for each in site.labels if each.inside is not None]
-    return f"{sum(told)} of {len(told)}"
+    known = [each.inside for site in sites for each in site.labels if each.inside is not None]
+    return f"{sum(known)} of {len(known)}"
 
 
 if __name__ == "__main__":

@@ -108,10 +108,10 @@ def measure(name: str, seed: int, rounds: int, grid: Sequence[float], tables: Pa
     }  # fmt: skip
 
     def score(run: wafl.Run) -> dict[str, float]:
-        found = wafl.evaluate(run, clients, unseen=unseen).unseen
-        assert found is not None
-        assert found.client_accuracy is not None
-        return {"accuracy": 100.0 * found.client_accuracy, "worst": 100.0 * found.worst_tenth}
+        unseen_score = wafl.evaluate(run, clients, unseen=unseen).unseen
+        assert unseen_score is not None
+        assert unseen_score.client_accuracy is not None
+        return {"accuracy": 100.0 * unseen_score.client_accuracy, "worst": 100.0 * unseen_score.worst_tenth}
 
     runs = wafl.sweep(model, clients, wafl.WAFL(radius=1.0), {"radius": list(grid)}, **schedule)
     paper = wafl.fit(model, clients, wafl.WAFL(gamma=0.5), **schedule)
@@ -137,18 +137,18 @@ def show(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
     )
     pooled: dict[str, list[tuple[float, float, float]]] = {number: [] for number in NUMBERS}
     for name in names:
-        own = [row for row in rows if row["data"] == name]
+        of_data = [row for row in rows if row["data"] == name]
         for number, words in NUMBERS.items():
-            grid = {radius: [row["grid"][radius][number] for row in own] for radius in own[0]["grid"]}
+            grid = {radius: [row["grid"][radius][number] for row in of_data] for radius in of_data[0]["grid"]}
             best = max(grid, key=lambda radius: fmean(grid[radius]))
-            auto = [row["auto"][number] for row in own]
+            auto = [row["auto"][number] for row in of_data]
             gaps = [
-                (grid[best][place] - auto[place], max(values[place] for values in grid.values()) - auto[place],
-                 auto[place] - own[place]["gamma 0.5"][number])
-                for place in range(len(own))
+                (grid[best][index] - auto[index], max(values[index] for values in grid.values()) - auto[index],
+                 auto[index] - of_data[index]["gamma 0.5"][number])
+                for index in range(len(of_data))
             ]  # fmt: skip
             pooled[number] += gaps
-            cost = f"{fmean(row['cost'] for row in own):.2f}" if number == "accuracy" else ""
+            cost = f"{fmean(row['cost'] for row in of_data):.2f}" if number == "accuracy" else ""
             summary = [interval(column) for column in zip(*gaps, strict=True)]
             table.add_row(name, words, f"{fmean(grid[best]):.1f} at {best}", f"{fmean(auto):.1f}", *summary, cost)
     for number, words in NUMBERS.items():

@@ -66,9 +66,9 @@ def main(argv: Sequence[str] | None = None) -> None:
                 plan.model, split.train, entry.method, grid, average_last=0.5, device=given.device, **schedule
             )
             pairs = [(judged(goal, last_of(run)), judged(goal, run)) for run in runs]
-            found = [pairs[place : place + given.seeds] for place in range(0, len(pairs), given.seeds)]
-            table.add_row(data, entry.title, *(cell for each in found for cell in shown(each)))
-            print(data, entry.title, *(cell for each in found for cell in shown(each)), flush=True)
+            groups = [pairs[start : start + given.seeds] for start in range(0, len(pairs), given.seeds)]
+            table.add_row(data, entry.title, *(cell for each in groups for cell in shown(each)))
+            print(data, entry.title, *(cell for each in groups for cell in shown(each)), flush=True)
     Console(width=140).print(table)
 
 

@@ -138,8 +138,8 @@ def excess_risks(dimension: int, seeds: int, largest: int) -> Iterator[Row]:
         worst: list[float] = []
         for seed in range(seeds):
             rng = np.random.default_rng((number, seed))
-            found = least(draw(clients, number, rng), STEEP, GAMMA, start=robust.v)
-            excess = [risk(found.v, q) - least(q, STEEP, start=clean.v).value for q in moved(truth, found.v, rng)]
+            fitted = least(draw(clients, number, rng), STEEP, GAMMA, start=robust.v)
+            excess = [risk(fitted.v, q) - least(q, STEEP, start=clean.v).value for q in moved(truth, fitted.v, rng)]
             worst.append(max(excess))
         bound = robust_generalization(constants, WEIGHTS, [number] * 3, **known, delta=DELTA)
         yield f"robust generalization, {dimension}-D, n = {number:,}", bound, worst

@@ -46,8 +46,8 @@ def show_ratios(name: str, smallest: bool) -> None:
     for method in (wafl.FedAvg(), wafl.WAFL(gamma=0.5)):
         run = wafl.fit(wafl.models.mlr(clients), clients, method, **schedule)
         for norm in (2.0, float("inf")):
-            found = wafl.certify(run.model, sample, radii=radii, norm=norm)
-            ratios = [f"{row.best / row.achieved:.3f}" for row in found.rows if row.achieved]
+            certificates = wafl.certify(run.model, sample, radii=radii, norm=norm)
+            ratios = [f"{row.best / row.achieved:.3f}" for row in certificates.rows if row.achieved]
             Console().print(f"{name}, {method.name}, l_{norm:g}, radii {radii}: {', '.join(ratios)}")
 
 

@@ -80,8 +80,8 @@ def split(name: str, clients: int) -> tuple[Array, Any, list[Any]]:
     x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
     x, rng = scaled(x), np.random.default_rng(0)
     order = np.lexsort((x @ np.linalg.svd(x - x.mean(0), full_matrices=False)[2][0], y))
-    own = np.array_split(order, 2 * clients)[::2] if clients > 1 else [order]
-    mixed = [np.concatenate([rows, rng.choice(len(x), len(rows), replace=False)]) for rows in own]
+    parts = np.array_split(order, 2 * clients)[::2] if clients > 1 else [order]
+    mixed = [np.concatenate([rows, rng.choice(len(x), len(rows), replace=False)]) for rows in parts]
     return x, y, [np.unique(rows) for rows in mixed]
 
 
@@ -131,12 +131,12 @@ def compare(
     rng, weights = np.random.default_rng(1), np.full(len(values), 1.0 / len(values))
     truth = float(np.mean([x.mean() for x in values]))
     bets = trained.bets(weights.tolist(), [size] * len(values), DELTA)
-    found: list[tuple[float, float, float]] = []
+    rows: list[tuple[float, float, float]] = []
     for _ in range(draws):
         sample = moments([rng.choice(x, size) for x in values], trained.most)
         upper = sample.upper_mean(weights.tolist(), bets, DELTA)
-        found.append((bernstein(sample, weights, trained.means), upper, more(sample)))
-    far = np.array(found) - truth
+        rows.append((bernstein(sample, weights, trained.means), upper, more(sample)))
+    far = np.array(rows) - truth
     return truth, far.mean(0), float((far[:, 1] >= 0).mean())
 
 
@@ -154,14 +154,14 @@ def least_distance(at: World, size: int) -> float:
     The capital's logarithm at m is ``W - N log((R - m) / N)``, as in ``theory/certificates/sampling.py``.
     """
     means, count = np.array([x.mean() for x in at.others]), size * len(at.others)
-    weight, found = 1.0 / len(at.others), list[float]()
+    weight, distances = 1.0 / len(at.others), list[float]()
     for part in np.linspace(0.01, 0.99, 99):
         theta = part / (at.most - means).max()
         bets = theta / (1.0 + theta * means)
         won = size * sum(np.log1p(-bet * x).mean() for bet, x in zip(bets, at.others, strict=True))
         won -= size * np.log(size * bets / weight).sum()
-        found.append((weight / bets).sum() - count * math.exp((won - math.log(1.0 / DELTA)) / count))
-    return float(min(found) - means.mean())
+        distances.append((weight / bets).sum() - count * math.exp((won - math.log(1.0 / DELTA)) / count))
+    return float(min(distances) - means.mean())
 
 
 def show_errors(name: str, size: int, draws: int) -> str:

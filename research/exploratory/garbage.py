@@ -41,11 +41,11 @@ def with_garbage(method: wafl.Method, seed: int, rounds: int = 40) -> tuple[floa
     """The accuracy without and with garbage among the training examples."""
     clients = wafl.load_dataset("digits").partition(num_clients=10, iid=True, preprocess="zscore", seed=seed)
     schedule: dict[str, Any] = {"rounds": rounds, "local_epochs": 2, "batch_size": 32, "learning_rate": 0.02}
-    found: list[float] = []
+    accuracies: list[float] = []
     for each in (clients, spoiled(clients, 1000 + seed)):
         run = wafl.fit(wafl.models.mlr(clients), each, method, seed=seed, **schedule)
-        found.append(100.0 * (wafl.evaluate(run, clients).accuracy or 0.0))
-    return found[0], found[1]
+        accuracies.append(100.0 * (wafl.evaluate(run, clients).accuracy or 0.0))
+    return accuracies[0], accuracies[1]
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
@@ -67,11 +67,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     table = Table("method, with garbage", "without", "with 5% garbage", "cost", "less than WAFL")
     baseline: list[float] = []
     for method in METHODS:
-        found = [with_garbage(method, seed, given.rounds) for seed in given.seeds]
-        costs = [before - after for before, after in found]
+        accuracies = [with_garbage(method, seed, given.rounds) for seed in given.seeds]
+        costs = [before - after for before, after in accuracies]
         baseline = baseline or costs
         less = [one - other for one, other in zip(baseline, costs, strict=True)]
-        cells = ([before for before, _ in found], [after for _, after in found], costs)
+        cells = ([before for before, _ in accuracies], [after for _, after in accuracies], costs)
         compared = any(less) and len(less) > 1
         table.add_row(method.name, *map(shown, cells), "{:.1f} to {:.1f}".format(*interval(less)) if compared else "")
     Console(width=200).print(table)

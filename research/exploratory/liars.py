@@ -155,11 +155,11 @@ class Source:
             sent = torch.stack([reply.vectors[name] for reply in lying]).mean(0)
             vectors[name] = self._moved(lie, query.params, sent) if name in (PARAMS, *query.iterates) else sent
         claims = {name: value for name in ("loss", "cost") if (value := getattr(lie, name)) is not None}
-        told = [
+        reports = [
             replace(reply, vectors=vectors, **{name: torch.full_like(reply.loss, x) for name, x in claims.items()})
             for reply in lying
         ]
-        return [*(reply for reply in honest if reply.client not in self._clients.liars), *told]
+        return [*(reply for reply in honest if reply.client not in self._clients.liars), *reports]
 
     def _moved(self, lie: Lie, start: torch.Tensor, sent: torch.Tensor) -> torch.Tensor:
         update = sent - start
@@ -199,7 +199,7 @@ class Trial:
         """On the test examples of all clients, in percent."""
         warnings.simplefilter("ignore", TrainingWarning)
         clients, method = federation(self.split, seed), METHODS[self.method]
-        liars = tuple((seed + 3 * place) % CLIENTS for place in range(self.liars))
+        liars = tuple((seed + 3 * number) % CLIENTS for number in range(self.liars))
         training = clients
         if self.lie is None and liars:
             training = clients.set_apart(liars)[0]
@@ -221,28 +221,28 @@ class Trial:
 
     def worst(self) -> Trial:
         """The same with the lie that costs most on the first seed, changing one of its parts after another."""
-        found = self.first()
-        least, seen = found.accuracy(0), {found.lie}
+        worst = self.first()
+        least, seen = worst.accuracy(0), {worst.lie}
         unused = {"loss"} if self.method in ("FedAvg", "WAFL") else set[str]()
         unused |= set() if self.method == "WAFL" else {"cost"}
         for _ in range(2):
             for part, values in TRIED.items():
                 for value in values if part not in unused else ():
-                    tried = replace(found, lie=replace(found.lie or Lie(), **{part: value}))
+                    tried = replace(worst, lie=replace(worst.lie or Lie(), **{part: value}))
                     if tried.lie in seen:
                         continue
                     seen.add(tried.lie)
                     if (reached := tried.accuracy(0)) < least:
-                        found, least = tried, reached
-        return found
+                        worst, least = tried, reached
+        return worst
 
 
 def measured(trial: Trial, seeds: Sequence[int], search: bool) -> tuple[list[float], str]:
     """The accuracy on each seed of a trial, or of the worst lie found for it, and that lie."""
     torch.set_num_threads(1)
     tried = [trial.worst(), trial.first()] if search else [trial]
-    found = [([each.accuracy(seed) for seed in seeds], str(each.lie or "")) for each in dict.fromkeys(tried)]
-    return min(found, key=lambda pair: fmean(pair[0]))
+    accuracies = [([each.accuracy(seed) for seed in seeds], str(each.lie or "")) for each in dict.fromkeys(tried)]
+    return min(accuracies, key=lambda pair: fmean(pair[0]))
 
 
 def shown(values: Sequence[float], lie: str = "") -> str:
@@ -276,12 +276,12 @@ def print_table(rows: Sequence[Sequence[Trial]], given: argparse.Namespace) -> N
     """One row per method, split and number of liars, and one column per defense, as Markdown."""
     print("| data | method | liars | others | " + " | ".join(given.defenses) + " |")
     print("| --- " * (4 + len(given.defenses)) + "|")
-    trials = [(each, place > 0 and each.liars > 0) for row in rows for place, each in enumerate(row)]
+    trials = [(each, column > 0 and each.liars > 0) for row in rows for column, each in enumerate(row)]
     with ProcessPoolExecutor(given.jobs) if given.jobs > 1 else nullcontext() as pool:
         do = map if pool is None else pool.map
-        found = do(measured, *zip(*((each, given.seeds, search) for each, search in trials), strict=True))
+        results = do(measured, *zip(*((each, given.seeds, search) for each, search in trials), strict=True))
         for row in rows:
-            cells = [shown(*next(found)) for _ in row]
+            cells = [shown(*next(results)) for _ in row]
             print("| " + " | ".join([row[0].split, row[0].method, str(row[0].liars), *cells]) + " |", flush=True)
 
 

@@ -111,11 +111,11 @@ def train(model: nn.Module, clients: wafl.Federation, given: argparse.Namespace)
         run = wafl.fit(model, clients, wafl.FedAvgM(), rounds=rounds, learning_rate=rate, **schedule)
         return run, len(run.history)
     done, run = 0, None
-    for place, share in enumerate(STAGES):
+    for stage, share in enumerate(STAGES):
         server = wafl.FedAdam(rate=share * given.rate, beta2=0.999, tau=1e-8)
         part = max(rounds // len(STAGES), 1)
         begins: dict[str, Any] = {} if run is None else {"init": run.params}
-        run = wafl.fit(model, clients, server, rounds=part, learning_rate=1.0, seed=place, **begins, **schedule)
+        run = wafl.fit(model, clients, server, rounds=part, learning_rate=1.0, seed=stage, **begins, **schedule)
         done += len(run.history)
     assert run is not None
     return run, done
@@ -124,15 +124,15 @@ def train(model: nn.Module, clients: wafl.Federation, given: argparse.Namespace)
 def distances_of(run: wafl.Run, clients: wafl.Federation) -> Tensor:
     """How far each test example certainly is from an error, in l2."""
     task, params = task_of(run)
-    found: list[Tensor] = []
+    distances: list[Tensor] = []
     for rows in torch.arange(len(clients.test.y)).split(500):
         x, y = clients.test.rows(rows, torch.float64), clients.test.y[rows]
         leads = leads_of(task, params, x[0].numel())
         assert leads is not None
         with torch.no_grad():
             outputs = task.outputs(params[None], x[None])[0]
-        found.append(leads.distance_to_error(x.flatten(1), outputs, y, 2))
-    return torch.cat(found)
+        distances.append(leads.distance_to_error(x.flatten(1), outputs, y, 2))
+    return torch.cat(distances)
 
 
 def now() -> float:

@@ -44,8 +44,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         run = wafl.fit(make(name), clients, method, rounds=given.rounds, local_epochs=2, learning_rate=0.3)
         for norm in given.norms:
             started = time.process_time()
-            found = wafl.certify(run.model, sample, radii=given.radii, norm=norm)
-            cells = [f"{row.best:.2f} / {row.simple:.2f} / {row.achieved:.2f}" for row in found.rows]
+            certificates = wafl.certify(run.model, sample, radii=given.radii, norm=norm)
+            cells = [f"{row.best:.2f} / {row.simple:.2f} / {row.achieved:.2f}" for row in certificates.rows]
             seconds = time.process_time() - started
             print(f"| {name}, l_{norm:g} | {' | '.join(cells)} |  {seconds:.0f} processor seconds", flush=True)
 
@@ -55,8 +55,8 @@ def make(name: str) -> nn.Module:
     depth, activation = NETWORKS[name]
     torch.manual_seed(0)
     layers: list[nn.Module] = [nn.Flatten()]
-    for place in range(depth):
-        layers += [nn.Linear(UNITS if place else PIXELS, UNITS), activation()]
+    for layer in range(depth):
+        layers += [nn.Linear(UNITS if layer else PIXELS, UNITS), activation()]
     return nn.Sequential(*layers, nn.Linear(UNITS, CLASSES))
 
 

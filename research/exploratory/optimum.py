@@ -69,10 +69,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         )  # fmt: skip
         seconds = time.process_time() - started
         if math.isinf(label_cost):
-            found = wafl.certify(run.model, clients, radii=[radius], power=power, gap=1e-4)[0].value
+            value = wafl.certify(run.model, clients, radii=[radius], power=power, gap=1e-4)[0].value
         else:
-            found = worst_loss(run, clients, radius, label_cost)
-        numbers = (f"{best:.5f}", f"{found:.5f}", f"{found / best - 1.0:.3%}", f"{seconds:.1f}")
+            value = worst_loss(run, clients, radius, label_cost)
+        numbers = (f"{best:.5f}", f"{value:.5f}", f"{value / best - 1.0:.3%}", f"{seconds:.1f}")
         table.add_row(f"W_{power}", f"{radius:g}", f"{label_cost:g}", *numbers)
     Console().print(table)
     whole = given.rounds > 1
@@ -86,15 +86,15 @@ def examples() -> dict[str, tuple[Array, Array]]:
     blobs: Any = make_blobs(n_samples=100, centers=2, n_features=2, random_state=0)
     split: Any = train_test_split(*blobs, test_size=0.33, random_state=42)
     x, _, y, _ = split
-    found: dict[str, tuple[Array, Array]] = {
+    sets: dict[str, tuple[Array, Array]] = {
         "blobs": (x, y),
         "breast cancer": (cancer.x.double().numpy(), cancer.y.numpy()),
     }
     with suppress(ImportError):
         loader: Any = importlib.import_module("dro.data.dataloader_classification")
         x, y = loader.classification_basic(d=2, num_samples=500, radius=2)
-        found["dro's own"] = np.asarray(x), (np.ravel(y) > 0).astype(int)
-    return found
+        sets["dro's own"] = np.asarray(x), (np.ravel(y) > 0).astype(int)
+    return sets
 
 
 def others(data: dict[str, tuple[Array, Array]], powers: Sequence[int]) -> Table:
@@ -126,11 +126,11 @@ def relaxed(rounds: int, steps: int) -> Table:
     for radius in (0.1, 0.2, 0.3):
         started = time.process_time()
         try:
-            found = by_skwdro(x, y, radius, EPSILON, SIGMA)
+            model = by_skwdro(x, y, radius, EPSILON, SIGMA)
         except ImportError:
             break
         taken = time.process_time() - started
-        value, price = entropic(*found, x, y, radius)
+        value, price = entropic(*model, x, y, radius)
         table.add_row("blobs", f"{radius:g}", "SkWDRO", f"{value:.5f}", f"{taken:.2f}")
         started = time.process_time()
         # At a price of transport, the Gaussian of SkWDRO's samples is this one of smaller noise.
@@ -161,8 +161,8 @@ def entropic(weight: Array, bias: float, x: Array, y: Array, radius: float) -> t
         soft = logsumexp(losses / EPSILON, b=masses / masses.sum(), axis=1) - x.shape[1] / 2 * math.log(shrink)
         return price * radius**2 + EPSILON * float(np.mean(soft))
 
-    found: Any = minimize_scalar(dual, bounds=(-12.0, 8.0), method="bounded", options={"xatol": 1e-7})
-    return float(found.fun), math.exp(found.x)
+    result: Any = minimize_scalar(dual, bounds=(-12.0, 8.0), method="bounded", options={"xatol": 1e-7})
+    return float(result.fun), math.exp(result.x)
 
 
 def judged(weight: Array, bias: float, x: Array, y: Array, radius: float, power: int) -> float:
@@ -176,8 +176,8 @@ def judged(weight: Array, bias: float, x: Array, y: Array, radius: float, power:
         t = np.linspace(0.0, slope / (2 * gamma), 4001)
         return gamma * radius**2 + float((np.logaddexp(0, slope * t - margin[:, None]) - gamma * t**2).max(1).mean())
 
-    found: Any = minimize_scalar(dual, bounds=(-10.0, 10.0), method="bounded", options={"xatol": 1e-7})
-    return float(found.fun)
+    result: Any = minimize_scalar(dual, bounds=(-10.0, 10.0), method="bounded", options={"xatol": 1e-7})
+    return float(result.fun)
 
 
 def by_wafl(power: int) -> Solver:
@@ -206,8 +206,8 @@ def by_dro(x: Array, y: Array, radius: float) -> tuple[Array, float]:
     dro: Any = importlib.import_module("dro.linear_model.wasserstein_dro")
     model = dro.WassersteinDRO(input_dim=x.shape[1], model_type="logistic")
     model.update({"cost_matrix": np.eye(x.shape[1]), "eps": radius, "p": 2, "kappa": "inf"})
-    found = model.fit(x, 2 * y - 1)
-    return np.ravel(found["theta"]), float(np.ravel(found["b"])[0])
+    result = model.fit(x, 2 * y - 1)
+    return np.ravel(result["theta"]), float(np.ravel(result["b"])[0])
 
 
 SOLVERS = {
@@ -225,11 +225,11 @@ def worst_loss(run: wafl.Run, clients: wafl.Federation, radius: float, label_cos
     """In the l2 ball of W_1, for two classes: the dual at the best gamma, the slope or where a label begins to pay."""
     weight, bias = (value.double() for value in run.params.values())
     losses = -(clients.train.x.double() @ weight.T + bias).log_softmax(-1)
-    own = losses.gather(1, clients.train.y[:, None])[:, 0]
-    other = losses.sum(1) - own
+    of_label = losses.gather(1, clients.train.y[:, None])[:, 0]
+    other = losses.sum(1) - of_label
     slope = (weight[1] - weight[0]).norm()
-    gammas = torch.cat([slope[None], ((other - own) / label_cost).clamp_min(slope)])
-    pays = torch.maximum(own, other - gammas[:, None] * label_cost)
+    gammas = torch.cat([slope[None], ((other - of_label) / label_cost).clamp_min(slope)])
+    pays = torch.maximum(of_label, other - gammas[:, None] * label_cost)
     return float((gammas * radius + pays.mean(1)).min())
 
 

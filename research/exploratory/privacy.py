@@ -42,8 +42,8 @@ def accuracies(clients: int, rounds: int, seeds: int, clip_norm: float, setting:
         content["privacy"] = {"clip_norm": clip_norm, "delta": 1e-4, **setting}
     with tempfile.TemporaryDirectory() as folder:
         results = Study.create(parse_experiment(content, "benchmark"), Path(folder) / "study").run()
-    found = [row["clean"] for row in results["methods"].values()]
-    return [f"{each['mean']:.1f} ± {each['std']:.1f}" for each in found]
+    values = [row["clean"] for row in results["methods"].values()]
+    return [f"{each['mean']:.1f} ± {each['std']:.1f}" for each in values]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

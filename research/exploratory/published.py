@@ -78,8 +78,8 @@ def certificates(rounds: int, count: int) -> Iterator[tuple[str, float]]:
 def ratio(model: nn.Module, clients: wafl.Federation, **asked: Any) -> float:
     """The largest published value over what a search certifies."""
     published = wafl.issue(model, clients, radii=RADII, **asked).values
-    found = wafl.certify(model, clients, radii=RADII, achieved=False, progress=False, **asked)
-    return max(published[row.radius] / row.best for row in found.rows)
+    certificates = wafl.certify(model, clients, radii=RADII, achieved=False, progress=False, **asked)
+    return max(published[row.radius] / row.best for row in certificates.rows)
 
 
 def statements(rounds: int, count: int) -> Iterator[tuple[str, float]]:
@@ -88,10 +88,10 @@ def statements(rounds: int, count: int) -> Iterator[tuple[str, float]]:
     run = wafl.fit(wafl.models.mlr(seen), seen, wafl.FedAvg(), rounds=rounds, local_epochs=1, progress=False)
     for metric in ("loss", "error"):
         asked: dict[str, Any] = {"radius": 0.1, "metric": metric, "confidence": 0.8}
-        found = wafl.next_client(run, seen, unseen, **asked)
-        said = wafl.issue_next_client(run, seen, unseen, share=0.5, **asked).values
-        searched = {"mean": found.mean, "share 0.5": lambda found=found: found.share(0.5), "next": found.next}
-        for name, value in said.items():
+        result = wafl.next_client(run, seen, unseen, **asked)
+        published = wafl.issue_next_client(run, seen, unseen, share=0.5, **asked).values
+        searched = {"mean": result.mean, "share 0.5": lambda result=result: result.share(0.5), "next": result.next}
+        for name, value in published.items():
             yield f"{metric}, next client, {name}", value / searched[name]()
 
 

@@ -81,8 +81,8 @@ def compare(
 ) -> list[tuple[str, ...]]:
     """One row per radius."""
     radii: list[float] = given.radii
-    found = wafl.sweep(model, clients, wafl.WAFL(radius=1.0, norm=norm), {"radius": radii}, **schedule)
-    around = {part * gamma for run in found for gamma in [found_gamma(run)] for part in given.around}
+    runs = wafl.sweep(model, clients, wafl.WAFL(radius=1.0, norm=norm), {"radius": radii}, **schedule)
+    around = {part * gamma for run in runs for gamma in [found_gamma(run)] for part in given.around}
     rungs = math.ceil(math.log(max(around) / min(around), given.rung))
     gammas = sorted(around | {min(around) * given.rung**rung for rung in range(rungs)})
     try:
@@ -91,7 +91,7 @@ def compare(
         fixed = []
     fixed = [run for run in fixed if run.diverged is None]
     rows: list[tuple[str, ...]] = []
-    for radius, run in zip(radii, found, strict=True):
+    for radius, run in zip(radii, runs, strict=True):
         rivals = [accuracy(other, clients) for other in fixed if 0.95 <= achieved(other) / radius <= 1.5]
         largest = max(record.achieved_radius or 0.0 for record in run.history)
         rows.append(

@@ -65,8 +65,8 @@ def skewed(seed: int) -> Pair:
 
 def domains(folder: Path) -> Callable[[int], Pair]:
     def make(seed: int) -> Pair:
-        found = wafl.domains(["mnist", "svhn"], "usps", data_dir=folder, size=14, limit=500)
-        return found.clients, found.target
+        clients = wafl.domains(["mnist", "svhn"], "usps", data_dir=folder, size=14, limit=500)
+        return clients.clients, clients.target
 
     return make
 

@@ -48,7 +48,7 @@ BATCH = 32
 SHAPED = "WAFL, shape of clients"
 RIVALS = {"WAFL": wafl.WAFL, SHAPED: lambda: wafl.WAFL(shape="clients"), **wafl.METHODS}
 NAMES = ("rotated", "vowels", "kinds", "smartwatch", "skewed", "domains")
-Found = dict[str, list[float] | None]
+Results = dict[str, list[float] | None]
 """By seed, the accuracy in each column; None if the training diverged."""
 
 
@@ -87,17 +87,17 @@ def half_width(values: Sequence[float]) -> float:
     return float(student.ppf(0.975, len(values) - 1)) * stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
-def cell(found: Found, baseline: Found, column: int) -> str:
+def cell(result: Results, baseline: Results, column: int) -> str:
     """Mean and interval, and whether it is beyond doubt above or below the baseline."""
-    done = {seed: values[column] for seed, values in found.items() if values is not None}
+    done = {seed: values[column] for seed, values in result.items() if values is not None}
     if not done:
-        return "diverged" if found else "not finished"
+        return "diverged" if result else "not finished"
     other = {seed: values[column] for seed, values in baseline.items() if values is not None}
     gains = [value - other[seed] for seed, value in done.items() if seed in other]
     mark = ""
     if len(gains) > 1 and abs(fmean(gains)) > half_width(gains):
         mark = " +" if fmean(gains) > 0 else " -"
-    failed = f" ({len(found) - len(done)} diverged)" if len(done) < len(found) else ""
+    failed = f" ({len(result) - len(done)} diverged)" if len(done) < len(result) else ""
     return f"{fmean(done.values()):.1f} ± {half_width(list(done.values())):.1f}{mark}{failed}"
 
 
@@ -120,16 +120,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     every = [(name, where, seed) for name in given.methods for where in given.only for seed in given.seeds]
     stamp = {"name": "rivals", "trials": str(given.trials), "rounds": str(given.rounds)}
     done = jobs.kept(given, stamp).run(partial(work, given=given), {"-".join(map(str, job)): job for job in every})
-    found: dict[tuple[str, str], Found] = {(name, where): {} for name, where, _ in every}
+    results: dict[tuple[str, str], Results] = {(name, where): {} for name, where, _ in every}
     for name, where, seed in every:
         if (label := f"{name}-{where}-{seed}") in done:
-            found[name, where][str(seed)] = done[label]
+            results[name, where][str(seed)] = done[label]
     all_settings = settings(data_folder(given.data_dir))
-    columns = [(title, where, place) for where in given.only for place, title in enumerate(all_settings[where].columns)]
+    columns = [
+        (title, where, column) for where in given.only for column, title in enumerate(all_settings[where].columns)
+    ]
     table = Table("method, on what it has not seen", *(title for title, _, _ in columns))
     for name in given.methods:
-        baseline = {where: found.get(("FedAvg", where), {}) for where in given.only}
-        table.add_row(name, *(cell(found[name, where], baseline[where], place) for _, where, place in columns))
+        baseline = {where: results.get(("FedAvg", where), {}) for where in given.only}
+        table.add_row(name, *(cell(results[name, where], baseline[where], column) for _, where, column in columns))
     Console(width=250).print(table)
 
 

@@ -131,8 +131,8 @@ def leaderboard(data: Sequence[str], scale: str, work: Path, processes: int = 1,
     for name, why in absent.items():
         say(f"{name}: left out, as {why} is not here (`wafl data list`)")
     here = [name for name in data or board.tasks if name not in absent]
-    found = _made(board, here, Work(board, Kept(work / scale, board.stamp, processes, say)))
-    left = {name: [row for row in board.on(name) if row not in found[name]] for name in here}
+    numbers = _made(board, here, Work(board, Kept(work / scale, board.stamp, processes, say)))
+    left = {name: [row for row in board.on(name) if row not in numbers[name]] for name in here}
     first = {name: board.tasks[name].split(board.table["seeds_test"][0]) for name in here}
     return {
         "registered": board.stamp,
@@ -141,14 +141,14 @@ def leaderboard(data: Sequence[str], scale: str, work: Path, processes: int = 1,
         "absent": absent,
         "unfinished": {name: rows for name, rows in left.items() if rows},
         "clients": {name: [each.num_clients for each in split] for name, split in first.items()},
-        "results": {name: describe(rows) for name, rows in found.items() if rows},
+        "results": {name: describe(rows) for name, rows in numbers.items() if rows},
     }
 
 
 def _made(board: Board, here: Sequence[str], work: Work) -> dict[str, dict[str, Any]]:
     """By task and row: what each track chose, and its scores there, split by split."""
     tracks, seeds, tried = board.table["tracks"], board.table["seeds_test"], _first(board, here, work)
-    best = {(pair, track): board.best(pair[0], track, found) for pair, found in tried.items() for track in tracks}
+    best = {(pair, track): board.best(pair[0], track, results) for pair, results in tried.items() for track in tracks}
     second = {
         _options(pair, setting): settings
         for (pair, _), setting in best.items()
@@ -164,7 +164,7 @@ def _made(board: Board, here: Sequence[str], work: Work) -> dict[str, dict[str, 
         for pair in tried
         for seed in seeds
     }
-    tested, found = work(tests), {name: dict[str, Any]() for name in here}
+    tested, results = work(tests), {name: dict[str, Any]() for name in here}
     for pair in tried:
         splits = [
             {track: each and _few(each[track]) for track, each in zip(tracks, tested[job], strict=True)}
@@ -172,8 +172,8 @@ def _made(board: Board, here: Sequence[str], work: Work) -> dict[str, dict[str, 
             if (job := (*pair, f"test-{seed}")) in tested
         ]
         if len(splits) == len(seeds):
-            found[pair[0]][pair[1]] = {"chosen": {track: best[pair, track] for track in tracks}, "splits": splits}
-    return found
+            results[pair[0]][pair[1]] = {"chosen": {track: best[pair, track] for track in tracks}, "splits": splits}
+    return results
 
 
 def _options(pair: tuple[str, str], best: Setting) -> Job:
@@ -199,13 +199,13 @@ def _first(board: Board, here: Sequence[str], work: Work) -> dict[tuple[str, str
         for job, scored in work.trials(jobs).items():
             tried[job[:2]] += zip(jobs[job], scored, strict=True)
         ends = {task: set[float | None]() for task in asked}
-        for (task, _), found in tried.items():
-            if task in asked and found:
-                ends[task] |= {board.best(task, track, found).get("learning_rate") for track in tracks}
+        for (task, _), results in tried.items():
+            if task in asked and results:
+                ends[task] |= {board.best(task, track, results).get("learning_rate") for track in tracks}
         grids |= {task: [*grids[task], *rates] for task, rates in asked.items()}
         asked = {task: more for task in asked if (more := extended(grids[task], ends[task], trials))}
         turn += 1
-    return {pair: found for pair, found in tried.items() if found}
+    return {pair: scores for pair, scores in tried.items() if scores}
 
 
 def extended(grid: Sequence[float], best: Collection[float | None], trials: Mapping[str, Any]) -> list[float]:

@@ -23,7 +23,7 @@ NOTHING = "Nothing is made yet."
 
 
 @dataclass(frozen=True)
-class Found:
+class Board:
     """The numbers, with what was registered about them."""
 
     numbers: Mapping[str, Any]
@@ -65,15 +65,15 @@ class Found:
         """Each method minus FedAvg, with its corrected interval and its p-value after Holm; larger is better."""
         rows = self.numbers["results"][task]
         seen, unseen = self.numbers["clients"][task]
-        sign, found = -1.0 if self.metric(task) == "loss" else 1.0, dict[str, tuple[Mean, float]]()
+        sign, result = -1.0 if self.metric(task) == "loss" else 1.0, dict[str, tuple[Mean, float]]()
         control = self.values(task, CONTROL, track, self.metric(task)) if CONTROL in rows else [None]
         for row in (row for row in self.registration["methods"] if row in rows and row != CONTROL):
-            own = self.values(task, row, track, self.metric(task))
-            if None not in own and None not in control:
-                pairs = zip(own, control, strict=True)
-                found[row] = resampled([sign * ((one or 0.0) - (other or 0.0)) for one, other in pairs], unseen / seen)
-        adjusted = holm([p for _, p in found.values()])
-        return {row: (mean, p) for (row, (mean, _)), p in zip(found.items(), adjusted, strict=True)}
+            values = self.values(task, row, track, self.metric(task))
+            if None not in values and None not in control:
+                pairs = zip(values, control, strict=True)
+                result[row] = resampled([sign * ((one or 0.0) - (other or 0.0)) for one, other in pairs], unseen / seen)
+        adjusted = holm([p for _, p in result.values()])
+        return {row: (mean, p) for (row, (mean, _)), p in zip(result.items(), adjusted, strict=True)}
 
 
 def page() -> dict[str, str]:
@@ -84,53 +84,53 @@ def page() -> dict[str, str]:
 
 def tables(numbers: Mapping[str, Any], registration: Mapping[str, Any]) -> dict[str, str]:
     """Each table of the page, by its name."""
-    found = Found(numbers, registration)
-    if not found.counted:
+    board = Board(numbers, registration)
+    if not board.counted:
         return dict.fromkeys(("leaderboard-verdict", "leaderboard", "leaderboard-all", "leaderboard-data"), NOTHING)
-    ranks = {track: average_ranks(found.board(track)) for track in TITLES}
-    order = sorted(found.ranked, key=ranks["shift"].__getitem__)
+    ranks = {track: average_ranks(board.board(track)) for track in TITLES}
+    order = sorted(board.ranked, key=ranks["shift"].__getitem__)
     first = {*FIRST, *[row for row in order if row not in FIRST][: 8 - len(FIRST)]}
     return {
-        "leaderboard-verdict": _verdict(found, ranks),
-        "leaderboard": _ranks(found, ranks, [row for row in order if row in first]),
-        "leaderboard-all": _ranks(found, ranks, order),
-        "leaderboard-data": "\n\n".join(_of_data(found, task) for task in numbers["results"]) + _left(numbers),
+        "leaderboard-verdict": _verdict(board, ranks),
+        "leaderboard": _ranks(board, ranks, [row for row in order if row in first]),
+        "leaderboard-all": _ranks(board, ranks, order),
+        "leaderboard-data": "\n\n".join(_of_data(board, task) for task in numbers["results"]) + _left(numbers),
     }
 
 
-def _verdict(found: Found, ranks: Mapping[str, Mapping[str, float]]) -> str:
+def _verdict(board: Board, ranks: Mapping[str, Mapping[str, float]]) -> str:
     """What was registered to be decided, in words."""
     lines: list[str] = []
     for track in ("shift", "clean"):
-        p, level = against(CONTROL, found.board(track)), found.registration["verdict"]["level"]
+        p, level = against(CONTROL, board.board(track)), board.registration["verdict"]["level"]
         better, worse = (
             [row for row in p if p[row] < level and (ranks[track][row] < ranks[track][CONTROL]) is ahead]
             for ahead in (True, False)
         )
-        above, below = _counts(found, OURS, track)
+        above, below = _counts(board, OURS, track)
         lines.append(
             f"- {'On shifted data (primary)' if track == 'shift' else 'On data as they are'}, WAFL has the average "
-            f"rank {ranks[track][OURS]:.1f} and FedAvg has {ranks[track][CONTROL]:.1f}, of {len(found.ranked)} methods "
-            f"on {len(found.counted)} data sets (p = {p[OURS]:.2g} after Holm's procedure). Methods significantly "
+            f"rank {ranks[track][OURS]:.1f} and FedAvg has {ranks[track][CONTROL]:.1f}, of {len(board.ranked)} methods "
+            f"on {len(board.counted)} data sets (p = {p[OURS]:.2g} after Holm's procedure). Methods significantly "
             f"ahead of FedAvg: {', '.join(better) or 'none'}; behind: {', '.join(worse) or 'none'}. On single data "
             f"sets, WAFL is significantly above FedAvg on {above} and below it on {below}."
         )
-    ours, p = ranks["shift"][OURS] < ranks["shift"][CONTROL], against(CONTROL, found.board("shift"))[OURS]
-    sure = p < found.registration["verdict"]["level"]
+    ours, p = ranks["shift"][OURS] < ranks["shift"][CONTROL], against(CONTROL, board.board("shift"))[OURS]
+    sure = p < board.registration["verdict"]["level"]
     words = {(True, True): "ahead of FedAvg", (True, False): "behind FedAvg"}.get((sure, ours), "level with FedAvg")
     return "\n".join([f"**Under a declared shift, WAFL is {words} on unseen people and places.**\n", *lines])
 
 
-def _counts(found: Found, row: str, track: str) -> tuple[int, int]:
+def _counts(board: Board, row: str, track: str) -> tuple[int, int]:
     """On how many of the counted data sets a method is above FedAvg for sure, and below."""
-    level = found.registration["verdict"]["level"]
-    sure = [each[row][0].value for task in found.counted if row in (each := found.differences(task, track))
+    level = board.registration["verdict"]["level"]
+    sure = [each[row][0].value for task in board.counted if row in (each := board.differences(task, track))
             and each[row][1] < level]  # fmt: skip
     return sum(value > 0.0 for value in sure), sum(value < 0.0 for value in sure)
 
 
-def _ranks(found: Found, ranks: Mapping[str, Mapping[str, float]], rows: Sequence[str]) -> str:
-    p = {track: against(CONTROL, found.board(track)) for track in TITLES}
+def _ranks(board: Board, ranks: Mapping[str, Mapping[str, float]], rows: Sequence[str]) -> str:
+    p = {track: against(CONTROL, board.board(track)) for track in TITLES}
     cells = [
         [
             row,
@@ -140,7 +140,7 @@ def _ranks(found: Found, ranks: Mapping[str, Mapping[str, float]], rows: Sequenc
                 for cell in (
                     f"{ranks[track][row]:.1f}",
                     "" if row == CONTROL else f"{p[track][row]:.2g}",
-                    "" if row == CONTROL else " / ".join(map(str, _counts(found, row, track))),
+                    "" if row == CONTROL else " / ".join(map(str, _counts(board, row, track))),
                 )
             ),
         ]
@@ -150,14 +150,14 @@ def _ranks(found: Found, ranks: Mapping[str, Mapping[str, float]], rows: Sequenc
     return table(["method", *heads], cells)
 
 
-def _of_data(found: Found, task: str) -> str:
+def _of_data(board: Board, task: str) -> str:
     """The table of a data set: rows as registered, what decides on both tracks, and the worst tenth of the clients."""
-    rows, metric = found.numbers["results"][task], found.metric(task)
-    differences, counted = {track: found.differences(task, track) for track in TITLES}, task in found.counted
-    level, digits = found.registration["verdict"]["level"], 3 if metric == "loss" else 1
+    rows, metric = board.numbers["results"][task], board.metric(task)
+    differences, counted = {track: board.differences(task, track) for track in TITLES}, task in board.counted
+    level, digits = board.registration["verdict"]["level"], 3 if metric == "loss" else 1
 
     def shown(row: str, track: str, name: str) -> str:
-        values = [value for value in found.values(task, row, track, name) if value is not None]
+        values = [value for value in board.values(task, row, track, name) if value is not None]
         return f"{fmean(values):.{3 if name == 'loss' else 1}f}" if values else ""
 
     def over(row: str, track: str) -> str:
@@ -175,7 +175,7 @@ def _of_data(found: Found, task: str) -> str:
     words = {"accuracy": "accuracy", "loss": "log-loss", "auc": "AUC", "worst": "worst tenth"}
     shorts = [*(words[name] for name in names), "over FedAvg"]
     heads = [f"{word}, {title}" for title in TITLES.values() for word in shorts]
-    seen, unseen = found.numbers["clients"][task]
+    seen, unseen = board.numbers["clients"][task]
     note = "" if counted else "; not counted"
     return folded(f"{task}: {seen} clients train, {unseen} are unseen{note}", table(["", *heads], cells))
 
@@ -198,7 +198,7 @@ def average_ranks(board: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
     methods = list(next(iter(board.values())))
     ranks = [rankdata([-row[method] for method in methods]) for row in board.values()]
-    return {method: fmean(float(row[place]) for row in ranks) for place, method in enumerate(methods)}
+    return {method: fmean(float(row[index]) for row in ranks) for index, method in enumerate(methods)}
 
 
 def against(control: str, board: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

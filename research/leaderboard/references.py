@@ -26,21 +26,23 @@ def fitted(name: str, seen: Federation, tested: Federation, setting: Setting) ->
 
     It gives logarithms of probabilities; none is 0, as p from n examples counts as ``(n p + 1) / (n + classes)``.
     """
-    own, classes = name == ALONE, seen.num_outputs
-    data = [tested.train.of(client) for client in range(tested.num_clients)] if own else [(seen.train.x, seen.train.y)]
+    alone, classes = name == ALONE, seen.num_outputs
+    data = (
+        [tested.train.of(client) for client in range(tested.num_clients)] if alone else [(seen.train.x, seen.train.y)]
+    )
     models = [
         (REFERENCES[name](**setting) if len(y.unique()) > 1 else DummyClassifier()).fit(x.flatten(1).numpy(), y.numpy())
         for x, y in data
     ]
 
     def predict(x: Tensor, who: Tensor) -> Tensor:
-        found = torch.zeros(len(x), classes, dtype=torch.float64)
-        for place, (model, (_, y)) in enumerate(zip(models, data, strict=True)):
-            rows = (who == place).nonzero() if own else torch.arange(len(x))[:, None]
+        probabilities = torch.zeros(len(x), classes, dtype=torch.float64)
+        for index, (model, (_, y)) in enumerate(zip(models, data, strict=True)):
+            rows = (who == index).nonzero() if alone else torch.arange(len(x))[:, None]
             if len(rows):
-                said = torch.from_numpy(model.predict_proba(x[rows[:, 0]].flatten(1).numpy())).double()
-                found[rows, torch.from_numpy(model.classes_)] = said
-                found[rows[:, 0]] = (len(y) * found[rows[:, 0]] + 1.0) / (len(y) + classes)
-        return found.log()
+                predicted = torch.from_numpy(model.predict_proba(x[rows[:, 0]].flatten(1).numpy())).double()
+                probabilities[rows, torch.from_numpy(model.classes_)] = predicted
+                probabilities[rows[:, 0]] = (len(y) * probabilities[rows[:, 0]] + 1.0) / (len(y) + classes)
+        return probabilities.log()
 
     return predict

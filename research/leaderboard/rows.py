@@ -53,8 +53,8 @@ class Row:
         self, task: NaturalTask, seen: Federation, tested: Federation, settings: Sequence[Setting], seed: int
     ) -> Sequence[Model | None]:
         """A model for each setting, from those who are seen; None if its training diverged."""
-        own = self.name == ALONE
-        return [Model(fitted(self.name, seen, tested, setting), own=own) for setting in settings]
+        alone = self.name == ALONE
+        return [Model(fitted(self.name, seen, tested, setting), alone=alone) for setting in settings]
 
 
 class MethodRow(Row):
@@ -66,9 +66,9 @@ class MethodRow(Row):
         return [{**gentle, "learning_rate": rate} for rate in rates]
 
     def second(self, task: NaturalTask, best: Setting) -> list[Setting]:
-        space, own = self._space(task)
+        space, options = self._space(task)
         candidate, count = self._candidate(task, task.tuning[0][0]), self.trials["settings"] + 1
-        drawn = draw_settings(space, own, count, task.seed, lambda setting: candidate.spec(setting, 0))
+        drawn = draw_settings(space, options, count, task.seed, lambda setting: candidate.spec(setting, 0))
         return [{**setting, "learning_rate": best["learning_rate"]} for setting in drawn[1:]]
 
     def fit(
@@ -88,8 +88,8 @@ class MethodRow(Row):
         """What is searched besides the rate, and the setting of it that does least."""
         clients = task.tuning[0][0]
         candidate, features = self._candidate(task, clients), math.prod(clients.input_shape)
-        own = make_space(candidate, {"learning_rate": []}, features)
-        given = self.trials["everyone"] | ({} if own else self.trials["without_options"])
+        searched = make_space(candidate, {"learning_rate": []}, features)
+        given = self.trials["everyone"] | ({} if searched else self.trials["without_options"])
         space, options = make_space(candidate, {**given, "learning_rate": []}, features), candidate.options()
         return space, {name: space[name].gentlest(options[name][1]) for name in space}
 

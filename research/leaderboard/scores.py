@@ -22,13 +22,13 @@ Scores = dict[str, dict[str, float]]
 class Model:
     """What is tested: ``predict(x, who)`` gives logarithms of probabilities ``[N, classes]`` of clients' examples.
 
-    Attacks follow the slopes of ``run``; a model without one is not moved by them. One with ``own`` is fitted to the
+    Attacks follow the slopes of ``run``; a model without one is not moved by them. One with ``alone`` is fitted to the
     tested clients' training examples, and is tested on their other ones alone.
     """
 
     predict: Callable[[Tensor, Tensor], Tensor]
     run: Run | None = None
-    own: bool = False
+    alone: bool = False
 
     @classmethod
     def of(cls, run: Run) -> "Model":
@@ -39,7 +39,7 @@ class Model:
 @torch.no_grad()
 def scores(model: Model, task: NaturalTask, clients: Federation, seed: int) -> Scores:
     """The scores of a model; under several shifts, their mean."""
-    examples = clients.test if model.own else clients.train.joined(clients.test)
+    examples = clients.test if model.alone else clients.train.joined(clients.test)
     who = torch.repeat_interleave(torch.arange(clients.num_clients), examples.num_examples)
     x, y = examples.x, examples.y
 
@@ -58,11 +58,11 @@ def _of(logs: Tensor, y: Tensor, who: Tensor) -> dict[str, float]:
     right = (logs.argmax(-1) == y).double()
     each = torch.stack([right[who == client].mean() for client in who.unique()])
     worst = each.topk(worst_count(0.1, len(each)), largest=False).values
-    found = {"accuracy": right.mean(), "worst": worst.mean()}
+    result = {"accuracy": right.mean(), "worst": worst.mean()}
     if logs.shape[-1] == 2:
-        found["auc"] = _auc(logs[:, 1] - logs[:, 0], y)
+        result["auc"] = _auc(logs[:, 1] - logs[:, 0], y)
     loss = -logs.double().gather(1, y[:, None]).mean()
-    return {"loss": float(loss), **{name: 100.0 * float(value) for name, value in found.items()}}
+    return {"loss": float(loss), **{name: 100.0 * float(value) for name, value in result.items()}}
 
 
 def _auc(values: Tensor, y: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ class NaturalTask(Task):
         if "unseen" in self.about:
             return everyone.set_apart([everyone.names.index(name) for name in self.about["unseen"]])
         count, pool = max(2, round(self.about["share_unseen"] * everyone.num_clients)), self._pool()
-        return everyone.set_apart([pool[place] for place in choose(number, Purpose.UNSEEN, len(pool), count)])
+        return everyone.set_apart([pool[index] for index in choose(number, Purpose.UNSEEN, len(pool), count)])
 
     @cached_property
     def tuning(self) -> list[Split]:
@@ -81,4 +81,4 @@ class NaturalTask(Task):
 def tasks_of(table: Mapping[str, Any]) -> dict[str, NaturalTask]:
     """The tasks of the registration, by name."""
     common, seed = table["common"], table["seed_tuning"]
-    return {name: NaturalTask(name, common | own, seed) for name, own in table["tasks"].items()}
+    return {name: NaturalTask(name, common | settings, seed) for name, settings in table["tasks"].items()}

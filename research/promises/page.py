@@ -59,16 +59,17 @@ def _verdict(judged: Verdicts, registration: Mapping[str, Any]) -> str:
     parts = [f"**{what} {tasks} tasks.**\n"]
     goal, enough = (registration["verdict"][key] for key in ("tightness_goal", "tightness_clients"))
     for method in registration["methods"]:
-        own = [each for each in primary if each["method"] == method and each["sealed"]]
-        least = min(own, key=lambda each: each["p"])
-        large = [each for each in own if each["sealed"] >= enough]
-        loose = [f"{each['task']} {each['tightness']:.2f}" for each in own if each["tightness"] > goal]
+        of_method = [each for each in primary if each["method"] == method and each["sealed"]]
+        least = min(of_method, key=lambda each: each["p"])
+        large = [each for each in of_method if each["sealed"] >= enough]
+        loose = [f"{each['task']} {each['tightness']:.2f}" for each in of_method if each["tightness"] > goal]
         kept = sum(each["tightness"] <= goal for each in large)
         parts.append(
-            f"- {method}: {_covered(own)} lost at most what they were promised; {_expected(own)} were expected to. The "
-            f"smallest p-value of a task is {_p(least['p'])} ({least['task']}); after Holm's procedure it is "
-            f"{_p(least['p_holm'])}. The goal was a tightness of at most {goal:g}: {kept} of {len(large)} tasks with "
-            f"{enough} clients or more meet it. Tasks of any size that miss it: {', '.join(loose) or 'none'}."
+            f"- {method}: {_covered(of_method)} lost at most what they were promised; {_expected(of_method)} were "
+            f"expected to. The smallest p-value of a task is {_p(least['p'])} ({least['task']}); after Holm's "
+            f"procedure it is {_p(least['p_holm'])}. The goal was a tightness of at most {goal:g}: {kept} of "
+            f"{len(large)} tasks with {enough} clients or more meet it. Tasks of any size that miss it: "
+            f"{', '.join(loose) or 'none'}."
         )
     counts = [f"{smaller} of {total}" for smaller, total in (_smaller(judged, each) for each in ("loss", "moved"))]
     parts.append(f"- WAFL promises a smaller loss than FedAvg on {counts[0]} tasks, and under attack on {counts[1]}.")
@@ -77,21 +78,21 @@ def _verdict(judged: Verdicts, registration: Mapping[str, Any]) -> str:
 
 def _smaller(judged: Verdicts, statement: str) -> tuple[int, int]:
     """On how many tasks WAFL promises less than FedAvg, on average over folds, and of how many."""
-    found = {
+    result = {
         (each["task"], each["method"]): each for each in judged if each["statement"] == statement and each["sealed"]
     }
-    tasks = {task for task, _ in found}
-    means = [[mean(found[task, method]["promised"]) for method in ("WAFL", "FedAvg")] for task in tasks]
+    tasks = {task for task, _ in result}
+    means = [[mean(result[task, method]["promised"]) for method in ("WAFL", "FedAvg")] for task in tasks]
     return sum(ours < theirs for ours, theirs in means), len(tasks)
 
 
-def _covered(own: Verdicts) -> str:
-    covered, sealed = (sum(each[key] for each in own) for key in ("covered", "sealed"))
+def _covered(rows: Verdicts) -> str:
+    covered, sealed = (sum(each[key] for each in rows) for key in ("covered", "sealed"))
     return f"{covered / sealed:.1%} of {sealed:,} sealed clients"
 
 
-def _expected(own: Verdicts) -> str:
-    return f"{sum(each['expected'] * each['sealed'] for each in own) / sum(each['sealed'] for each in own):.1%}"
+def _expected(rows: Verdicts) -> str:
+    return f"{sum(each['expected'] * each['sealed'] for each in rows) / sum(each['sealed'] for each in rows):.1%}"
 
 
 def _summary(judged: Verdicts, by_kind: Mapping[str, Sequence[str]]) -> str:
@@ -100,25 +101,27 @@ def _summary(judged: Verdicts, by_kind: Mapping[str, Sequence[str]]) -> str:
     for statement in ("loss", "moved"):
         for kind, tasks in by_kind.items():
             for method in dict.fromkeys(each["method"] for each in judged):
-                own = [
+                group = [
                     each
                     for each in judged
                     if (each["statement"], each["method"]) == (statement, method)
                     and each["task"] in tasks
                     and each["sealed"]
                 ]
-                if own:
-                    at = sum(each["confidence"] * each["sealed"] for each in own) / sum(each["sealed"] for each in own)
+                if group:
+                    at = sum(each["confidence"] * each["sealed"] for each in group) / sum(
+                        each["sealed"] for each in group
+                    )
                     rows.append(
                         [
                             f"{WORDS[statement]}, {kind}",
                             method,
-                            f"{len(own)}",
+                            f"{len(group)}",
                             f"{at:.1%}",
-                            _expected(own),
-                            _covered(own).removesuffix(" sealed clients"),
-                            f"{sum(each['failed'] for each in own)}",
-                            f"{median(each['tightness'] for each in own):.2f}",
+                            _expected(group),
+                            _covered(group).removesuffix(" sealed clients"),
+                            f"{sum(each['failed'] for each in group)}",
+                            f"{median(each['tightness'] for each in group):.2f}",
                         ]
                     )
     return table(["about", "method", "tasks", "promised", "expected", "covered", "failures", "tightness, median"], rows)
@@ -151,18 +154,18 @@ def _by_task(judged: Verdicts, statement: str, by_kind: Mapping[str, Sequence[st
 
 def _own(judged: Verdicts, rows: Sequence[Mapping[str, Any]]) -> str:
     """What is promised of clients' distributions; nobody can see those, so there is no verdict."""
-    found: list[list[str]] = []
+    cells: list[list[str]] = []
     classes = {row["task"]: row.get("classes") for row in rows}
     for each in (each for each in judged if each["statement"] == "own"):
         if not each["sealed"]:
-            found.append([each["task"], each["method"], f"says nothing: {each['says_nothing']}", ""])
+            cells.append([each["task"], each["method"], f"says nothing: {each['says_nothing']}", ""])
             continue
         guess = 1.0 - 1.0 / (classes[each["task"]] or 2)
         vacuous = sum(value >= guess for value in each["promised"])
         note = f" **vacuous** in {vacuous} of {len(each['promised'])} folds" if vacuous else ""
-        said = f"{_between(each['promised'])} ({each['confidence']:.0%}){note}"
-        found.append([each["task"], each["method"], said, f"{each['covered']} of {each['sealed']}"])
-    return table(["task", "method", "promised error rate", "measured error rates that are no larger"], found)
+        promise = f"{_between(each['promised'])} ({each['confidence']:.0%}){note}"
+        cells.append([each["task"], each["method"], promise, f"{each['covered']} of {each['sealed']}"])
+    return table(["task", "method", "promised error rate", "measured error rates that are no larger"], cells)
 
 
 def _between(values: Sequence[float]) -> str:
@@ -185,15 +188,15 @@ def draw(path: Path) -> None:
     figure = Figure(figsize=(9.0, 0.36 * len(tasks) + 1.2), layout="constrained")
     axes: Any = figure.subplots()
     for aside, method in zip((-0.17, 0.17), registration["methods"], strict=True):
-        for place, task in enumerate(tasks):
+        for index, task in enumerate(tasks):
             ratios = [
                 value / row["promised"]
                 for row in rows
                 if (row["task"], row["method"]) == (task, method)
                 for value in row["happened"]
             ]
-            label = method if place == 0 else None
-            height = [place + aside] * len(ratios)
+            label = method if index == 0 else None
+            height = [index + aside] * len(ratios)
             axes.plot(ratios, height, "|", color=METHODS[method.lower()], markersize=6, alpha=0.6, label=label)
     axes.axvline(1.0, color="gray", linestyle="--")
     axes.set_yticks(range(len(tasks)), tasks)

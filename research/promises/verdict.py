@@ -7,7 +7,7 @@ from typing import Any
 from research.significance import holm
 
 
-def p_value(covered: int, sealed: int, calibration: int, place: int) -> float:
+def p_value(covered: int, sealed: int, calibration: int, rank: int) -> float:
     """The probability that at most so many of the sealed clients are covered by the calibration's number in a place.
 
     Sealed and calibration clients are exchangeable, and the sealed ones share one calibration draw, so the number of
@@ -18,49 +18,52 @@ def p_value(covered: int, sealed: int, calibration: int, place: int) -> float:
     """
     from scipy.stats import betabinom
 
-    return float(betabinom(sealed, place, calibration + 1 - place).cdf(covered))
+    return float(betabinom(sealed, rank, calibration + 1 - rank).cdf(covered))
 
 
 def tightness(ratios: Sequence[float], confidence: float) -> float | None:
     """1 over the ratio of what happened to what was promised, in the place of the confidence; None beyond the last."""
-    place = math.ceil(round((len(ratios) + 1) * confidence, 9))
-    return 1.0 / max(sorted(ratios)[place - 1], 1e-12) if place <= len(ratios) else None
+    rank = math.ceil(round((len(ratios) + 1) * confidence, 9))
+    return 1.0 / max(sorted(ratios)[rank - 1], 1e-12) if rank <= len(ratios) else None
 
 
 def verdicts(rows: Sequence[Mapping[str, Any]], level: float) -> list[dict[str, Any]]:
     """One verdict per statement, method and task, from all their folds; without a p-value for own sampling."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for key in dict.fromkeys((row["statement"], row["method"], row["task"]) for row in rows):
         folds = [row for row in rows if (row["statement"], row["method"], row["task"]) == key]
-        found.setdefault(key[:2], []).append(dict(zip(("statement", "method", "task"), key, strict=True)) | _of(folds))
-    for listed in found.values():
-        said = [each for each in listed if each.get("p") is not None]
-        for each, adjusted in zip(said, holm([each["p"] for each in said]), strict=True):
+        groups.setdefault(key[:2], []).append(dict(zip(("statement", "method", "task"), key, strict=True)) | _of(folds))
+    for listed in groups.values():
+        tested = [each for each in listed if each.get("p") is not None]
+        for each, adjusted in zip(tested, holm([each["p"] for each in tested]), strict=True):
             each |= {"p_holm": adjusted, "failed": adjusted < level}
-    return [each for listed in found.values() for each in listed]
+    return [each for listed in groups.values() for each in listed]
 
 
 def _of(folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     from scipy.stats import binom
 
-    said = [row for row in folds if row["promised"] is not None]
-    if not said:
+    promised = [row for row in folds if row["promised"] is not None]
+    if not promised:
         return {"sealed": 0, "says_nothing": folds[0]["why"]}
-    covered = [sum(value <= row["promised"] for value in row["happened"]) for row in said]
-    total, share = sum(len(row["happened"]) for row in said), sum(covered) / sum(len(row["happened"]) for row in said)
-    numbers = zip(covered, said, strict=True)
+    covered = [sum(value <= row["promised"] for value in row["happened"]) for row in promised]
+    total, share = (
+        sum(len(row["happened"]) for row in promised),
+        sum(covered) / sum(len(row["happened"]) for row in promised),
+    )
+    numbers = zip(covered, promised, strict=True)
     p = [p_value(hit, len(row["happened"]), row["calibration"], row["place"]) for hit, row in numbers]
-    ratios = [value / row["promised"] for row in said for value in row["happened"]]
-    confidence = min(row["confidence"] for row in said)
+    ratios = [value / row["promised"] for row in promised for value in row["happened"]]
+    confidence = min(row["confidence"] for row in promised)
     # The bootstrap over clients draws a binomial number of covered ones.
     low, high = (float(end) / total for end in binom(total, share).interval(0.95))
     return {
         "confidence": confidence,
-        "promised": [row["promised"] for row in said],
+        "promised": [row["promised"] for row in promised],
         "sealed": total,
         "covered": sum(covered),
-        "expected": sum(len(row["happened"]) * row["place"] / (row["calibration"] + 1) for row in said) / total,
+        "expected": sum(len(row["happened"]) * row["place"] / (row["calibration"] + 1) for row in promised) / total,
         "interval": [low, high],
-        "p": None if said[0]["own_sampling"] else min(1.0, len(p) * min(p)),
+        "p": None if promised[0]["own_sampling"] else min(1.0, len(p) * min(p)),
         "tightness": tightness(ratios, confidence),
     }

@@ -134,7 +134,7 @@ def work(job: Job, smallest: bool, device: str) -> dict[str, Any]:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     about, began = plan(smallest), time.perf_counter()
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     try:
         run, judges = trained(job, about, smallest, device)
         if not run.diverged:
@@ -143,12 +143,12 @@ def work(job: Job, smallest: bool, device: str) -> dict[str, Any]:
             if isinstance(job, Attacked):
                 judges, tests = few(judges, about["test"]["autoattack_examples"]), autoattacks(about, job)
             for name, attack in {"clean": None, **tests}.items():
-                found[name] = 100.0 * (wafl.evaluate(run, judges, attack=attack).accuracy or 0.0)
+                result[name] = 100.0 * (wafl.evaluate(run, judges, attack=attack).accuracy or 0.0)
     except DivergedError:
         pass
     seconds = time.perf_counter() - began
-    print(f"{job.file}: {found} in {seconds:.1f} s", flush=True)
-    return {"job": asdict(job), "accuracy": found, "seconds": seconds}
+    print(f"{job.file}: {result} in {seconds:.1f} s", flush=True)
+    return {"job": asdict(job), "accuracy": result, "seconds": seconds}
 
 
 def read(job: Job, kept: Kept) -> dict[str, float] | None:
@@ -158,8 +158,8 @@ def read(job: Job, kept: Kept) -> dict[str, float] | None:
 
 def judged(job: Job, kept: Kept) -> float:
     """Return what a trial is chosen by: the mean of the clean accuracy and those under both attacks."""
-    found = read(job, kept)
-    return fmean(found.values()) if found else 0.0
+    result = read(job, kept)
+    return fmean(result.values()) if result else 0.0
 
 
 def middle(family: dict[str, Any], data: str) -> float:
@@ -187,7 +187,7 @@ def everything(
     _, rates = chosen_rates(list(about["families"]), trial, score, about["trials"], do)
     trials = list(sizes_at(about, data, rates, about["trials"]["partition"], True))
     do(trials)
-    tests = [job for place in about["test"]["partitions"] for job in sizes_at(about, data, rates, place, False)]
+    tests = [job for partition in about["test"]["partitions"] for job in sizes_at(about, data, rates, partition, False)]
     do(tests)
     best = {name: max((job for job in trials if job.family == name), key=score).size for name in about["families"]}
     first = about["test"]["partitions"][0] if about["test"]["autoattack_examples"] else None
@@ -203,15 +203,15 @@ def points(rows: list[dict[str, Any]], families: list[str], norm: str, partition
     return [(each["clean"], each[norm]) for each in mine]
 
 
-def whole(found: dict[str, Any]) -> list[int]:
+def whole(results: dict[str, Any]) -> list[int]:
     """The partitions on which every model is trained; the others do not count."""
-    undone = {row["partition"] for row in found["rows"] if row["accuracy"] is None}
-    return sorted({row["partition"] for row in found["rows"]} - undone)
+    undone = {row["partition"] for row in results["rows"] if row["accuracy"] is None}
+    return sorted({row["partition"] for row in results["rows"]} - undone)
 
 
-def compared(about: dict[str, Any], data: str, found: dict[str, Any]) -> list[dict[str, Any]]:
+def compared(about: dict[str, Any], data: str, results: dict[str, Any]) -> list[dict[str, Any]]:
     """WAFL's hull against every rival's, under each attack, on partitions that are done: differences and p-values."""
-    rows = [row for row in found["rows"] if row["accuracy"]]
+    rows = [row for row in results["rows"] if row["accuracy"]]
     table: list[dict[str, Any]] = []
     for norm in NORMS:
         against: list[dict[str, Any]] = []
@@ -220,11 +220,11 @@ def compared(about: dict[str, Any], data: str, found: dict[str, Any]) -> list[di
                 [family for family in about["names"][name] if norm in about["families"][family]["against"]]
                 for name in ("WAFL", rival)
             ]
-            pairs = [[points(rows, mine, norm, place) for mine in both] for place in whole(found)]
+            pairs = [[points(rows, mine, norm, index) for mine in both] for index in whole(results)]
             gaps = [gap for ours, theirs in pairs if ours and theirs and (gap := ahead(ours, theirs))]
             means = [gap[0] for gap in gaps]
             p = resampled(means, 0.0)[1] if len(means) > 1 else 1.0
-            levels = [[gap[place] for gap in gaps] for place in (1, 2, 3)]
+            levels = [[gap[index] for gap in gaps] for index in (1, 2, 3)]
             against.append({"attack": norm, "rival": rival, "means": means, "levels": levels, "p": p})
         for row, p in zip(against, holm([row["p"] for row in against]), strict=True):
             table.append({**row, "holm": p})
@@ -250,8 +250,8 @@ def shown(results: dict[str, Any]) -> str:
                 above = [f"{sum(gap > 0 for gap in level)} of {len(level)}" for level in row["levels"]]
                 levels.append([f"{data}, {norm_name(NORMS[norm])}", row["rival"], f"{row['holm']:.3f}", *above])
         for row in each["autoattack"]:
-            found = [f"{row['accuracy'][name]:.1f}" if name in row["accuracy"] else "" for name in ("clean", *NORMS)]
-            points.append([data, row["family"], f"{row['size']:g}", *found])
+            cells = [f"{row['accuracy'][name]:.1f}" if name in row["accuracy"] else "" for name in ("clean", *NORMS)]
+            points.append([data, row["family"], f"{row['size']:g}", *cells])
     return "\n\n".join([
         table(["data, attack", *(f"over {name}" for name in rivals)], verdicts), *missing,
         table(["data, attack", "rival", "p, Holm", "above at 1/4", "at 1/2", "at 3/4 of the interval"], levels),
@@ -297,13 +297,13 @@ def draw(about: dict[str, Any], results: dict[str, Any], path: Path) -> None:
 
 
 def means(
-    about: dict[str, Any], data: str, found: dict[str, Any], families: list[str], norm: str
+    about: dict[str, Any], data: str, results: dict[str, Any], families: list[str], norm: str
 ) -> list[tuple[float, float]]:
     """Clean and attacked accuracy of every size, the mean over whole partitions."""
-    places, all_of = whole(found), list[tuple[float, float]]()
+    places, all_of = whole(results), list[tuple[float, float]]()
     for family in families:
         for size in about["families"][family]["sizes"][data]:
-            mine = [row for row in found["rows"] if row["family"] == family and row["size"] == size]
+            mine = [row for row in results["rows"] if row["family"] == family and row["size"] == size]
             rows = [row["accuracy"] for row in mine if row["partition"] in places and row["accuracy"]]
             if rows:
                 all_of.append((fmean(row["clean"] for row in rows), fmean(row[norm] for row in rows)))
@@ -335,8 +335,8 @@ def page() -> dict[str, str]:
 
 
 def one_data(about: dict[str, Any], data: str, given: argparse.Namespace, kept: Kept) -> dict[str, Any]:
-    found = everything(about, data, kept, given.smallest, given.device)
-    return found | {"compared": compared(about, data, found)}
+    results = everything(about, data, kept, given.smallest, given.device)
+    return results | {"compared": compared(about, data, results)}
 
 
 if __name__ == "__main__":

@@ -74,21 +74,21 @@ def measure(kind: str, task: str, method: str, norm: str, split: int, about: Map
     unit = shared.curvature(train) if decays else spread * typical_length(NORMS.get(norm, 2.0), features)
     clients, tested = shared.federation(train, classes), shared.federation(test, classes)
     sizes = [*([0.0] if method == RIVALS[0] else []), *(about["sizes"] | about[kind])[method]]
-    said = {"kind": kind, "task": task, "method": method, "norm": norm, "split": split}
-    said |= {"spread": spread, "ratio": len(test) / len(train) if task not in IMAGES else 0.0}
+    key = {"kind": kind, "task": task, "method": method, "norm": norm, "split": split}
+    key |= {"spread": spread, "ratio": len(test) / len(train) if task not in IMAGES else 0.0}
     runs, far = KINDS[kind](clients, train, method, NORMS.get(norm, 2.0), [size * unit for size in sizes], split, about)
     rows: Rows = []
     for size, run in zip(sizes, runs, strict=True):
         if run.diverged:
-            rows.append({**said, "size": size, "diverged": run.diverged})
+            rows.append({**key, "size": size, "diverged": run.diverged})
             continue
-        found: dict[str, Any] = {**said, "size": size, "far": far}
+        result: dict[str, Any] = {**key, "size": size, "far": far}
         for each in about[kind]["norms"] if norm == "any" else [norm]:
             radii = [share * spread * typical_length(NORMS[each], features) for share in about["balls"]]
             asked: dict[str, Any] = {"norm": NORMS[each], "metric": "error", "achieved": False}
             errors = wafl.certify(run.model, tested, radii=[0.0, *radii], **asked)
-            found |= {"clean": errors[0].value, each: [row.value for row in errors.rows[1:]]}
-        rows.append(found)
+            result |= {"clean": errors[0].value, each: [row.value for row in errors.rows[1:]]}
+        rows.append(result)
     return rows
 
 
@@ -117,10 +117,10 @@ def linear(
     here = about["linear"]
     schedule = shared.to_optimum(shared.curvature(train), here["rounds"])
     trained, grid = method_of(method, sizes[-1], norm, here), {OPTION[method]: sizes}
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", OptimumWarning)
         runs = wafl.sweep(wafl.models.mlr(clients), clients, trained, grid, seed=seed, check_optimum=True, **schedule)
-    return runs, sum(issubclass(each.category, OptimumWarning) for each in said)
+    return runs, sum(issubclass(each.category, OptimumWarning) for each in caught)
 
 
 def network(
@@ -174,14 +174,14 @@ def report(rows: Rows, about: Mapping[str, Any]) -> str:
         cells: list[str] = []
         for norm in NORMS:
             for ball in balls if norm in about[kind]["norms"] else []:
-                found = {rival: compared(rows, kind, task, norm, rival, balls.index(ball)) for rival in RIVALS}
-                judged = dict(zip(RIVALS, shared.holm([each[0] for each in found.values()]), strict=True))
+                comparisons = {rival: compared(rows, kind, task, norm, rival, balls.index(ball)) for rival in RIVALS}
+                judged = dict(zip(RIVALS, shared.holm([each[0] for each in comparisons.values()]), strict=True))
                 if ball == about["primary_ball"]:
                     cells += [judged[rival].marked(level) for rival in RIVALS]
                     for gap in judged.values():
                         side = "ahead" if gap.mean > 0 else "behind"
                         counts[side if gap.p < level else "undecided"] += 1
-                for rival, (_, levels, left_out) in found.items():
+                for rival, (_, levels, left_out) in comparisons.items():
                     name = [f"{task}, {kind}", norm, f"{ball:g}", rival, judged[rival].marked(level)]
                     others.append([*name, *(f"{each:+.2f}" for each in levels), str(left_out)])
             cells += [""] * (len(RIVALS) if norm not in about[kind]["norms"] else 0)
@@ -204,13 +204,13 @@ def compared(rows: Rows, kind: str, task: str, norm: str, rival: str, ball: int)
     """The mean gap to a rival over splits, the mean gaps at three levels, and how many splits are left out."""
     here = [row for row in rows if (row["kind"], row["task"]) == (kind, task) and norm in row]
     splits = sorted({row["split"] for row in here})
-    found = [gaps(*(_points(here, split, method, norm, ball) for method in (rival, OURS))) for split in splits]
-    there = [each for each in found if each is not None]
-    if not there:
-        return Gap(0.0, math.inf, 1.0), (math.nan,) * len(LEVELS), len(found)
+    differences = [gaps(*(_points(here, split, method, norm, ball) for method in (rival, OURS))) for split in splits]
+    known = [each for each in differences if each is not None]
+    if not known:
+        return Gap(0.0, math.inf, 1.0), (math.nan,) * len(LEVELS), len(differences)
     ratio = fmean(row["ratio"] for row in here)
-    average, *levels = zip(*there, strict=True)
-    return shared.corrected(average, ratio), tuple(fmean(each) for each in levels), len(found) - len(there)
+    average, *levels = zip(*known, strict=True)
+    return shared.corrected(average, ratio), tuple(fmean(each) for each in levels), len(differences) - len(known)
 
 
 def _points(rows: Rows, split: int, method: str, norm: str, ball: int) -> list[Point]:

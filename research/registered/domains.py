@@ -111,25 +111,25 @@ def work(job: Job, name: str, smallest: bool, device: str) -> dict[str, Any]:
     schedule: dict[str, Any] = {**about["afl" if job.family == "AFL" else "schedule"], "learning_rate": job.rate}
     if job.family == "FedAvg":
         schedule["weight_decay"] = job.size
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     try:
         method = method_of(job, about)
         model = wafl.models.mlr(clients) if name == "mlr" else wafl.models.cnn(clients)
         run = wafl.fit(model, clients, method, seed=job.seed, device=device, **schedule)
         if not run.diverged and split is not None:
-            found["judged"] = 100.0 * Goal(split, attack=Placement(1.0), attacked=(1.0,)).value(run.to("cpu"))
+            result["judged"] = 100.0 * Goal(split, attack=Placement(1.0), attacked=(1.0,)).value(run.to("cpu"))
         if not run.diverged:
             with torch.no_grad():
                 guessed = run.to("cpu").model(domain.target.test.x).argmax(1)
             right = (guessed == domain.target.test.y).numpy()
-            found |= {
+            result |= {
                 "target": 100.0 * float(right.mean()),
                 "right": base64.b85encode(np.packbits(right).tobytes()).decode(),
             }
     except DivergedError:
         pass
-    print(job.file, {name: value for name, value in found.items() if name != "right"}, flush=True)
-    return {"job": asdict(job), "found": found}
+    print(job.file, {name: value for name, value in result.items() if name != "right"}, flush=True)
+    return {"job": asdict(job), "found": result}
 
 
 def read(job: Job, kept: Kept) -> dict[str, Any]:
@@ -180,17 +180,17 @@ def one_target(
     tests = {row: [Job(target, *row, job.rate, job.size, seed, False) for seed in about["test"]["seeds"]]
              for row, job in chosen.items()}  # fmt: skip
     do([job for jobs in tests.values() for job in jobs])
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for row, job in chosen.items():
         tried = [first_trial(row, rate) for rate in rates] + [trial(row, best[row], size) for size in sizes[row]]
         known = max((read(each, kept).get("target", 0.0) for each in tried), default=0.0)
         values = [tested for each in tests[row] if "target" in (tested := read(each, kept))]
-        found.append({
+        results.append({
             "family": row[0], "center": row[1], "rate": job.rate, "size": job.size, "judged": judged(job, kept),
             "best by the target": known, "target": [each["target"] for each in values],
             "right": [each["right"] for each in values],
         })  # fmt: skip
-    return found
+    return results
 
 
 def compared(about: dict[str, Any], target: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -205,7 +205,7 @@ def compared(about: dict[str, Any], target: str, rows: list[dict[str, Any]]) -> 
         bits = [np.unpackbits(np.frombuffer(base64.b85decode(each), np.uint8))[: len(labels)] for each in row["right"]]
         return 100.0 * np.mean(bits, axis=0)
 
-    ball, found = best(BALLS), list[dict[str, Any]]()
+    ball, comparisons = best(BALLS), list[dict[str, Any]]()
     if ball is None:
         return []
     drawn = np.random.default_rng(0).multinomial(
@@ -218,10 +218,12 @@ def compared(about: dict[str, Any], target: str, rows: list[dict[str, Any]]) -> 
             low, high = np.quantile(means, [0.025, 0.975])
             p = min(1.0, 2.0 * (1 + min((means <= 0).sum(), (means >= 0).sum())) / (1 + len(means)))
             sides = {"ball": [ball["family"], ball["center"]], "rival": [rival, row["center"]]}
-            found.append({**sides, "ahead": float(gap.mean()), "low": float(low), "high": float(high), "p": float(p)})
-    for each, p in zip(found, holm([each["p"] for each in found]), strict=True):
+            comparisons.append(
+                {**sides, "ahead": float(gap.mean()), "low": float(low), "high": float(high), "p": float(p)}
+            )
+    for each, p in zip(comparisons, holm([each["p"] for each in comparisons]), strict=True):
         each["holm"] = p
-    return found
+    return comparisons
 
 
 def shown(results: dict[str, Any]) -> str:
@@ -235,13 +237,13 @@ def shown(results: dict[str, Any]) -> str:
         }
         ball = ", ".join(each["compared"][0]["ball"]) if each["compared"] else "not made"
         decided = {row["rival"][0] for row in each["compared"] if row["holm"] < level}
-        told = [f"**{ahead_of[name]}**" if name in decided else ahead_of.get(name, "") for name in rivals]
-        verdicts.append([target, ball, *told])
+        leads = [f"**{ahead_of[name]}**" if name in decided else ahead_of.get(name, "") for name in rivals]
+        verdicts.append([target, ball, *leads])
         rows.append([target, "always the same label", "", "", "", "", f"{each['majority']:.1f}", ""])
         for row in sorted(each["rows"], key=lambda row: -row["judged"]):
             mean = f"{fmean(row['target']):.1f}" if row["target"] else "not made"
-            found = [f"{row['rate']:g}", f"{row['size']:g}", f"{row['judged']:.1f}", mean]
-            rows.append([target, row["family"], row["center"], *found, f"{row['best by the target']:.1f}"])
+            cells = [f"{row['rate']:g}", f"{row['size']:g}", f"{row['judged']:.1f}", mean]
+            rows.append([target, row["family"], row["center"], *cells, f"{row['best by the target']:.1f}"])
     about = ["target", "row", "center", "rate", "size", "judged", "target, mean of seeds", "best by the target"]
     return "\n\n".join([table(["target", "ball", *(f"over {name}" for name in rivals)], verdicts), table(about, rows)])
 

@@ -71,11 +71,11 @@ def measure(task: str, examples: int, split: int, about: Mapping[str, Any]) -> R
     decays = by_decay(train, test, classes, split, about)
     folds = [by_decay(*parts, classes, split, about) for parts in folds_of(train, about["folds"], draws)]
     tuned = {
-        number: min(range(len(decays)), key=lambda place: sign * fmean(fold[place][number] for fold in folds))
+        number: min(range(len(decays)), key=lambda index: sign * fmean(fold[index][number] for fold in folds))
         for number, (_, sign) in NUMBERS.items()
     }
-    said = {"task": task, "examples": examples, "split": split, "ratio": len(test) / len(train)}
-    return [{**said, "decays": decays, "tuned": tuned, "rules": by_rule(train, test, classes, split, about)}]
+    key = {"task": task, "examples": examples, "split": split, "ratio": len(test) / len(train)}
+    return [{**key, "decays": decays, "tuned": tuned, "rules": by_rule(train, test, classes, split, about)}]
 
 
 def data_of(task: str, split: int, about: Mapping[str, Any]) -> tuple[list[Pair], list[Pair], int]:
@@ -93,7 +93,7 @@ def folds_of(pairs: Sequence[Pair], count: int, draws: np.random.Generator) -> l
     """The clients that train and those that judge, each of them once."""
     parts = np.array_split(draws.permutation(len(pairs)), count)
     return [
-        ([pair for place, pair in enumerate(pairs) if place not in part], [pairs[place] for place in part])
+        ([pair for index, pair in enumerate(pairs) if index not in part], [pairs[index] for index in part])
         for part in parts
     ]
 
@@ -124,30 +124,30 @@ def by_rule(
         "profile": {"radius": profile, "power": 1},
         "auto": {"radius": "auto"},
     }
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     schedule = shared.to_optimum(shared.curvature(train), about["rounds"])
     for name, ball in balls.items():
         given: dict[str, Any] = {**ball, "bounds": None, "server": wafl.servers.momentum()}
         model, method = wafl.models.mlr(clients), wafl.WAFL(**given)
-        found[name] = ball | score(model, test)
+        result[name] = ball | score(model, test)
         with suppress(DivergedError, UnboundedError):
             run = wafl.fit(model, clients, method, seed=seed, **schedule)
             chosen = run.settings.get("chosen", ball)["radius"]
-            found[name] = {**ball, "radius": chosen, **score(run.model, test)}
-    return found
+            result[name] = {**ball, "radius": chosen, **score(run.model, test)}
+    return result
 
 
 def score(model: torch.nn.Module, test: Sequence[Pair]) -> dict[str, float]:
     """The accuracy and the mean log-loss on all examples."""
     x, y = shared.joined(test)
     with torch.no_grad():
-        said = copy.deepcopy(model).double()(torch.from_numpy(x)).log_softmax(-1).numpy()
-    return {"accuracy": float(np.mean(said.argmax(1) == y)), "loss": float(-np.mean(said[np.arange(len(y)), y]))}
+        logs = copy.deepcopy(model).double()(torch.from_numpy(x)).log_softmax(-1).numpy()
+    return {"accuracy": float(np.mean(logs.argmax(1) == y)), "loss": float(-np.mean(logs[np.arange(len(y)), y]))}
 
 
 def regrets(rows: Rows, number: str) -> dict[str, dict[int, dict[str, float]]]:
     """By task and split, the regret of the tuned decay and of every rule, averaged over the numbers of examples."""
-    sign, found = NUMBERS[number][1], {}
+    sign, result = NUMBERS[number][1], {}
     for task, examples in dict.fromkeys((row["task"], row["examples"]) for row in rows):
         here = [row for row in rows if (row["task"], row["examples"]) == (task, examples)]
         decays = np.array([[sign * each[number] for each in row["decays"]] for row in here])
@@ -155,32 +155,32 @@ def regrets(rows: Rows, number: str) -> dict[str, dict[int, dict[str, float]]]:
         for row, values in zip(here, decays, strict=True):
             scored = {TUNED: values[row["tuned"][number]]}
             scored |= {name: sign * rule[number] for name, rule in row["rules"].items()}
-            own = found.setdefault(task, {}).setdefault(row["split"], {})
+            of_split = result.setdefault(task, {}).setdefault(row["split"], {})
             for name, value in scored.items():
-                own.setdefault(name, []).append(float(value - values[best]))
+                of_split.setdefault(name, []).append(float(value - values[best]))
     return {
-        task: {split: {name: fmean(each) for name, each in own.items()} for split, own in by_split.items()}
-        for task, by_split in found.items()
+        task: {split: {name: fmean(each) for name, each in of_split.items()} for split, of_split in by_split.items()}
+        for task, by_split in result.items()
     }
 
 
 def judged(rows: Rows, number: str, about: Mapping[str, Any]) -> tuple[list[list[str]], dict[str, list[Gap]]]:
     """The lines of a table, and by rule, how far it is ahead of the tuned decay on each task, after Holm."""
-    found, ratios = regrets(rows, number), {row["task"]: row["ratio"] for row in rows}
+    by_task, ratios = regrets(rows, number), {row["task"]: row["ratio"] for row in rows}
     names = [TUNED, *about["rules"]]
     ahead = {
         rule: shared.holm([
             shared.corrected([each[TUNED] - each[rule] for each in by_split.values()], ratios[task])
-            for task, by_split in found.items()
+            for task, by_split in by_task.items()
         ])
         for rule in about["rules"]
     }  # fmt: skip
     lines: list[list[str]] = []
-    for place, (task, by_split) in enumerate(found.items()):
+    for index, (task, by_split) in enumerate(by_task.items()):
         cells: list[str] = []
         for name in names:
             gap = shared.corrected([each[name] for each in by_split.values()], ratios[task])
-            sure = name != TUNED and ahead[name][place].p < about["verdict"]["level"]
+            sure = name != TUNED and ahead[name][index].p < about["verdict"]["level"]
             cells.append(f"**{gap}**" if sure else str(gap))
         lines.append([task, *cells])
     return lines, ahead
@@ -199,8 +199,8 @@ def report(rows: Rows, about: Mapping[str, Any]) -> str:
         parts.append(table([f"regret in {words}", *heads], judged(rows, number, about)[0]))
         lines: list[list[str]] = []
         for examples in about["examples"]:
-            own = [row for row in rows if row["examples"] == examples]
-            lines += [[f"{line[0]}, {examples}", *line[1:]] for line in judged(own, number, about)[0]]
+            of_size = [row for row in rows if row["examples"] == examples]
+            lines += [[f"{line[0]}, {examples}", *line[1:]] for line in judged(of_size, number, about)[0]]
         parts.append(table([f"regret in {words}, by examples of a client", *heads], lines))
     return "\n\n".join(parts)
 

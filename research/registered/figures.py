@@ -42,15 +42,18 @@ def draw_frontiers(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> Fig
                 axes.set_visible(False)
                 continue
             here = [row for row in rows if (row["kind"], row["task"]) == (kind, task) and norm in row]
-            for place, method in enumerate((certified_frontier.OURS, *certified_frontier.RIVALS)):
-                own = [row for row in here if row["method"] == method and row["norm"] in (norm, "any")]
-                by_size = [[row for row in own if row["size"] == size] for size in sorted({row["size"] for row in own})]
+            for index, method in enumerate((certified_frontier.OURS, *certified_frontier.RIVALS)):
+                of_method = [row for row in here if row["method"] == method and row["norm"] in (norm, "any")]
+                by_size = [
+                    [row for row in of_method if row["size"] == size]
+                    for size in sorted({row["size"] for row in of_method})
+                ]
                 means = [
                     (100 * fmean(row["clean"] for row in each), 100 * fmean(row[norm][ball] for row in each))
                     for each in by_size
                     if len(each) == about["splits"]
                 ]
-                line = {"color": COLORS[place], "marker": MARKERS[place], "label": method, "markersize": 4}
+                line = {"color": COLORS[index], "marker": MARKERS[index], "label": method, "markersize": 4}
                 axes.plot(*zip(*means, strict=True), **line)
             axes.set_title(f"{task}, {kind}, l_{norm}", fontsize=9)
     figure.supxlabel("clean error, %")
@@ -66,17 +69,17 @@ def draw_regrets(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> Figur
     figure = Figure(figsize=(2.3 * len(tasks), 3.2), layout="constrained")
     panels: Any = figure.subplots(1, len(tasks), squeeze=False)
     for axes, task in zip(panels[0], tasks, strict=True):
-        own = [row for row in rows if row["task"] == task]
-        there = sorted({row["examples"] for row in own})
-        found = [
-            few_examples.regrets([row for row in own if row["examples"] == examples], "loss")[task].values()
-            for examples in there
+        of_task = [row for row in rows if row["task"] == task]
+        sizes = sorted({row["examples"] for row in of_task})
+        values = [
+            few_examples.regrets([row for row in of_task if row["examples"] == examples], "loss")[task].values()
+            for examples in sizes
         ]
-        for place, name in enumerate((few_examples.TUNED, *about["rules"])):
-            means = [fmean(each[name] for each in splits) for splits in found]
-            axes.plot(there, means, color=COLORS[place], marker=MARKERS[place], label=name, markersize=4)
+        for index, name in enumerate((few_examples.TUNED, *about["rules"])):
+            means = [fmean(each[name] for each in splits) for splits in values]
+            axes.plot(sizes, means, color=COLORS[index], marker=MARKERS[index], label=name, markersize=4)
         axes.set_xscale("log")
-        axes.set_xticks(there, [str(examples) for examples in there])
+        axes.set_xticks(sizes, [str(examples) for examples in sizes])
         axes.minorticks_off()
         axes.axhline(0.0, color="gray", linewidth=0.8)
         axes.set_title(task, fontsize=9)

@@ -52,8 +52,8 @@ def rows_of(
     if given.smallest:
         stamp = {"name": f"{stamp['name']}-smallest"}
     named = {"-".join(str(value) for value in job.values() if isinstance(value, str | int)): job for job in asked}
-    found = jobs.kept(given, stamp).run(partial(_done, work, given.tables), named)
-    rows = [row for part in found.values() for row in part]
+    results = jobs.kept(given, stamp).run(partial(_done, work, given.tables), named)
+    rows = [row for part in results.values() for row in part]
     if given.output is not None:
         given.output.parent.mkdir(parents=True, exist_ok=True)
         lines = ",\n".join(json.dumps(row) for row in rows)

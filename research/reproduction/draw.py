@@ -45,11 +45,11 @@ def draw(numbers: Numbers, path: Path) -> Path | None:
 
 def means(rows: Sequence[Mapping[str, Any]], by: str, value: str) -> dict[Any, Mean]:
     """The mean of one value of the rows over the seeds, by another value."""
-    found: dict[Any, list[float]] = {}
+    groups: dict[Any, list[float]] = {}
     for row in rows:
         if row.get(value) is not None:
-            found.setdefault(row[by], []).append(row[value])
-    return {key: mean_of(values) for key, values in sorted(found.items())}
+            groups.setdefault(row[by], []).append(row[value])
+    return {key: mean_of(values) for key, values in sorted(groups.items())}
 
 
 def tested(numbers: Numbers, test: str, **where: Any) -> Rows:
@@ -64,13 +64,13 @@ def tested(numbers: Numbers, test: str, **where: Any) -> Rows:
 def _lines(axes: Any, groups: Mapping[str, dict[Any, Mean]], methods: Sequence[str], scale: float = 1.0) -> None:
     """Draw a line per group in its method's color, with its own dashes and markers, and intervals side by side."""
     intervals = any(mean.half for points in groups.values() for mean in points.values())
-    for place, ((label, points), method) in enumerate(zip(groups.items(), methods, strict=True)):
-        aside = 0.7 * (place - (len(groups) - 1) / 2) if intervals else 0.0
+    for index, ((label, points), method) in enumerate(zip(groups.items(), methods, strict=True)):
+        aside = 0.7 * (index - (len(groups) - 1) / 2) if intervals else 0.0
         x, y = [scale * key + aside for key in points], [mean.value for mean in points.values()]
         bars = [mean.half or 0.0 for mean in points.values()] if intervals else None
         axes.errorbar(
-            x, y, yerr=bars, label=label, color=METHODS.get(method.lower(), COLORS[place % len(COLORS)]),
-            linestyle=DASHES[methods[:place].count(method) % len(DASHES)], marker=MARKERS[place % len(MARKERS)],
+            x, y, yerr=bars, label=label, color=METHODS.get(method.lower(), COLORS[index % len(COLORS)]),
+            linestyle=DASHES[methods[:index].count(method) % len(DASHES)], marker=MARKERS[index % len(MARKERS)],
             markersize=5, linewidth=1.4, capsize=2, elinewidth=0.9,
         )  # fmt: skip
 

@@ -138,11 +138,11 @@ def _at_rounds(table: dict[str, Any], rounds: list[int] | None) -> list[dict[str
 
 def _resolved(table: Mapping[str, Any], chosen: tuple[str, ...], others: set[str]) -> dict[str, Any]:
     """A table, changed by its sections that were chosen, the deepest last, and those of a scale after all others."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     layers = sorted(_layers(table, chosen, others), key=lambda each: (not SCALED.isdisjoint(each[0]), len(each[0])))
     for _, layer in layers:
-        found = _merged(found, layer)
-    return found
+        result = _merged(result, layer)
+    return result
 
 
 def _layers(
@@ -157,13 +157,13 @@ def _layers(
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Two tables in one: tables in them are joined key by key, and anything else is replaced by what is above."""
-    found = dict(below)
+    result = dict(below)
     for key, value in above.items():
-        if isinstance(value, dict) and isinstance(old := found.get(key), dict):
-            found[key] = _merged(cast("dict[str, Any]", old), cast("dict[str, Any]", value))
+        if isinstance(value, dict) and isinstance(old := result.get(key), dict):
+            result[key] = _merged(cast("dict[str, Any]", old), cast("dict[str, Any]", value))
         else:
-            found[key] = value
-    return found
+            result[key] = value
+    return result
 
 
 def _pruned(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,10 +34,10 @@ def measured(
     """
     rows: list[dict[str, Any]] = []
     labels, seeds = study.labels(entry), len(study.plan.experiment.seeds)
-    for place, point in enumerate(study.points(entry)):
+    for index, point in enumerate(study.points(entry)):
         run = load_run(study.run_folder(entry, point), model=study.plan.model)
         run = run.to(find_device(study.plan.experiment.device))
-        about = {"label": labels[place // seeds], "entry": entry.name, "method": entry.method.name, **point}
+        about = {"label": labels[index // seeds], "entry": entry.name, "method": entry.method.name, **point}
         if run.diverged:
             rows.append({**about, "diverged": run.diverged})
             continue

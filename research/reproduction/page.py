@@ -52,23 +52,23 @@ def of_experiment(numbers: Mapping[str, Any]) -> str:
     tests = list(dict.fromkeys((row["test"], row["attacked"]) for row in rows))
     heads = [test if share == 0 and len(tests) == 1 else f"{test}, {share:.0%}" for test, share in tests]
     radius = any(row.get("radius") is not None for row in rows)
-    found: list[list[str]] = []
+    lines: list[list[str]] = []
     for label in dict.fromkeys(row["label"] for row in every):
-        own = [row for row in rows if row["label"] == label]
+        of_label = [row for row in rows if row["label"] == label]
         cells = [
-            str(mean_of([row["accuracy"] for row in own if (row["test"], row["attacked"]) == test]))
-            if own
+            str(mean_of([row["accuracy"] for row in of_label if (row["test"], row["attacked"]) == test]))
+            if of_label
             else "diverged"
             for test in tests
         ]
-        radii = [row["radius"] for row in own if row.get("radius") is not None]
-        found.append([label, *cells, *([f"{mean_of(radii).value:.2f}" if radii else ""] if radius else [])])
+        radii = [row["radius"] for row in of_label if row.get("radius") is not None]
+        lines.append([label, *cells, *([f"{mean_of(radii).value:.2f}" if radii else ""] if radius else [])])
     titles = ["accuracy (%)", *heads, *(["achieved radius"] if radius else [])]
-    text = table(titles, found)
-    if len(found) > MANY and len(tests) == 1:
+    text = table(titles, lines)
+    if len(lines) > MANY and len(tests) == 1:
         entries = {row["label"]: row["entry"] for row in every}
-        best = {entries[line[0]]: line for line in sorted(found, key=lambda line: float(line[1].split()[0]))}
-        chosen = [line for line in found if line in best.values()]
+        best = {entries[line[0]]: line for line in sorted(lines, key=lambda line: float(line[1].split()[0]))}
+        chosen = [line for line in lines if line in best.values()]
         text = f"The best of each method's settings:\n\n{table(titles, chosen)}\n\n{folded('All settings', text)}"
     notes = [f"Diverged: {label}: {reason}." for label, reason in diverged(numbers).items()]
     if left := numbers.get("unfinished"):
@@ -110,9 +110,9 @@ def with_numbers(text: str, numbers: Mapping[str, Any]) -> str:
         if rows and all("diverged" in row for row in rows):
             return "diverged"
         if where in (["radius"], ["matching_gamma"]):
-            found = {row["seed"]: row[where[0]] for row in rows if where[0] in row}
+            by_seed = {row["seed"]: row[where[0]] for row in rows if where[0] in row}
             digits = ".2f" if where == ["radius"] else ".2g"
-            return f"{mean_of(list(found.values())).value:{digits}}" if found else "not made"
+            return f"{mean_of(list(by_seed.values())).value:{digits}}" if by_seed else "not made"
         values = _by_seed(rows, where[:2])
         if not values:
             raise SystemExit(f"[[{match[1]}]]: there is no such number")

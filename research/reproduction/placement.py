@@ -76,7 +76,7 @@ def augmented(clients: str, center: int | None = None) -> Method:
 
 
 def _one_or_all(clients: str, center: int | None) -> ClientWeights:
-    return fixed([float(center in (None, place)) for place in range(clients_of(clients).num_clients)])
+    return fixed([float(center in (None, client)) for client in range(clients_of(clients).num_clients)])
 
 
 @cache

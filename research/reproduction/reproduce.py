@@ -171,16 +171,16 @@ def _tuned(part: Part, name: str, work: Path) -> tuple[Experiment, dict[str, Any
             attack = None if part.judged is None else JUDGED[part.judged]
             TunedExperiment.create(plain, output=source, attack=attack).run()
         trials = json.loads(plain.with_suffix(".trials.json").read_text(encoding="utf-8"))
-        found = trials["methods"][name]
-        chosen = {"setting": found["best"], "why": found["why"], "by": trials["measure"]}
+        tuned = trials["methods"][name]
+        chosen = {"setting": tuned["best"], "why": tuned["why"], "by": trials["measure"]}
     experiment = read_experiment(source, ["attack.kind=none"])
     _refuse_code(experiment, part, source)
     return experiment, chosen
 
 
-def _refuse_code(found: Experiment, part: Part, where: Path) -> None:
+def _refuse_code(experiment: Experiment, part: Part, where: Path) -> None:
     """An error if what lies in the working folder names code that the experiment itself does not name."""
-    for name in set(imports(found)) - set(imports(part.experiment)):
+    for name in set(imports(experiment)) - set(imports(part.experiment)):
         raise ConfigError(f"{where} names code, {name}, which {part.name} does not: remove it, or give another --work")
 
 
@@ -197,8 +197,8 @@ def alone(experiment: Experiment, name: str) -> Experiment:
     (method,) = (method for method in experiment.methods if method.label == name)
     tune = experiment.tune
     if tune is not None:
-        own = {*Schedule.model_fields, *_searched(method, experiment)}
-        tune = tune.model_copy(update={"space": {key: tune.space[key] for key in tune.space if key in own}})
+        keys = {*Schedule.model_fields, *_searched(method, experiment)}
+        tune = tune.model_copy(update={"space": {key: tune.space[key] for key in tune.space if key in keys}})
     return experiment.model_copy(update={"methods": [method], "tune": tune})
 
 

@@ -14,7 +14,6 @@ import wafl
 from wafl.cli.main import app
 from wafl.theory import Bound, Concentration, Refusal, Summary, summarize
 
-
 EXPERIMENT = """
 methods = [{method = "WAFL", gamma = 5.0}, {method = "FedAvg"}]
 schedule = {rounds = 2, local_steps = 1, learning_rate = 0.1}

@@ -57,10 +57,10 @@ class Work:
         rows = slice(int(self.offsets[number]), int(self.offsets[number + 1]))
         return self.x[rows], self.y[rows]
 
-    def batches(self, round_: int, place: int) -> list[NDArray[Any]]:
+    def batches(self, round_: int, index: int) -> list[NDArray[Any]]:
         """The rows of each local step of the client at this place of the round's cohort."""
-        begins = np.append(0, self.ends.reshape(-1)[:-1]).reshape(self.ends.shape)[round_, place]
-        return [self.rows[begin:end] for begin, end in zip(begins, self.ends[round_, place], strict=True)]
+        begins = np.append(0, self.ends.reshape(-1)[:-1]).reshape(self.ends.shape)[round_, index]
+        return [self.rows[begin:end] for begin, end in zip(begins, self.ends[round_, index], strict=True)]
 
 
 Train = Callable[[int], Params]

@@ -39,9 +39,9 @@ def prepare(work):
     each_client = fedjax.for_each_client(client_init, client_step, client_final)
     server = fedjax.optimizers.sgd(1.0)
 
-    def batches(round_, place, client):
+    def batches(round_, index, client):
         x, y = work.client(client)
-        for rows in work.batches(round_, place):
+        for rows in work.batches(round_, index):
             yield {"x": x[rows], "y": y[rows]}
 
     def train(rounds):
@@ -49,7 +49,7 @@ def prepare(work):
         state = server.init(params)
         for round_ in range(rounds):
             clients = [
-                (str(client), batches(round_, place, client), ()) for place, client in enumerate(work.cohorts[round_])
+                (str(client), batches(round_, index, client), ()) for index, client in enumerate(work.cohorts[round_])
             ]
             sizes = [len(work.client(client)[1]) for client in work.cohorts[round_]]
             deltas = (delta for _, delta in each_client(params, clients))

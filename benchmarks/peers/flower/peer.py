@@ -68,9 +68,9 @@ class Timed(FedAvg):
         return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round, replies):
-        found = super().aggregate_train(server_round, replies)
+        result = super().aggregate_train(server_round, replies)
         TIMES["ended"] = time.perf_counter()
-        return found
+        return result
 
 
 @server_app.main()

@@ -62,7 +62,7 @@ def prepare(work):
     def train(rounds):
         net = make_net(work)
         net.load_state_dict({name: torch.from_numpy(value) for name, value in work.params.items()})
-        turns = iter([(r, place) for r in range(rounds) for place in range(work.cohorts.shape[1])])
+        turns = iter([(r, index) for r in range(rounds) for index in range(work.cohorts.shape[1])])
         order = chain(work.cohorts[:rounds].reshape(-1).tolist())
 
         def user(client):
