@@ -328,7 +328,7 @@ def pairs(*items: Any) -> Any:
         ({"a": pairs((1, 2))}, "datasets is a dict: pass a list with one data set per client"),
         (type("Parts", (), {"load_partition": None})(), r"datasets is a Parts: .*, \[it.load_partition\(i\) for i"),
         ([7], "client 0 is a int: it must be a data set, or a pair"),
-        ([{"train": pairs((1, 2)), "validation": pairs((1, 2))}], "client 0 has the parts train, validation: "),
+        ([{"train": pairs((1, 2)), "validation": pairs((1, 2))}], "client 0 has the splits train, validation: "),
         ([pairs()], "client 0: the data set is empty"),
         ([pairs((X[0], 0, 1))], r"client 0: an example has 3 parts: it must be \(x, y\)"),
         ([pairs(X[0])], r"client 0: an example is a ndarray: it must be \(x, y\)"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from wafl.weights import project_to_simplex
-from wafl.weights.simplex import ROW, places_of
+from wafl.weights.simplex import ROW, indices_of
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,6 @@ def test_places_drawn_by_weights_are_those_of_their_running_sum(count, share):
     weights[count // 2] = 1.0
     weights = weights / weights.sum()
     wanted = torch.searchsorted(weights.cumsum(0), draws, right=True).clamp_max(count - 1)
-    found = places_of(draws, weights)
+    found = indices_of(draws, weights)
     assert torch.equal(found, wanted)
     assert bool((weights[found] > 0).all())

@@ -24,8 +24,8 @@ def labels_by_client(
     axes.scatter(client, label, s=(90.0 * sizes / sizes.max()).tolist(), color="#0072B2", alpha=0.8, linewidths=0)
     axes.set_xlabel("client")
     axes.set_ylabel("label")
-    places = range(0, counts.shape[1], max(1, counts.shape[1] // 20))
-    axes.set_yticks(places, None if classes is None else [classes[place] for place in places])
+    shown = range(0, counts.shape[1], max(1, counts.shape[1] // 20))
+    axes.set_yticks(shown, None if classes is None else [classes[label] for label in shown])
     if clients is not None and len(clients) <= 40:
         upright = max(map(len, clients)) * len(clients) > 12 * width
         axes.set_xticks(range(len(clients)), clients, rotation=90 if upright else 0)

@@ -27,7 +27,7 @@ from wafl.base.options import EachRound, NotNegative, Positive, Range, Tunable, 
 from wafl.base.random import Key, Purpose, bits, uniform
 from wafl.parts.client_weights import ClientWeights, Cohort, LossQuery, Round, normalized, uniform_cohort
 from wafl.parts.schedule import Schedule
-from wafl.weights.simplex import places_of, project_in_place, project_to_simplex
+from wafl.weights.simplex import indices_of, project_in_place, project_to_simplex
 
 StepSize = float | Callable[[int], float]
 Climb = Annotated[
@@ -126,7 +126,7 @@ class Snapshot(Learned):
     def draw(self, weights: Tensor, round: Round) -> Cohort:
         """Clients drawn by lambda with replacement; one that is drawn twice counts twice."""
         draws = uniform(Key.of(round.seed, round.number), Purpose.COHORT, round.cohort)
-        times = sorted(Counter(places_of(draws, weights).tolist()).items())
+        times = sorted(Counter(indices_of(draws, weights).tolist()).items())
         return Cohort(
             tuple(client for client, _ in times),
             torch.tensor([float(count) for _, count in times], dtype=torch.float64),

@@ -88,7 +88,7 @@ def _natural_table(folder: Path) -> Table:
         else:
             here = f"[dim]no: {source.file}[/]"
         counts = f"{source.num_clients} {source.clients}", f"{source.num_examples:,}"
-        table.add_row(name, here, *counts, source.task, source.license)
+        table.add_row(name, here, *counts, source.kind, source.license)
     return table
 
 

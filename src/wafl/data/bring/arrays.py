@@ -27,7 +27,7 @@ Client = tuple[Any, Any] | tuple[Any, Any, Any, Any]
 
 Array = Tensor | NDArray[Any]
 
-Part = tuple[Stored, Tensor]
+Split = tuple[Stored, Tensor]
 """Examples and their labels."""
 EXACT = 2**24
 """The largest integer up to which float32, which models are given integers in, has all of them."""
@@ -120,8 +120,8 @@ def pack_arrays(arrays: Iterable[Client], reading: Reading) -> Packed:
             raise ValueError(
                 f"test_fraction={reading.test_fraction}, but clients have test data of their own: leave it out"
             )
-        for parts in clients if agreement.with_tests else _split(first, clients, reading.fraction, reading.seed):
-            for packer, (x, y) in zip(packers, parts, strict=True):
+        for splits in clients if agreement.with_tests else _split(first, clients, reading.fraction, reading.seed):
+            for packer, (x, y) in zip(packers, splits, strict=True):
                 packer.add(x, y, torch.tensor([len(y)]))
     train, test = (packer.finish() for packer in packers)
     if train.num_clients == 0:
@@ -140,11 +140,11 @@ def pack_offsets(x: Any, y: Any, offsets: Any, reading: Reading) -> Packed:
         for client, (begin, end) in enumerate(itertools.pairwise(ends.tolist())):  # whose mistake it is
             again.read(client, (x[begin:end], y[begin:end]))
         raise
-    parts = [
+    splits = [
         Examples(x, y, torch.cat([ends[:1], counts.cumsum(0)]))
         for x, y, counts in _split_together(0, examples, labels, ends.diff(), reading.fraction, reading.seed)
     ]
-    return _finished(agreement, *parts)
+    return _finished(agreement, *splits)
 
 
 def _check_offsets(offsets: Any, count: int) -> Tensor:
@@ -194,7 +194,7 @@ def _together(
     """The examples of many clients as if they were of one, which is much faster; None if they differ or are wrong."""
     if set(map(type, block)) != {tuple} or set(map(len, block)) != {2}:
         return None
-    columns = [[pair[part] for pair in block] for part in (0, 1)]
+    columns = [[pair[index] for pair in block] for index in (0, 1)]
     kinds = set(map(type, itertools.chain(*columns)))
     if kinds not in ({np.ndarray}, {Tensor}) or not all(map(_of_one_type, columns)):
         return None
@@ -240,7 +240,7 @@ class _Agreement:
         self.with_tests: bool | None = None
         self._first: list[tuple[Any, ...]] | None = None
 
-    def read(self, client: int, item: Client) -> list[Part]:
+    def read(self, client: int, item: Client) -> list[Split]:
         """A client's examples and labels: all of them, or those for training and those for testing."""
         values = check_client(client, item)
         try:
@@ -255,9 +255,9 @@ class _Agreement:
                 "give (x_train, y_train, x_test, y_test) to all clients or to none"
             )
         self.with_tests = with_tests
-        return [self._read_part(client, *arrays[i : i + 2], test=i > 0) for i in range(0, len(arrays), 2)]
+        return [self._read_split(client, *arrays[i : i + 2], test=i > 0) for i in range(0, len(arrays), 2)]
 
-    def _read_part(self, client: int, x: Array, y: Array, test: bool) -> Part:
+    def _read_split(self, client: int, x: Array, y: Array, test: bool) -> Split:
         try:
             examples, labels = read_stored(x), read_tensor(self.labels.encode(client, y))
         except TypeError as error:
@@ -323,9 +323,9 @@ class _Agreement:
 def span(x: Stored) -> tuple[float, float]:
     """The lowest and the highest value, NaN if there is one; (0, 0) of nothing."""
     low, high = math.inf, -math.inf
-    for part in x.split(4096):
-        if part.numel():
-            values = part.numpy()  # whose extremes take numpy half as long as torch
+    for chunk in x.split(4096):
+        if chunk.numel():
+            values = chunk.numpy()  # whose extremes take numpy half as long as torch
             low, high = min(float(values.min()), low), max(float(values.max()), high)
             if not math.isfinite(low + high):
                 return math.nan, math.nan
@@ -362,7 +362,7 @@ def _check_numbers(array: NDArray[Any]) -> None:
         raise TypeError(f"an array holds values of type {array.dtype}, but it must hold numbers")
 
 
-def _split(first: int, clients: list[list[Part]], test_fraction: float, seed: int) -> Iterator[list[Part]]:
+def _split(first: int, clients: list[list[Split]], test_fraction: float, seed: int) -> Iterator[list[Split]]:
     """Each client's examples for training and for testing."""
     sizes = torch.tensor([len(y) for ((_, y),) in clients])
     for ((x, y),), rows in zip(clients, split_rows(first, sizes, test_fraction, seed), strict=True):

@@ -41,8 +41,8 @@ def read_inputs(table: Any, columns: Sequence[str] | None) -> NDArray[Any]:
     features = [name if name in names else name.partition("[")[0] for name in columns or names]
     inputs = _Columns(_open(table), [], list(dict.fromkeys(features)), rows=65_536)
     batches = [
-        np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
-        for parts in inputs.batches(inputs.features)
+        np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1)
+        for columns in inputs.batches(inputs.features)
     ]
     return np.concatenate(batches) if batches else np.empty((0, len(columns or names)), np.float32)
 
@@ -53,40 +53,40 @@ def _write(folder: Path, batches: Iterator[list[NDArray[Any]]], features: Sequen
     x: NDArray[Any] | None = None
     widths: list[int] = []
     for owners, labels, *values in batches:
-        parts = [value.reshape(len(labels), -1) for value in values]
+        columns = [value.reshape(len(labels), -1) for value in values]
         if x is None:
-            widths, kind = [part.shape[1] for part in parts], np.result_type(*parts)
+            widths, kind = [column.shape[1] for column in columns], np.result_type(*columns)
             shape, kind = (len(y), sum(widths)), kind if kind.kind == "f" else np.dtype(np.float32)
             x = np.lib.format.open_memmap(folder / "x.npy", mode="w+", dtype=kind, shape=shape)
-        for feature, width, part in zip(features, widths, parts, strict=True):
-            if part.shape[1] != width:
-                raise ValueError(f"column {feature!r} has lists of {width} and {part.shape[1]}: all must be as long")
-        places = _places(counted.numbered(owners), next_row)
-        x[places], y[places] = np.concatenate(parts, axis=1), counted.coded(labels)
+        for feature, width, column in zip(features, widths, columns, strict=True):
+            if column.shape[1] != width:
+                raise ValueError(f"column {feature!r} has lists of {width} and {column.shape[1]}: all must be as long")
+        positions = _positions(counted.numbered(owners), next_row)
+        x[positions], y[positions] = np.concatenate(columns, axis=1), counted.coded(labels)
     assert x is not None
     x.flush()
     np.save(folder / "y.npy", y)
     np.save(folder / "offsets.npy", offsets)
     names = [
-        name if width == 1 else f"{name}[{place}]"
+        name if width == 1 else f"{name}[{index}]"
         for name, width in zip(features, widths, strict=True)
-        for place in range(width)
+        for index in range(width)
     ]
     about = {"names": list(counted.clients), "classes": counted.classes, "columns": names}
     write_whole(folder / "about.json", json.dumps(about).encode())
 
 
-def _places(owners: NDArray[np.int64], next_row: NDArray[np.int64]) -> NDArray[np.int64]:
+def _positions(owners: NDArray[np.int64], next_row: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where the rows of these clients go, which moves their next rows on."""
     order = np.argsort(owners, kind="stable")
     ranked = owners[order]
     begins = np.flatnonzero(np.diff(ranked, prepend=-1))
     sizes = np.diff(np.append(begins, len(ranked)))
     within = np.arange(len(ranked)) - np.repeat(begins, sizes)
-    places = np.empty_like(owners)
-    places[order] = next_row[ranked] + within
+    positions = np.empty_like(owners)
+    positions[order] = next_row[ranked] + within
     next_row[ranked[begins]] += sizes
-    return places
+    return positions
 
 
 def _open(source: Any) -> Any:
@@ -177,9 +177,9 @@ class _Counted:
         """The number of the client of each row; only with ``new`` may there be clients that were not counted yet."""
         different, first, inverse = np.unique(owners, return_index=True, return_inverse=True)
         codes = np.empty(len(different), np.int64)
-        for place in np.argsort(first):  # as they appear
-            name = str(different[place])
-            codes[place] = self.clients.setdefault(name, len(self.clients)) if new else self.clients[name]
+        for index in np.argsort(first):  # as they appear
+            name = str(different[index])
+            codes[index] = self.clients.setdefault(name, len(self.clients)) if new else self.clients[name]
         return codes[inverse]
 
     def coded(self, labels: NDArray[Any]) -> NDArray[Any]:

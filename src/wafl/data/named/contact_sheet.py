@@ -42,7 +42,7 @@ def contact_sheet(
         box = (left / width, bottom / height, wide / width, len(shown) * tile / height)
         axes = cast(Any, figure.add_axes(box))
         axes.imshow(np.concatenate(shown), interpolation="nearest", aspect="auto")
-        axes.set_yticks([tile * (place + 0.5) - 0.5 for place in range(len(shown))], names, fontsize=9)
+        axes.set_yticks([tile * (row + 0.5) - 0.5 for row in range(len(shown))], names, fontsize=9)
         axes.set_xticks([])
         axes.tick_params(length=0, pad=4)
         axes.spines[:].set_visible(False)

@@ -42,7 +42,7 @@ class NaturalSource:
     brought: bool = False
 
     @property
-    def task(self) -> str:
+    def kind(self) -> str:
         return f"{len(self.classes)} classes" if self.classes else "regression"
 
     def find(self, data_dir: Path) -> Path | None:
@@ -51,10 +51,10 @@ class NaturalSource:
         if spec is None or not spec.origin:
             return None
         if self.brought:
-            found = [folder / self.file for folder in (data_dir, DEBIAN) if (folder / self.file).is_file()]
-            return found[0] if found else None
-        place = Path(spec.origin).parent / self.file
-        return place if place.exists() else None
+            paths = [folder / self.file for folder in (data_dir, DEBIAN) if (folder / self.file).is_file()]
+            return paths[0] if paths else None
+        path = Path(spec.origin).parent / self.file
+        return path if path.exists() else None
 
     def load(self, data_dir: Path) -> Table:
         """The table of the data set; an error with the remedy if it is not here, or is not what it should be."""

@@ -70,8 +70,8 @@ def cover(
         )
         for target, g, aim in zip(targets, solved.g, clouds, strict=True)
     )
-    found = list(map(Distance, solved.values, errors))
-    return TransportWeights.of("cover", solved.weights.tolist(), max(solved.values), found, solved.gap)
+    distances = list(map(Distance, solved.values, errors))
+    return TransportWeights.of("cover", solved.weights.tolist(), max(solved.values), distances, solved.gap)
 
 
 def _distances_to_each(clouds: Sequence[Cloud]) -> list[MixtureDistance]:

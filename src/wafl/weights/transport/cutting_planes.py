@@ -135,14 +135,14 @@ def nearest_mixture(targets: Sequence[MixtureDistance], tolerance: float) -> Sol
         # Near the end the linear program's own lambda may be the answer.
         inside = 0.0 if best.gap < 1e-3 * upper and step % 2 else _INSIDE
         query = _without_crumbs(inside * best.weights + (1.0 - inside) * lowest, 0.01 * best.gap / upper)
-        found: dict[int, Evaluation] = {}
+        evaluations: dict[int, Evaluation] = {}
         for j in sorted(range(len(targets)), key=lambda j: -float((torch.stack(cuts[j]) @ query).max())):
-            found[j] = targets[j].at(query, 0.1 * best.gap)
-            cuts[j].append(found[j].cut)
-            if found[j].value >= upper:  # these weights are no better, whatever the other targets are
+            evaluations[j] = targets[j].at(query, 0.1 * best.gap)
+            cuts[j].append(evaluations[j].cut)
+            if evaluations[j].value >= upper:  # these weights are no better, whatever the other targets are
                 break
         else:
-            at = [found[j] for j in range(len(targets))]
+            at = [evaluations[j] for j in range(len(targets))]
             best = replace(best, weights=query, values=tuple(e.value for e in at), g=tuple(e.g for e in at))
     return best
 

@@ -82,7 +82,7 @@ def exact_distance(a: Cloud, b: Cloud) -> Distance:
     return Distance(pair.value, standard_error([(pair.f, a), (pair.g, b)]))
 
 
-def standard_error(parts: Iterable[tuple[Tensor, Cloud]]) -> float:
+def standard_error(terms: Iterable[tuple[Tensor, Cloud]]) -> float:
     """``sqrt(sum of Var(f) / n (1 - n/N))`` over clouds of n out of N points, with their potentials f.
 
     W_2^2 of drawn points is asymptotically normal, with the variance of the potentials, by the theorem of del Barrio
@@ -91,7 +91,7 @@ def standard_error(parts: Iterable[tuple[Tensor, Cloud]]) -> float:
     """
     potentials: dict[int, Tensor] = {}
     clouds: dict[int, Cloud] = {}
-    for potential, cloud in parts:
+    for potential, cloud in terms:
         clouds[id(cloud)] = cloud
         potentials[id(cloud)] = potentials.get(id(cloud), 0.0) + potential
     variance = 0.0

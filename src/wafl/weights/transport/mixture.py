@@ -75,11 +75,11 @@ def mixture(
     costs = [ground_cost(cloud, aim) for cloud in clouds]
     pairs = [solve_pair(cost) for cost in costs]
     solved = nearest_mixture([MixtureDistance(costs, pairs)], tolerance)
-    found = [
+    distances = [
         Distance(pair.value, standard_error([(pair.f, cloud), (pair.g, aim)]))
         for pair, cloud in zip(pairs, clouds, strict=True)
     ]
-    return TransportWeights.of("mixture", solved.weights.tolist(), solved.values[0], found, solved.gap)
+    return TransportWeights.of("mixture", solved.weights.tolist(), solved.values[0], distances, solved.gap)
 
 
 def weights_from_cuts(sources: Cuts, target: Tensor, tolerance: float | None) -> TransportWeights:
@@ -88,5 +88,5 @@ def weights_from_cuts(sources: Cuts, target: Tensor, tolerance: float | None) ->
         tolerance = 1e-6 if len(target) <= 100 else 1e-3
     check_positive("tolerance", tolerance)
     solved = mixture_from_cuts(sources, target, tolerance)
-    found = [Distance(least, math.nan) for least in solved.least_distances]
-    return TransportWeights.of("mixture", solved.weights.tolist(), solved.value, found, solved.gap)
+    distances = [Distance(least, math.nan) for least in solved.least_distances]
+    return TransportWeights.of("mixture", solved.weights.tolist(), solved.value, distances, solved.gap)

@@ -66,15 +66,15 @@ def nearest(
     if exchange == "cuts":
         clouds, aim = read_apart(sources, target, sampling, MOST_POINTS)
         alone = [weights_from_cuts(partial(cuts, [cloud.x], aim.x), aim.x, None) for cloud in clouds]
-        found = [Distance(each.value, math.nan) for each in alone]
+        distances = [Distance(each.value, math.nan) for each in alone]
         least = min(each.value - each.gap for each in alone)
     else:
         transport_package()
         clouds, aim = read_sources_and_target(sources, target, sampling)
         check_size(max(len(cloud) for cloud in clouds) * len(aim))
-        found = [cloud_distance(cloud, aim, method, regularization) for cloud in clouds]
-        least = min(each.value for each in found)
-    closest = min(range(len(found)), key=lambda i: found[i].value)
-    value = found[closest].value
-    weights = (float(i == closest) for i in range(len(found)))
-    return TransportWeights.of("nearest", weights, value, found, value - least, method)
+        distances = [cloud_distance(cloud, aim, method, regularization) for cloud in clouds]
+        least = min(each.value for each in distances)
+    closest = min(range(len(distances)), key=lambda i: distances[i].value)
+    value = distances[closest].value
+    weights = (float(i == closest) for i in range(len(distances)))
+    return TransportWeights.of("nearest", weights, value, distances, value - least, method)

@@ -29,12 +29,12 @@ class TransportWeights(Fixed):
 
     @classmethod
     def of(
-        cls, rule: str, weights: Iterable[float], value: float, found: Sequence[Distance], gap: float = 0.0,
+        cls, rule: str, weights: Iterable[float], value: float, distances: Sequence[Distance], gap: float = 0.0,
         kind: Method = "exact",
     ) -> Self:  # fmt: skip
-        """The weights that a rule found, with the distances at these weights."""
-        distances, errors = zip(*((each.value, each.standard_error) for each in found), strict=True)
-        return cls(tuple(weights), rule, kind, value, gap, distances, errors)
+        """Return the weights that a rule chose, with the distances at these weights."""
+        values, errors = zip(*((each.value, each.standard_error) for each in distances), strict=True)
+        return cls(tuple(weights), rule, kind, value, gap, values, errors)
 
     @property
     def weights(self) -> tuple[float, ...]:
