@@ -277,8 +277,8 @@ def test_a_softmax_before_cross_entropy_is_refused_and_a_log_softmax_is_not() ->
                 call()
     for model in (nn.Sequential(nn.Linear(4, 3), nn.LogSoftmax(-1)), uniform()):
         wafl.fit(model, it, wafl.FedAvg(), rounds=1, local_steps=1)
-    own = lambda outputs, y: -outputs.gather(-1, y[:, None])[:, 0].log()  # noqa: E731
-    wafl.fit(Probabilities(), it, wafl.FedAvg(), rounds=1, local_steps=1, loss=own)
+    log_loss = lambda outputs, y: -outputs.gather(-1, y[:, None])[:, 0].log()  # noqa: E731
+    wafl.fit(Probabilities(), it, wafl.FedAvg(), rounds=1, local_steps=1, loss=log_loss)
 
 
 # ---------------------------------------------------------- frames and data sets

@@ -10,11 +10,11 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from wafl.base.extras import require
+from wafl.base.json_types import as_type
 from wafl.data.named import natural_tables as tables
 from wafl.data.named.natural_tables import Table
 
@@ -77,13 +77,7 @@ class NaturalSource:
         return table
 
 
-def _source(name: str, entry: dict[str, Any]) -> NaturalSource:
-    """An entry of ``natural.toml``."""
-    listed: dict[str, Any] = {key: tuple(entry[key]) for key in ("features", "classes")}
-    return NaturalSource(name, **{**entry, **listed, "read": getattr(tables, entry["read"])})
-
-
-NATURAL = {
-    name: _source(name, entry)
+NATURAL: dict[str, NaturalSource] = {
+    name: as_type(NaturalSource, {"name": name, **entry, "read": getattr(tables, entry["read"])}, name)
     for name, entry in tomllib.loads(Path(__file__).with_name("natural.toml").read_text(encoding="utf-8")).items()
 }
