@@ -11,8 +11,7 @@ from wafl.base.random import Key, Purpose, permutation
 from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Cloud, Features, Sampling, read_clients
 from wafl.weights.transport.costs import check_size, ground_cost, network_simplex, transport_package
-from wafl.weights.transport.distances import exact_distance
-from wafl.weights.transport.result import TransportWeights
+from wafl.weights.transport.distances import TransportWeights, exact_distance
 
 
 def barycenter(
