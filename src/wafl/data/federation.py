@@ -119,15 +119,15 @@ class Federation:
 
     @classmethod
     def _of(cls, packed: Packed, reading: Reading) -> Self:
-        prepare = packed.train.prepare
+        train, test, num_classes, classes = packed
         return cls(
-            packed.train,
-            packed.test,
-            reading.client_names(packed.train.num_clients),
-            prepare.unit if reading.unit is None else reading.unit,
-            check_box(reading.bounds) if reading.bounds is not None else prepare.bounds,
-            packed.num_classes,
-            classes=packed.classes,
+            train,
+            test,
+            reading.client_names(train.num_clients),
+            train.prepare.unit if reading.unit is None else reading.unit,
+            check_box(reading.bounds) if reading.bounds is not None else train.prepare.bounds,
+            num_classes,
+            classes=classes,
         )
 
     @classmethod

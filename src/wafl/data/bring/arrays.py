@@ -53,14 +53,8 @@ class Options(FrameOptions, total=False):
     preprocess: str | None
 
 
-@dataclass(frozen=True)
-class Packed:
-    """All clients' examples; ``num_classes`` is None for a regression, ``classes`` is None if classes have no names."""
-
-    train: Examples
-    test: Examples
-    num_classes: int | None
-    classes: tuple[str, ...] | None
+Packed = tuple[Examples, Examples, int | None, tuple[str, ...] | None]
+"""Training and test examples, the number of classes (None for a regression), and the names of classes, if any."""
 
 
 @dataclass(frozen=True)
@@ -99,20 +93,15 @@ class Reading:
             raise ValueError(f"{len(given)} client names for {count} clients: give each client one name of its own")
         return given
 
-    def agreement(self) -> "_Agreement":
-        """A reader of clients, one after another, which holds all of them to these options."""
-        return _Agreement(Labels(self.num_classes, self.classes), check_box(self.bounds), self.preprocess)
-
 
 def pack_arrays(arrays: Iterable[Client], reading: Reading) -> Packed:
     """All clients' examples; see ``Federation.from_arrays``."""
     packers = Packer(), Packer()
-    agreement = reading.agreement()
+    agreement = _Agreement(reading)
     for first, block in _blocks(arrays):
-        if (together := _together(agreement, first, block, packers[0])) is not None:
-            # All at once, before what lies in the packer is gone.
-            split = list(_split_together(first, *together, reading.fraction, reading.seed))
-            for packer, (x, y, sizes) in zip(packers, split, strict=True):
+        if (together := _together(agreement, first, block)) is not None:
+            splits = _split_together(first, *together, reading.fraction, reading.seed)
+            for packer, (x, y, sizes) in zip(packers, splits, strict=True):
                 packer.add(x, y, sizes)
             continue
         clients = [agreement.read(client, item) for client, item in enumerate(block, first)]
@@ -131,12 +120,12 @@ def pack_arrays(arrays: Iterable[Client], reading: Reading) -> Packed:
 
 def pack_offsets(x: Any, y: Any, offsets: Any, reading: Reading) -> Packed:
     """All clients' examples; see ``Federation.from_offsets``."""
-    agreement = reading.agreement()
+    agreement = _Agreement(reading)
     ends = _check_offsets(offsets, len(x))
     try:
         ((examples, labels),) = agreement.read(0, (x, y))
     except ValueError:
-        again = reading.agreement()
+        again = _Agreement(reading)
         for client, (begin, end) in enumerate(itertools.pairwise(ends.tolist())):  # whose mistake it is
             again.read(client, (x[begin:end], y[begin:end]))
         raise
@@ -175,7 +164,7 @@ def _finished(agreement: "_Agreement", train: Examples, test: Examples) -> Packe
     if agreement.preprocess is not None:
         prepare = make_preprocessing(agreement.preprocess, 255, train.raw, test.raw)
         train, test = replace(train, prepare=prepare), replace(test, prepare=prepare)
-    return Packed(train, test, count, names)
+    return train, test, count, names
 
 
 def _blocks(arrays: Iterable[Client]) -> Iterator[tuple[int, list[Client]]]:
@@ -188,10 +177,8 @@ def _blocks(arrays: Iterable[Client]) -> Iterator[tuple[int, list[Client]]]:
         count = max(FEW, min(MANY, PIECE // max(1, largest)))
 
 
-def _together(
-    agreement: "_Agreement", first: int, block: list[Client], packer: Packer
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The examples of many clients as if they were of one, which is much faster; None if they differ or are wrong."""
+def _together(agreement: "_Agreement", first: int, block: list[Client]) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Read many clients as if they were one, which is much faster; return None if they differ or are wrong."""
     if set(map(type, block)) != {tuple} or set(map(len, block)) != {2}:
         return None
     columns = [[pair[index] for pair in block] for index in (0, 1)]
@@ -205,8 +192,8 @@ def _together(
         sizes, counts = (list(map(len, column)) for column in columns)
         if sizes != counts or min(sizes) == 0:
             return None
-        joined = [torch.cat(column) for column in columns] if kinds == {Tensor} else packer.joined(*columns)
-        ((x, y),) = agreement.read(first, (joined[0], joined[1]))
+        x, y = ((torch.cat if kinds == {Tensor} else np.concatenate)(column) for column in columns)
+        ((x, y),) = agreement.read(first, (x, y))
     except (TypeError, ValueError, RuntimeError):  # arrays of other shapes, or on another device, cannot be joined
         return None
     assert isinstance(x, Tensor)
@@ -235,8 +222,9 @@ def _split_together(
 class _Agreement:
     """Reads clients one by one, and holds what all of them must have in common."""
 
-    def __init__(self, labels: Labels, bounds: tuple[float, float] | None, preprocess: str | None) -> None:
-        self.labels, self._bounds, self.preprocess = labels, bounds, preprocess
+    def __init__(self, reading: Reading) -> None:
+        self.labels = Labels(reading.num_classes, reading.classes)
+        self._bounds, self.preprocess = check_box(reading.bounds), reading.preprocess
         self.with_tests: bool | None = None
         self._first: list[tuple[Any, ...]] | None = None
 
