@@ -373,7 +373,7 @@ class Federation:
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """The picture of labels by client, as a matplotlib figure; it is also written to ``path``, if given."""
-        from wafl.data.label_figure import labels_by_client
+        from wafl.data.figures import labels_by_client
 
         names = self.names if self._own_names() else None
         return labels_by_client(self.label_counts(), None if path is None else Path(path), names, self.classes)

@@ -291,25 +291,26 @@ class Task:
         return self._each_lane(next_values)(params, weight, *self._inputs(x), masks or ())
 
     def features(self, params: Tensor, x: Tensor | Inputs, layer: str, masks: Masks | None = None) -> Tensor:
-        """The output of a layer ``[L, B, ...]``."""
-        module = self.module if masks is not None else self._at_rest
-
-        def layer_output(flat: Tensor, x: Tensor, masks: Masks) -> Tensor:
-            return output_of(module, layer, lambda: self.call(flat, x, masks, trains=module is self.module))
-
-        return self._each_lane(layer_output)(params, dense(x), masks or ())
+        """Return the output of a layer ``[L, B, ...]``."""
+        return self._each_lane(self._features_of(layer, masks))(params, dense(x), masks or ())
 
     def features_gradient(
         self, params: Tensor, x: Tensor, layer: str, slopes: Tensor, masks: Masks | None = None
     ) -> Tensor:
-        """The gradient ``[L, P]`` of ``sum_b <slopes_b, output of the layer at b>`` in the parameters."""
-        module = self.module if masks is not None else self._at_rest
+        """Return the gradient ``[L, P]`` of ``sum_b <slopes_b, output of the layer at b>`` in the parameters."""
+        features_of = self._features_of(layer, masks)
 
         def total(flat: Tensor, x: Tensor, slopes: Tensor, masks: Masks) -> tuple[Tensor, Tensor]:
-            features = output_of(module, layer, lambda: self.call(flat, x, masks, trains=module is self.module))
+            features = features_of(flat, x, masks)
             return (slopes * features).sum(), features
 
         return self._each_lane(self._gradient_of(total))(params, x, slopes, masks or ())[0]
+
+    def _features_of(self, layer: str, masks: Masks | None) -> Callable[[Tensor, Tensor, Masks], Tensor]:
+        """Return the function that computes a layer's output of one lane, in the mode that masks stand for."""
+        trains = masks is not None
+        module = self.module if trains else self._at_rest
+        return lambda flat, x, masks: output_of(module, layer, lambda: self.call(flat, x, masks, trains=trains))
 
     def call(self, flat: Params, x: Tensor, masks: Masks = (), *, trains: bool = False) -> Tensor:
         """The outputs ``[B, C]`` of one lane: parameters ``[P]`` or prepared ones, examples ``[B, ...]``."""

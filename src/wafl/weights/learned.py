@@ -72,6 +72,13 @@ class Learned(ClientWeights):
         return in_round("weights_step", self.step_size, round)
 
 
+def _check_everyone(name: str, schedule: Schedule, num_clients: int) -> None:
+    if schedule.cohort not in (None, num_clients):
+        raise ValueError(
+            f"{name} asks all {num_clients} clients each round: leave cohort={schedule.cohort} out; DRFA samples"
+        )
+
+
 @frozen
 class Agnostic(Learned):
     """AFL: every client reports its loss each round, and ``lambda <- projection(lambda + step_size loss)``."""
@@ -85,10 +92,7 @@ class Agnostic(Learned):
                 f"AFL's clients take exactly one step per round: pass local_steps=1 instead of local_epochs="
                 f"{schedule.local_epochs}, local_steps={schedule.local_steps}; DRFA is AFL with local steps"
             )
-        if schedule.cohort not in (None, num_clients):
-            raise ValueError(
-                f"AFL asks all {num_clients} clients each round: leave cohort={schedule.cohort} out; DRFA samples"
-            )
+        _check_everyone("AFL", schedule, num_clients)
 
 
 @frozen
@@ -167,10 +171,7 @@ class PrimalDual(Learned):
     remembers_losses = True
 
     def check(self, schedule: Schedule, num_clients: int) -> None:
-        if schedule.cohort not in (None, num_clients):
-            raise ValueError(
-                f"Scaff-PD asks all {num_clients} clients each round: leave cohort={schedule.cohort} out; DRFA samples"
-            )
+        _check_everyone("Scaff-PD", schedule, num_clients)
 
     def loss_query(self, round: Round) -> LossQuery:
         return LossQuery(tuple(range(round.num_clients)), 0)

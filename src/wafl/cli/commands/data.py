@@ -128,7 +128,7 @@ def show(
     import torch
 
     from wafl.data import load_dataset
-    from wafl.data.named.contact_sheet import contact_sheet
+    from wafl.data.figures import contact_sheet
     from wafl.data.named.natural import NATURAL
     from wafl.data.named.sources import DIGITS, SOURCES
 
