@@ -152,22 +152,13 @@ def _columnar_batches(source: Any, columns: Columns, labeled: bool) -> Iterator[
     chosen = columns.among(list(source.column_names), labeled)
     features, target = chosen.features or (), chosen.target
     images = {name for name in features if type((source.features or {}).get(name)).__name__ == "Image"}
+    convert = {name: _channels_first if name in images else np.asarray for name in features}
     rows = source.with_format("numpy", columns=[*features, *([target] if labeled else [])])
     for begin in range(0, len(source), BATCH):
         batch = rows[begin : begin + BATCH]
-        columns = [
-            _joined(
-                [
-                    (_channels_first(np.asarray(value)) if name in images else np.asarray(value))[None]
-                    for value in batch[name]
-                ]
-            )
-            for name in features
-        ]
-        yield (
-            columns[0] if len(columns) == 1 else np.stack(columns, axis=1),
-            np.asarray(batch[target]) if labeled else None,
-        )
+        inputs = [_joined([convert[name](np.asarray(value))[None] for value in batch[name]]) for name in features]
+        x = inputs[0] if len(inputs) == 1 else np.stack(inputs, axis=1)
+        yield x, np.asarray(batch[target]) if labeled else None
 
 
 def _in_order(loader: DataLoader[Any]) -> Iterable[Any]:

@@ -50,11 +50,8 @@ class NaturalSource:
         spec = importlib.util.find_spec(self.module)
         if spec is None or not spec.origin:
             return None
-        if self.brought:
-            paths = [folder / self.file for folder in (data_dir, DEBIAN) if (folder / self.file).is_file()]
-            return paths[0] if paths else None
-        path = Path(spec.origin).parent / self.file
-        return path if path.exists() else None
+        folders = (data_dir, DEBIAN) if self.brought else (Path(spec.origin).parent,)
+        return next((folder / self.file for folder in folders if (folder / self.file).exists()), None)
 
     def load(self, data_dir: Path) -> Table:
         """The table of the data set; an error with the remedy if it is not here, or is not what it should be."""
