@@ -83,13 +83,13 @@ def test_pgd_and_fgsm_move_every_example_as_foolbox_does(name, dtype, norm):
     ):
         expected = theirs(peer, model, x, y, epsilon)
         assert least <= accuracy(model, expected, y) < accuracy(model, x, y) - 0.2
-        found = attack(model, x, y)
+        result = attack(model, x, y)
         if not ON_ARM or (name, dtype, norm) != ("conv", torch.float32, 2):
-            assert float((found - expected).abs().max()) <= 1e-5
-        else:  # slopes that nearly vanish are rounded otherwise there, and a step has a fixed length
-            exact, there, _ = in_dtype(name, torch.float64)
-            exact = theirs(peer, exact, there, y, epsilon)
-            ours, peers = ((moved.double() - exact).abs().mean() for moved in (found, expected))
+            assert float((result - expected).abs().max()) <= 1e-5
+        else:  # slopes that nearly vanish are rounded differently in foolbox, and a step has a fixed length
+            exact, exact_x, _ = in_dtype(name, torch.float64)
+            exact = theirs(peer, exact, exact_x, y, epsilon)
+            ours, peers = ((moved.double() - exact).abs().mean() for moved in (result, expected))
             assert float(ours) <= 2.0 * float(peers) < 1e-5
 
 

@@ -36,11 +36,11 @@ def one_step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 def test_a_function_is_an_attack_on_every_model(clients: wafl.Federation, runs: wafl.Runs) -> None:
     same = wafl.FGSM(epsilon=0.1)
-    found = wafl.compare(runs, clients, attacks=[one_step, same], attacked=[0.5, 1.0])
-    values = [row.score.loss for row in found.rows]
+    comparison = wafl.compare(runs, clients, attacks=[one_step, same], attacked=[0.5, 1.0])
+    values = [row.score.loss for row in comparison.rows]
     assert values[0:2] == pytest.approx(values[2:4], rel=1e-5)
     assert values[4:6] == pytest.approx(values[6:8], rel=1e-5)
-    assert found.rows[0].score.attack == "one_step"
+    assert comparison.rows[0].score.attack == "one_step"
     assert wafl.evaluate(runs[0], clients, attack=one_step, attacked=0.5).loss == pytest.approx(values[0], rel=1e-6)
 
 

@@ -20,9 +20,9 @@ Y = torch.tensor([0, 1])
 
 
 def model() -> nn.Linear:
-    found = nn.Linear(2, 2).double()
-    found.load_state_dict({"weight": torch.tensor([[1.0, 2.0], [3.0, -1.0]]), "bias": torch.tensor([0.5, -0.2])})
-    return found
+    model = nn.Linear(2, 2).double()
+    model.load_state_dict({"weight": torch.tensor([[1.0, 2.0], [3.0, -1.0]]), "bias": torch.tensor([0.5, -0.2])})
+    return model
 
 
 def by_ball(ball: Ball) -> torch.Tensor:

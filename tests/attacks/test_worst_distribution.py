@@ -20,8 +20,8 @@ def test_the_worst_loss_is_that_of_the_dual_even_for_a_single_example(places: li
     x, slope = np.array(places), 3.0
     model = linear_model(np.array([[0.0], [slope]]))
     share = np.full(len(x), 1.0 / len(x))
-    found = WassersteinShift(radius, bounds=None).worst_loss(model, x[:, None], [1] * len(x))
-    assert found == pytest.approx(by_the_dual(slope, x, share, radius), rel=2e-3)
+    loss = WassersteinShift(radius, bounds=None).worst_loss(model, x[:, None], [1] * len(x))
+    assert loss == pytest.approx(by_the_dual(slope, x, share, radius), rel=2e-3)
 
 
 def test_a_weighted_population_is_split_by_its_weights() -> None:
@@ -29,8 +29,8 @@ def test_a_weighted_population_is_split_by_its_weights() -> None:
     model = linear_model(np.array([[0.0], [3.0]]))
     problem, inputs, labels = single_lane(model, x[:, None], [1, 1, 1])
     population = Population(inputs, labels, None, torch.from_numpy(share))
-    found = WassersteinShift(1.5, bounds=None).loss_of_worst(problem, population)
-    assert found == pytest.approx(by_the_dual(3.0, x, share, 1.5), rel=2e-3)
+    loss = WassersteinShift(1.5, bounds=None).loss_of_worst(problem, population)
+    assert loss == pytest.approx(by_the_dual(3.0, x, share, 1.5), rel=2e-3)
 
 
 @pytest.mark.slow

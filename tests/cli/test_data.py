@@ -11,8 +11,8 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from wafl.cli.commands.data import data_app
+from wafl.data.figures import contact_sheet
 from wafl.data.named import sources
-from wafl.data.named.contact_sheet import contact_sheet
 from wafl.data.named.sources import SOURCES
 
 

@@ -15,12 +15,12 @@ COUNTS = {"mnist": (30, 12), "usps": (20, 8), "svhn": (16, 6), "mnist-m": (14, 1
 def folder(tmp_path_factory):
     """Tiny files in the format of the cache; each domain has its own brightness."""
     path = tmp_path_factory.mktemp("data")
-    for place, (name, shape) in enumerate(SHAPES.items()):
-        rng = np.random.default_rng(place)
+    for index, (name, shape) in enumerate(SHAPES.items()):
+        rng = np.random.default_rng(index)
         arrays = {}
         for part, count in zip(("train", "test"), COUNTS[name], strict=True):
             # Smooth, so that a resized image can be told from its neighbors.
-            coarse = rng.integers(40 * place, 40 * place + 120, (count, 4, 4, *shape[2:]))
+            coarse = rng.integers(40 * index, 40 * index + 120, (count, 4, 4, *shape[2:]))
             factors = (1, shape[0] / 4, shape[1] / 4, *[1] * len(shape[2:]))
             arrays[f"x_{part}"] = zoom(coarse.astype(float), factors, order=1).round().astype(np.uint8)
             arrays[f"y_{part}"] = (np.arange(count) % 10).astype(np.uint8)
@@ -50,10 +50,10 @@ def test_each_source_is_one_client_and_all_have_one_shape(folder):
 def test_each_source_keeps_its_split_its_order_and_its_labels(folder):
     sources = ["mnist", "usps", "svhn"]
     task = wafl.domains(sources, target="mnist-m", data_dir=folder)
-    for place, name in enumerate(sources):
+    for index, name in enumerate(sources):
         raw = raw_of(folder, name)
         for pack, part in ((task.clients.train, "train"), (task.clients.test, "test")):
-            x, y = pack.of(place)
+            x, y = pack.of(index)
             assert y.tolist() == raw[f"y_{part}"].tolist()
             # Resizing keeps an image's mean, whatever its neighbors are.
             means = raw[f"x_{part}"].reshape(len(y), -1).mean(1) / 255

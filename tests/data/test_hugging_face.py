@@ -33,8 +33,8 @@ def test_partitions_of_a_data_set_with_images_and_named_classes(hub) -> None:
     assert torch.equal(clients.train.raw, torch.from_numpy(wanted))
     run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=1, local_steps=1)
     assert torch.equal(run.outputs(parts[1]), run.outputs(clients.train.of(1)[0]))
-    own = [part.train_test_split(test_size=0.25, seed=0) for part in parts]
-    assert wafl.Federation.from_datasets(own, preprocess="unit").test.num_examples.tolist() == [3, 3]
+    with_tests = [part.train_test_split(test_size=0.25, seed=0) for part in parts]
+    assert wafl.Federation.from_datasets(with_tests, preprocess="unit").test.num_examples.tolist() == [3, 3]
 
 
 def test_columns_of_numbers_are_those_of_the_arrays(hub) -> None:

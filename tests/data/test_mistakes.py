@@ -277,8 +277,8 @@ def test_a_softmax_before_cross_entropy_is_refused_and_a_log_softmax_is_not() ->
                 call()
     for model in (nn.Sequential(nn.Linear(4, 3), nn.LogSoftmax(-1)), uniform()):
         wafl.fit(model, it, wafl.FedAvg(), rounds=1, local_steps=1)
-    own = lambda outputs, y: -outputs.gather(-1, y[:, None])[:, 0].log()  # noqa: E731
-    wafl.fit(Probabilities(), it, wafl.FedAvg(), rounds=1, local_steps=1, loss=own)
+    log_loss = lambda outputs, y: -outputs.gather(-1, y[:, None])[:, 0].log()  # noqa: E731
+    wafl.fit(Probabilities(), it, wafl.FedAvg(), rounds=1, local_steps=1, loss=log_loss)
 
 
 # ---------------------------------------------------------- frames and data sets
@@ -328,7 +328,7 @@ def pairs(*items: Any) -> Any:
         ({"a": pairs((1, 2))}, "datasets is a dict: pass a list with one data set per client"),
         (type("Parts", (), {"load_partition": None})(), r"datasets is a Parts: .*, \[it.load_partition\(i\) for i"),
         ([7], "client 0 is a int: it must be a data set, or a pair"),
-        ([{"train": pairs((1, 2)), "validation": pairs((1, 2))}], "client 0 has the parts train, validation: "),
+        ([{"train": pairs((1, 2)), "validation": pairs((1, 2))}], "client 0 has the splits train, validation: "),
         ([pairs()], "client 0: the data set is empty"),
         ([pairs((X[0], 0, 1))], r"client 0: an example has 3 parts: it must be \(x, y\)"),
         ([pairs(X[0])], r"client 0: an example is a ndarray: it must be \(x, y\)"),

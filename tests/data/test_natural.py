@@ -31,10 +31,10 @@ def test_the_columns_of_a_data_frame_are_those_that_pandas_wrote(tmp_path: Path)
     frame["d"] = frame["d"].astype(object)
     frame.columns = frame.columns.astype(object)
     frame.to_pickle(tmp_path / "frame", compression="xz")
-    found = read_frame(tmp_path / "frame")
-    assert list(found) == list("abcd")
-    for name in found:
-        np.testing.assert_array_equal(found[name], frame[name].to_numpy())
+    columns = read_frame(tmp_path / "frame")
+    assert list(columns) == list("abcd")
+    for name in columns:
+        np.testing.assert_array_equal(columns[name], frame[name].to_numpy())
 
 
 def save_watch(path: Path) -> None:

@@ -102,7 +102,7 @@ def python2_dump(batch: dict[Any, Any]) -> bytes:
 def libsvm(x: np.ndarray, y: np.ndarray) -> bytes:
     """Pixels in 0 .. 2000 as values with three decimals; labels from 1."""
     lines = (
-        f"{label + 1} " + " ".join(f"{place}:{value / 1000 - 1:.6g}" for place, value in enumerate(row.ravel(), 1))
+        f"{label + 1} " + " ".join(f"{column}:{value / 1000 - 1:.6g}" for column, value in enumerate(row.ravel(), 1))
         for row, label in zip(x, y, strict=True)
     )
     return bz2.compress("\n".join(lines).encode() + b"\n")
@@ -121,9 +121,9 @@ def test_the_npz_of_each_data_set_is_read(name: str, tmp_path: Path) -> None:
     raw = load_raw(name, str(tmp_path))
     same(raw, arrays_for(name))
     assert (raw.name, raw.group_train, raw.group_test) == (name, None, None)
-    found = locate(name, tmp_path)
-    assert found is not None
-    assert found.num_examples() == (12, 5)
+    location = locate(name, tmp_path)
+    assert location is not None
+    assert location.num_examples() == (12, 5)
 
 
 def test_femnists_writers_are_read_and_other_arrays_are_ignored(tmp_path: Path) -> None:
@@ -236,11 +236,11 @@ def test_mnist_m_images_are_read_in_the_order_of_their_labels(tmp_path: Path) ->
     files: dict[str, bytes] = {}
     for part in ("train", "test"):
         rows = list(enumerate(zip(arrays[f"x_{part}"], arrays[f"y_{part}"], strict=True)))
-        for place, (image, _) in reversed(rows):
+        for number, (image, _) in reversed(rows):
             buffer = io.BytesIO()
             Image.fromarray(image).save(buffer, "png")
-            files[f"mnist_m/mnist_m_{part}/{place:08}.png"] = buffer.getvalue()
-        lines = "".join(f"{place:08}.png {label}\n" for place, (_, label) in rows)
+            files[f"mnist_m/mnist_m_{part}/{number:08}.png"] = buffer.getvalue()
+        lines = "".join(f"{number:08}.png {label}\n" for number, (_, label) in rows)
         files[f"mnist_m/mnist_m_{part}_labels.txt"] = lines.encode()
     (tmp_path / "mnist_m.tar.gz").write_bytes(tar_gz(files))
     same(load_raw("mnist-m", tmp_path), arrays)

@@ -69,9 +69,9 @@ def test_each_data_set_loads_and_has_the_right_statistics(name):
         assert y.shape == (count,)
         assert y.dtype == torch.int64
         assert sorted(y.unique().tolist()) == list(range(classes))
-    found = channel_statistics(data.x_train)
-    assert found[0] == pytest.approx(means, abs=1e-4)
-    assert found[1] == pytest.approx(deviations, abs=1e-4)
+    statistics = channel_statistics(data.x_train)
+    assert statistics[0] == pytest.approx(means, abs=1e-4)
+    assert statistics[1] == pytest.approx(deviations, abs=1e-4)
     assert (data.group_train is not None) == (name == "femnist")
 
 

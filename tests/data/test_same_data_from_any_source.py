@@ -212,13 +212,13 @@ def test_text_labels_are_classes_in_sorted_order_and_predictions_are_text(kind: 
 
 def test_classes_that_data_sets_number_differently_are_matched_by_name() -> None:
     x = pixels()[0][0]
-    here, there = Folder(x, np.arange(9) % 2, ["dog", "eel"]), Folder(x, np.arange(9) % 2, ["cat", "dog"])
-    clients = wafl.Federation.from_datasets([here, there], preprocess="unit", test_fraction=0)
+    first, second = Folder(x, np.arange(9) % 2, ["dog", "eel"]), Folder(x, np.arange(9) % 2, ["cat", "dog"])
+    clients = wafl.Federation.from_datasets([first, second], preprocess="unit", test_fraction=0)
     assert clients.classes == ("cat", "dog", "eel")
     assert clients.train.of(0)[1].tolist() == [1, 2] * 4 + [1]
     assert clients.train.of(1)[1].tolist() == [0, 1] * 4 + [0]
     with pytest.raises(ValueError, match=r"some data sets name their classes and others do not: .*classes=\[...\]"):
-        wafl.Federation.from_datasets([here, Pairs(*pixels()[0])], preprocess="unit")
+        wafl.Federation.from_datasets([first, Pairs(*pixels()[0])], preprocess="unit")
 
 
 def test_names_of_clients_classes_and_inputs_show_in_the_table_and_the_figure() -> None:

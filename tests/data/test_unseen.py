@@ -16,8 +16,8 @@ def contents(clients: wafl.Federation) -> dict[str, list[list[float]]]:
     """Every client's training and test rows, by name."""
     packs = (clients.train, clients.test)
     return {
-        name: [values.flatten().tolist() for pack in packs for values in pack.of(place)]
-        for place, name in enumerate(clients.names)
+        name: [values.flatten().tolist() for pack in packs for values in pack.of(client)]
+        for client, name in enumerate(clients.names)
     }
 
 
@@ -82,6 +82,6 @@ def test_the_recipe_says_who_was_held_out_also_twice():
 def test_joined_examples_stay_with_their_client():
     clients = federation_of(SIZES)
     both = clients.train.joined(clients.test)
-    for place in range(clients.num_clients):
-        for values, train, test in zip(both.of(place), clients.train.of(place), clients.test.of(place), strict=True):
+    for client in range(clients.num_clients):
+        for values, train, test in zip(both.of(client), clients.train.of(client), clients.test.of(client), strict=True):
             assert torch.equal(values, torch.cat([train, test]))

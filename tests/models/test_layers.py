@@ -40,10 +40,10 @@ def test_a_convolution_is_rescaled_as_in_the_paper() -> None:
 def test_channels_that_are_zero_stay_zero() -> None:
     layer = LipschitzLinear(3, 3)
     nn.init.zeros_(layer.weight)
-    found = layer.rescale(layer.weight)
-    found.sum().backward()
+    result = layer.rescale(layer.weight)
+    result.sum().backward()
     assert layer.weight.grad is not None
-    assert torch.equal(found, torch.zeros(3, 3))
+    assert torch.equal(result, torch.zeros(3, 3))
     assert bool(torch.isfinite(layer.weight.grad).all())
 
 
@@ -54,11 +54,11 @@ def test_the_rows_of_a_last_layer_have_length_one() -> None:
 
 def test_maxmin_sorts_each_pair() -> None:
     x = torch.randn(5, 6, 2, 2)
-    found = MaxMin()(x)
+    result = MaxMin()(x)
     for channel in range(3):
         pair = torch.stack([x[:, channel], x[:, channel + 3]])
-        assert torch.equal(found[:, channel], pair.amax(0))
-        assert torch.equal(found[:, channel + 3], pair.amin(0))
+        assert torch.equal(result[:, channel], pair.amax(0))
+        assert torch.equal(result[:, channel + 3], pair.amin(0))
 
 
 def test_maxmin_of_channels_that_have_no_partner_is_refused() -> None:
@@ -111,11 +111,11 @@ def test_weights_that_are_rescaled_once_give_the_same_gradients(
     if way == "side by side":
         monkeypatch.setattr("wafl.tasks.modes.one_by_one._streams", lambda count: [])
         with side_by_side():
-            found = [*problem.loss_and_descent(x, y, share), *problem.loss_and_gradient(x, y)]
+            results = [*problem.loss_and_descent(x, y, share), *problem.loss_and_gradient(x, y)]
     else:
-        found = [*problem.loss_and_descent(x, y, share), *problem.loss_and_gradient(x, y)]
+        results = [*problem.loss_and_descent(x, y, share), *problem.loss_and_gradient(x, y)]
     assert calls == [1 if shared else 3], "once for all calls, and once for all lanes that share their weights"
-    for mine, theirs in zip(found, expected, strict=True):
+    for mine, theirs in zip(results, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-13)
 
 
@@ -125,8 +125,8 @@ def test_weights_that_another_layer_reads_are_rescaled_in_every_call() -> None:
     task = make_task(nn.Sequential(layer, other).double())
     assert not task.rescales
     x = torch.randn(1, 2, 4, dtype=torch.float64)
-    found = Problem(task, task.initial()[None]).outputs(x)
-    torch.testing.assert_close(found[0], other(layer(x[0])))
+    outputs = Problem(task, task.initial()[None]).outputs(x)
+    torch.testing.assert_close(outputs[0], other(layer(x[0])))
 
 
 def test_a_network_trains_as_in_a_plain_loop() -> None:

@@ -77,21 +77,21 @@ def test_what_is_proven_of_layers_is_about_one_and_above_their_norms() -> None:
         nn.init.normal_(layer.weight, std=10.0)
         with torch.no_grad():
             layer.weight[:, 0] *= 1e-6
-        found = last_layer(nn.Sequential(layer, NormalizedLinear(layer.out_features, 3)).double())
-        assert found is not None
+        known = last_layer(nn.Sequential(layer, NormalizedLinear(layer.out_features, 3)).double())
+        assert known is not None
         used = layer.double().rescale(layer.weight.detach())
-        assert float(torch.linalg.matrix_norm(used, ord=2)) <= found[1].slope <= 1.0 + 1e-9
+        assert float(torch.linalg.matrix_norm(used, ord=2)) <= known[1].slope <= 1.0 + 1e-9
     strided = LipschitzConv2d(2, 4)
     strided.stride = (2, 2)
-    found = last_layer(nn.Sequential(strided, nn.Flatten(), NormalizedLinear(4, 3)))
-    assert found is not None
-    assert math.isinf(found[1].slope), "nothing is proven of settings that the layer does not have"
+    known = last_layer(nn.Sequential(strided, nn.Flatten(), NormalizedLinear(4, 3)))
+    assert known is not None
+    assert math.isinf(known[1].slope), "nothing is proven of settings that the layer does not have"
 
 
 def test_where_channels_are_sorted_the_gradient_jumps() -> None:
-    found = last_layer(nn.Sequential(LipschitzLinear(2, 2), MaxMin(), NormalizedLinear(2, 3)).double())
-    assert found is not None
-    assert math.isinf(found[1].bend)
+    known = last_layer(nn.Sequential(LipschitzLinear(2, 2), MaxMin(), NormalizedLinear(2, 3)).double())
+    assert known is not None
+    assert math.isinf(known[1].bend)
 
 
 def test_an_error_is_as_far_as_the_least_lead_over_its_slope() -> None:
@@ -101,11 +101,11 @@ def test_an_error_is_as_far_as_the_least_lead_over_its_slope() -> None:
     y[:5] = (y[:5] + 1) % 4
     margins = Margins(slopes, rows, None, 10)
     for slack in (0.0, 0.3):
-        found = margins.distance_to_error(x, outputs, y, 2, slack)
-        for place, (label, s) in enumerate(zip(y.tolist(), outputs.tolist(), strict=True)):
+        distances = margins.distance_to_error(x, outputs, y, 2, slack)
+        for index, (label, s) in enumerate(zip(y.tolist(), outputs.tolist(), strict=True)):
             others = [other for other in range(4) if other != label]
             least = min((s[label] - s[other] - slack) / float(slopes[label, other]) for other in others)
-            assert float(found[place]) == pytest.approx(max(least, 0.0), rel=1e-12, abs=1e-13)
+            assert float(distances[index]) == pytest.approx(max(least, 0.0), rel=1e-12, abs=1e-13)
     lost = torch.tensor([[1e16 + 2.0, 0.0, 0.0, 1e16]], dtype=torch.float64)
     assert margins.distance_to_error(x[:1], lost, torch.tensor([0]), 2).tolist() == [0.0], "a lead of one last digit"
 
@@ -162,8 +162,8 @@ def test_no_two_inputs_and_no_ascent_get_outputs_apart_faster_than_is_proven(
     others = (y + 1) % 10
 
     def lead(x: Tensor) -> Tensor:
-        found = task.outputs(params[None], x[None])[0]
-        return (found.gather(1, others[:, None]) - found.gather(1, y[:, None]))[:, 0]
+        scores = task.outputs(params[None], x[None])[0]
+        return (scores.gather(1, others[:, None]) - scores.gather(1, y[:, None]))[:, 0]
 
     most = slopes[y, others]
     torch.manual_seed(0)
@@ -174,9 +174,9 @@ def test_no_two_inputs_and_no_ascent_get_outputs_apart_faster_than_is_proven(
     moved, steepest = x + 0.01 * torch.randn_like(x), torch.zeros(len(x), dtype=torch.float64)
     for _ in range(60):
         moved = moved.detach().requires_grad_()
-        found = lead(moved)
-        (slope,) = torch.autograd.grad(found.sum(), moved)
-        change = (found.detach() - lead(x)) / (moved.detach() - x).flatten(1).norm(dim=1)
+        leading = lead(moved)
+        (slope,) = torch.autograd.grad(leading.sum(), moved)
+        change = (leading.detach() - lead(x)) / (moved.detach() - x).flatten(1).norm(dim=1)
         for each in (change, slope.flatten(1).norm(dim=1)):
             assert bool((each <= most * (1 + 1e-12)).all())
         steepest = torch.maximum(steepest, change)
@@ -196,10 +196,10 @@ def test_no_attack_within_the_certified_distance_finds_an_error(
     for step in range(60):
         moved = moved.detach().requires_grad_()
         outputs = task.outputs(params[None], moved[None])[0]
-        own = outputs.gather(1, y[:, None])[:, 0]
+        of_label = outputs.gather(1, y[:, None])[:, 0]
         rest = outputs.scatter(1, y[:, None], -math.inf)
-        assert bool((own > rest.amax(1))[held].all()), f"step {step}"
-        (slope,) = torch.autograd.grad((rest.amax(1) - own).sum(), moved)
+        assert bool((of_label > rest.amax(1))[held].all()), f"step {step}"
+        (slope,) = torch.autograd.grad((rest.amax(1) - of_label).sum(), moved)
         delta = (moved.detach() - x + 0.2 * far.view(-1, 1, 1, 1) * _steepest(slope, norm)).flatten(1)
         length = torch.linalg.vector_norm(delta, ord=norm, dim=1, keepdim=True)
         moved = x + (delta * (far[:, None] / length.clamp_min(1e-30)).clamp_max(1.0)).view_as(x)
@@ -219,11 +219,11 @@ def test_the_certified_error_is_what_a_linear_program_finds(
     power: int, run: wafl.Run, clients: wafl.Federation
 ) -> None:
     radii = [0.0, 0.05, 0.2, 0.5]
-    found = wafl.certify(
+    certificate = wafl.certify(
         run, clients, radii=radii, metric="error", power=power, part="test", client_weights=wafl.weights.by_examples()
     )
-    assert found.proven
-    assert all(row.achieved is None for row in found.rows[1:])
+    assert certificate.proven
+    assert all(row.achieved is None for row in certificate.rows[1:])
     task, params = task_of(run)
     x, y = clients.test.rows(torch.arange(len(clients.test.y)), torch.float64), clients.test.y
     leads = leads_of(task, params, 64)
@@ -232,7 +232,7 @@ def test_the_certified_error_is_what_a_linear_program_finds(
         outputs = task.outputs(params[None], x[None])[0]
     costs = leads.distance_to_error(x.flatten(1), outputs, y, 2).pow(power).numpy()
     shares = np.full(len(costs), 1.0 / len(costs))
-    for row in found.rows:
+    for row in certificate.rows:
         best = linprog(-shares, A_ub=[shares * costs], b_ub=[row.radius**power], bounds=(0, 1))
         assert row.value == pytest.approx(-best.fun, abs=1e-8)
 
@@ -240,8 +240,8 @@ def test_the_certified_error_is_what_a_linear_program_finds(
 def test_a_network_of_other_layers_has_error_certificates_that_no_attack_breaks(clients: wafl.Federation) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
-    own = wafl.fit(model, clients, wafl.FedAvg(), rounds=10, local_epochs=1, learning_rate=0.3)
-    task, params, x, y, outputs = some(own, clients)
+    run = wafl.fit(model, clients, wafl.FedAvg(), rounds=10, local_epochs=1, learning_rate=0.3)
+    task, params, x, y, outputs = some(run, clients)
     leads = leads_of(task, params, 64)
     assert leads is not None
     by_slopes = (outputs.gather(1, y[:, None]) - outputs) / leads.steepest(2, 64)[y]
@@ -249,22 +249,22 @@ def test_a_network_of_other_layers_has_error_certificates_that_no_attack_breaks(
     far = leads.distance_to_error(x.flatten(1), outputs, y, 2)
     assert bool((far >= by_slopes * (1 - 1e-9)).all())
     assert float(far.sum()) > 1.2 * float(by_slopes.sum()), "where units can get to says more than their slopes"
-    score = wafl.evaluate(own, clients, attack=wafl.PGD(epsilon=0.05, norm=2, steps=40))
-    found = wafl.certify(
-        own, clients, radii=[0.05], metric="error", part="test", client_weights=wafl.weights.by_examples()
+    score = wafl.evaluate(run, clients, attack=wafl.PGD(epsilon=0.05, norm=2, steps=40))
+    certificate = wafl.certify(
+        run, clients, radii=[0.05], metric="error", part="test", client_weights=wafl.weights.by_examples()
     )
     assert score.accuracy is not None
     reached = 1.0 - score.accuracy
-    assert 0.0 < reached <= found[0].value <= 3.0 * reached, "no attack breaks it, and it is not the trivial 1"
+    assert 0.0 < reached <= certificate[0].value <= 3.0 * reached, "no attack breaks it, and it is not the trivial 1"
 
 
 @pytest.mark.slow
 def test_the_margin_loss_is_certified_along_the_margins(run: wafl.Run, clients: wafl.Federation) -> None:
-    found = wafl.certify(run, clients, radii=[0.2], achieved=False)
+    certificate = wafl.certify(run, clients, radii=[0.2], achieved=False)
     reached = wafl.evaluate(run, clients, attack=wafl.WassersteinShift(0.2, bounds=None, steps=20))
-    assert found.proven
-    assert found.L_z <= 2.0 * (1 + 1e-9)
-    assert reached.loss < found[0].value <= found[0].simple
+    assert certificate.proven
+    assert certificate.L_z <= 2.0 * (1 + 1e-9)
+    assert reached.loss < certificate[0].value <= certificate[0].simple
     task, params, x, y, outputs = some(run, clients, 5)
     margins = margins_of(task, params, 64)
     assert margins is not None
@@ -298,20 +298,22 @@ def test_two_outputs_come_apart_by_the_root_of_two_times_what_a_model_says() -> 
     task, x = make_task(model), torch.tensor([[3.0, 1.0], [0.0, 5.0]], dtype=torch.float64)
     leads = leads_of(task, task.initial(), 2)
     assert leads is not None
-    found = leads.distance_to_error(x, x, torch.tensor([0, 1]), 2)
-    assert found.tolist() == pytest.approx([2.0 / math.sqrt(2.0), 5.0 / math.sqrt(2.0)]), "to where both are the same"
+    distances = leads.distance_to_error(x, x, torch.tensor([0, 1]), 2)
+    assert distances.tolist() == pytest.approx([2.0 / math.sqrt(2.0), 5.0 / math.sqrt(2.0)]), (
+        "to where both are the same"
+    )
 
 
 def test_what_a_model_says_of_itself_is_attested_and_never_proven(run: wafl.Run, clients: wafl.Federation) -> None:
     model = Declared(run.model, math.sqrt(10))
     for metric, power in (("error", 2), ("error", 1), ("loss", 2), ("loss", 1)):
-        found = wafl.certify(model, clients, radii=[0.1], metric=metric, power=power, achieved=False)  # type: ignore[arg-type]
+        certificate = wafl.certify(model, clients, radii=[0.1], metric=metric, power=power, achieved=False)  # type: ignore[arg-type]
         known = wafl.certify(run.model, clients, radii=[0.1], metric=metric, power=power, achieved=False)  # type: ignore[arg-type]
         assert known.proven
-        assert known[0].value < found[0].value
-        assert not found.proven
-        assert not found.simple_proven
-        assert "attested" in str(found)
+        assert known[0].value < certificate[0].value
+        assert not certificate.proven
+        assert not certificate.simple_proven
+        assert "attested" in str(certificate)
     assert not wafl.next_client(model, clients, clients, radius=0.1, metric="error").proven
     for metric in ("error", "loss"):
         with pytest.raises(wafl.PreconditionError, match="proven"):
@@ -336,8 +338,8 @@ def test_a_run_is_saved_and_loaded(run: wafl.Run, clients: wafl.Federation, tmp_
 def test_training_moves_and_mirrors_images_by_its_seed(clients: wafl.Federation) -> None:
     def trained(**options: Any) -> Tensor:
         model = wafl.models.lipschitz(clients, width=4, depth=1)
-        found = wafl.fit(model, clients, wafl.FedAvg(), rounds=1, local_steps=1, learning_rate=0.1, **options)
-        return found.params["1.weight"]
+        run = wafl.fit(model, clients, wafl.FedAvg(), rounds=1, local_steps=1, learning_rate=0.1, **options)
+        return run.params["1.weight"]
 
     first = trained(shift=2, flip=0.5)
     assert torch.equal(first, trained(shift=2, flip=0.5))

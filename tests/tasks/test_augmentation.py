@@ -16,17 +16,17 @@ def key(count: int) -> Key:
 
 def test_images_are_moved_and_mirrored_as_drawn() -> None:
     x = torch.rand(2, 30, 3, 5, 6) + 1.0
-    found, draws = augmented(x, key(2), 2, 0.4), uniform(key(2), Purpose.AUGMENTATION, 90).view(2, 30, 3)
+    result, draws = augmented(x, key(2), 2, 0.4), uniform(key(2), Purpose.AUGMENTATION, 90).view(2, 30, 3)
     moves, mirrors = set[tuple[int, int]](), 0
     for group in range(2):
-        for place in range(30):
-            down, right = (int(draw * 5) - 2 for draw in draws[group, place, :2])
-            image = x[group, place].numpy()
-            mirrored = bool(draws[group, place, 2] < 0.4)
+        for image_index in range(30):
+            down, right = (int(draw * 5) - 2 for draw in draws[group, image_index, :2])
+            image = x[group, image_index].numpy()
+            mirrored = bool(draws[group, image_index, 2] < 0.4)
             image = image[..., ::-1] if mirrored else image
             wide = np.pad(image, ((0, 0), (2, 2), (2, 2)))
             expected = wide[:, 2 - down : 7 - down, 2 - right : 8 - right]
-            assert np.array_equal(found[group, place].numpy(), expected)
+            assert np.array_equal(result[group, image_index].numpy(), expected)
             moves.add((down, right))
             mirrors += mirrored
     assert {down for down, _ in moves} == {right for _, right in moves} == {-2, -1, 0, 1, 2}

@@ -32,12 +32,12 @@ def test_gradients_are_those_of_autograd(function: nn.Module, lanes: int) -> Non
 
     point, moved = params.clone().requires_grad_(), x.clone().requires_grad_()
     losses = task.losses(point, x, y)
-    found, gradient = task.losses_and_gradient(params, x, y, weight)
-    assert torch.equal(found, losses)
+    values, gradient = task.losses_and_gradient(params, x, y, weight)
+    assert torch.equal(values, losses)
     assert torch.equal(gradient, torch.autograd.grad((weight * losses).sum(), point)[0])
     losses = task.losses(params, moved, y)
-    found, gradient = task.input_gradient(params, x, y)
-    assert torch.equal(found, losses)
+    values, gradient = task.input_gradient(params, x, y)
+    assert torch.equal(values, losses)
     assert torch.equal(gradient, torch.autograd.grad(losses.sum(), moved)[0])
 
 
@@ -50,8 +50,8 @@ def test_a_forward_pass_that_was_kept_gives_the_bits_of_a_new_one(monkeypatch: p
     wanted = task.outputs(params, x), *task.losses_and_gradient(params, x, y, weight)
     kept = task.forward(params, x)
     monkeypatch.setattr(Chain, "forward", None)
-    found = task.outputs(params, kept), *task.losses_and_gradient(params, kept, y, weight)
-    assert all(map(torch.equal, found, wanted))
+    results = task.outputs(params, kept), *task.losses_and_gradient(params, kept, y, weight)
+    assert all(map(torch.equal, results, wanted))
     assert torch.equal(task.losses(params, kept, y), wanted[1])
     assert kept.dense() is x
 
@@ -64,6 +64,6 @@ def test_the_slope_of_a_weighted_loss_is_that_of_autograd(loss: CrossEntropy | S
     weight = torch.rand(2, 9, generator=draw)
     point = outputs.clone().requires_grad_()
     values = loss.value(point, y)
-    found, slope = value_and_slope(loss, outputs, y, weight)
-    assert torch.equal(found, values)
+    result, slope = value_and_slope(loss, outputs, y, weight)
+    assert torch.equal(result, values)
     assert torch.equal(slope, torch.autograd.grad((weight * values).sum(), point)[0])

@@ -30,9 +30,9 @@ class Layers:
             nn.functional.conv2d(images.bfloat16(), filters, offset, padding=side // 2)
             for images, filters, offset in zip(x, weight, bias, strict=True)
         ]
-        pooled, place = nn.functional.max_pool2d(torch.stack(sums).flatten(0, 1).relu(), 2, return_indices=True)
+        pooled, index = nn.functional.max_pool2d(torch.stack(sums).flatten(0, 1).relu(), 2, return_indices=True)
         shape = *x.shape[:2], *pooled.shape[1:]
-        return pooled.view(shape), torch.where(pooled > 0, place, -1).view(shape)
+        return pooled.view(shape), torch.where(pooled > 0, index, -1).view(shape)
 
     @staticmethod
     def backward(slope: torch.Tensor, choice: torch.Tensor, weight: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -41,11 +41,11 @@ class Layers:
         full.scatter_(3, taken.clamp(min=0), torch.where(taken >= 0, slope.flatten(3), 0))
         full = full.view(*slope.shape[:3], *like.shape[3:])
         side = weight.shape[-1]
-        found = [
+        gradients = [
             nn.functional.conv_transpose2d(at, filters, padding=side // 2)
             for at, filters in zip(full, weight, strict=True)
         ]
-        return torch.stack(found).to(like.dtype)
+        return torch.stack(gradients).to(like.dtype)
 
 
 @pytest.fixture(autouse=True)
@@ -92,12 +92,12 @@ def test_outputs_losses_and_gradients_are_those_of_the_layers(depth: int) -> Non
     with computing("bfloat16", torch.device("cpu")), side_by_side():
         torch.testing.assert_close(fused.outputs(x), layered.outputs(x), atol=4e-3, rtol=0)
         torch.testing.assert_close(fused.loss(x, y), layered.loss(x, y), atol=4e-3, rtol=0)
-        (loss, slope), (expected, there) = fused.loss_and_gradient(x, y), layered.loss_and_gradient(x, y)
+        (loss, slope), (expected, layered_slope) = fused.loss_and_gradient(x, y), layered.loss_and_gradient(x, y)
     torch.testing.assert_close(loss, expected, atol=4e-3, rtol=0)
     assert slope.dtype == torch.float32
     # Where two pixels of a window are equal but for rounding, either may be taken: most numbers agree, not all.
-    assert (slope - there).abs().median() < 0.02 * there.abs().median()
-    assert nn.functional.cosine_similarity(slope.flatten(), there.flatten(), 0) > 0.97
+    assert (slope - layered_slope).abs().median() < 0.02 * layered_slope.abs().median()
+    assert nn.functional.cosine_similarity(slope.flatten(), layered_slope.flatten(), 0) > 0.97
 
 
 def test_only_captured_steps_of_a_reduced_precision_are_fused(monkeypatch) -> None:

@@ -199,7 +199,7 @@ def test_facts_about_a_loss_decide_its_path():
 @pytest.mark.parametrize("params_radius", [None, 3.0])
 @pytest.mark.parametrize("name", ["cross_entropy", "squared_error"])
 def test_your_own_loss_has_the_built_in_constants(name, params_radius, norm):
-    clients, own = {
+    clients, own_loss = {
         "cross_entropy": (CLASSES, OwnCrossEntropy()),
         "squared_error": (TARGETS, OwnSquaredError()),
     }[name]
@@ -207,7 +207,7 @@ def test_your_own_loss_has_the_built_in_constants(name, params_radius, norm):
         wafl.theory.constants(
             random_model(clients), clients, params_radius=params_radius, norm=norm, label_cost=2.0, loss=loss
         )
-        for loss in (own, name)
+        for loss in (own_loss, name)
     ]
     assert known[0] == known[1]
     assert repr(known[0]) == repr(known[1])  # kinds and reasons too
@@ -216,29 +216,29 @@ def test_your_own_loss_has_the_built_in_constants(name, params_radius, norm):
 def test_your_own_loss_has_the_built_in_certificates():
     """On a linear model and, by layers, on a network."""
     for model in (random_model(CLASSES), small_network(CLASSES)):
-        found = [
+        certificates = [
             wafl.certify(model, CLASSES, radii=[0.2], achieved=False, loss=loss)
             for loss in (OwnCrossEntropy(), "cross_entropy")
         ]
-        assert found[0] == found[1]
-        assert found[0].proven
+        assert certificates[0] == certificates[1]
+        assert certificates[0].proven
 
 
 @pytest.mark.parametrize("factor", [0.5, 3.0])
 def test_a_scaled_squared_error_is_that_many_times_the_built_in(factor):
     """``sup of a L - gamma d^2`` is a times ``sup of L - (gamma / a) d^2``, and the constants are a times as large."""
     model, x, y = random_model(TARGETS), *TARGETS.train.of(0)
-    own, base = OwnSquaredError(factor), "squared_error"
-    scaled = wafl.robust_loss(model, x, y, gamma=8.0 * factor, label_cost=0.5, loss=own)
+    own_loss, base = OwnSquaredError(factor), "squared_error"
+    scaled = wafl.robust_loss(model, x, y, gamma=8.0 * factor, label_cost=0.5, loss=own_loss)
     plain = wafl.robust_loss(model, x, y, gamma=8.0, label_cost=0.5, loss=base)
     torch.testing.assert_close(scaled.value, factor * plain.value)
     torch.testing.assert_close(scaled.x_adv, plain.x_adv)
     torch.testing.assert_close(scaled.y_adv, plain.y_adv)
     with pytest.raises(ValueError, match=rf"gamma \* label_cost = {0.9 * factor:g} must exceed {factor:g}"):
-        wafl.robust_loss(model, x, y, gamma=0.9 * factor, label_cost=1.0, loss=own)
+        wafl.robust_loss(model, x, y, gamma=0.9 * factor, label_cost=1.0, loss=own_loss)
     for params_radius in (None, 3.0):
         ours, theirs = (
-            wafl.theory.constants(model, TARGETS, params_radius=params_radius, loss=loss) for loss in (own, base)
+            wafl.theory.constants(model, TARGETS, params_radius=params_radius, loss=loss) for loss in (own_loss, base)
         )
         for name in ("L_z", "L_zz", "L_theta", "L_theta_theta", "L_theta_z", "max_loss"):
             assert getattr(ours, name) == pytest.approx(factor * getattr(theirs, name), rel=1e-12)
@@ -246,7 +246,7 @@ def test_a_scaled_squared_error_is_that_many_times_the_built_in(factor):
         assert (ours.convex, ours.steep_everywhere) == (True, False)
     ball, reference = (
         wafl.calibrate(model, TARGETS, gammas=[gamma], loss=loss)
-        for gamma, loss in ((10.0 * factor, own), (10.0, base))
+        for gamma, loss in ((10.0 * factor, own_loss), (10.0, base))
     )
     assert ball.radii == pytest.approx(reference.radii, rel=1e-6)
     assert ball.gamma_for(0.4) == pytest.approx(factor * reference.gamma_for(0.4), rel=1e-4)
@@ -265,8 +265,8 @@ def test_output_loss_takes_any_object_with_the_right_members():
     methods = ("value", "gradient", "slopes", "curvature")
     plain = types.SimpleNamespace(**{name: getattr(CrossEntropy(), name) for name in (*members, *methods)})
     assert output_loss(plain) is plain
-    own = OwnCrossEntropy()
-    assert output_loss(own) is own
+    own_loss = OwnCrossEntropy()
+    assert output_loss(own_loss) is own_loss
     del plain.slopes
     with pytest.raises(ValueError, match=r"is not a loss: use one of .*a subclass of wafl\.OutputLoss"):
         output_loss(plain)

@@ -19,17 +19,17 @@ def matrices(rows: int, columns: int, depth: int) -> tuple[torch.Tensor, torch.T
 @pytest.mark.parametrize(("rows", "columns", "depth"), [(10, 64, 64), (64, 10, 784), (1, 1, 1), (10, 0, 4)])
 def test_it_is_the_product_in_rows(rows: int, columns: int, depth: int) -> None:
     a, b = matrices(rows, columns, depth)
-    found = product(a, b)
-    assert found.is_contiguous()
-    torch.testing.assert_close(found.double(), torch.einsum("lmk,lnk->lmn", a.double(), b.double()), rtol=0, atol=1e-4)
+    result = product(a, b)
+    assert result.is_contiguous()
+    torch.testing.assert_close(result.double(), torch.einsum("lmk,lnk->lmn", a.double(), b.double()), rtol=0, atol=1e-4)
 
 
 def test_what_is_added_may_be_one_number_per_row_or_a_whole_matrix() -> None:
     a, b = matrices(10, 64, 64)
     for plus in (torch.randn(3, 10, 1), torch.randn(3, 10, 64), torch.randn(3, 64, 10).mT):
-        found = product(a, b, plus)
-        assert found.is_contiguous()
-        torch.testing.assert_close(found, product(a, b) + plus)
+        result = product(a, b, plus)
+        assert result.is_contiguous()
+        torch.testing.assert_close(result, product(a, b) + plus)
 
 
 def test_it_has_a_derivative() -> None:

@@ -70,8 +70,8 @@ def test_only_layers_that_a_reduced_precision_casts_are_prepared() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x) + self[0].weight.sum()
 
-    own = casts_of(Own(nn.Linear(2, 2)))
-    assert (own.params, own.inputs) == (set(), False)
+    casts = casts_of(Own(nn.Linear(2, 2)))
+    assert (casts.params, casts.inputs) == (set(), False)
 
 
 class Brought(nn.Module):
@@ -84,9 +84,9 @@ class Brought(nn.Module):
         self.twice, self.watched, self.last = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found = nn.functional.max_pool2d(self.norm(self.first(x)).relu(), 4).flatten(1)
-        found = self.twice(self.twice(found).relu())
-        return self.last(self.watched(found) / self.watched.weight.norm())
+        hidden = nn.functional.max_pool2d(self.norm(self.first(x)).relu(), 4).flatten(1)
+        hidden = self.twice(self.twice(hidden).relu())
+        return self.last(self.watched(hidden) / self.watched.weight.norm())
 
 
 def test_a_network_of_ones_own_has_its_weights_cast_once_where_only_one_layer_reads_them() -> None:

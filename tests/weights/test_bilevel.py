@@ -31,14 +31,14 @@ def squared_distance_on_a_line(x: Points, mass: Points, y: Points) -> float:
 @given(st.integers(0, 2**32 - 1), shares)
 def test_on_a_line_the_barycenter_has_the_mean_of_the_quantiles(seed: int, lam: list[float]) -> None:
     clients = np.random.default_rng(seed).normal(size=(3, 6)) * [[1.0], [2.0], [0.5]] + [[0.0], [3.0], [-1.0]]
-    found = weights.bilevel([x[:, None] for x in clients], lam)
+    result = weights.bilevel([x[:, None] for x in clients], lam)
     center = np.array(lam) @ np.sort(clients, axis=1)
     mass = np.repeat(np.array(lam) / 6, 6)
-    assert found.value == pytest.approx(squared_distance_on_a_line(clients.ravel(), mass, center), rel=1e-6, abs=1e-9)
+    assert result.value == pytest.approx(squared_distance_on_a_line(clients.ravel(), mass, center), rel=1e-6, abs=1e-9)
     wanted = [squared_distance_on_a_line(x, np.full(6, 1 / 6), center) for x in clients]
-    assert found.distances == pytest.approx(wanted, rel=1e-6, abs=1e-9)
-    assert 0 < found.value <= np.dot(lam, found.distances) + 1e-9, "what the paper relaxes it to"
-    assert found.weights == tuple(lam)
+    assert result.distances == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+    assert 0 < result.value <= np.dot(lam, result.distances) + 1e-9, "what the paper relaxes it to"
+    assert result.weights == tuple(lam)
 
 
 def test_every_single_client_is_a_trivial_minimum() -> None:

@@ -31,14 +31,14 @@ def largest_distance(clients, at):
 @settings(max_examples=10)
 @given(clients_on_a_grid)
 def test_cover_equals_the_full_linear_program(clients):
-    found = weights.cover(clients)
-    assert found.value == pytest.approx(least_largest_distance(costs(clients)), rel=1e-6, abs=1e-6)
-    assert found.gap <= 1e-6
-    assert largest_distance(clients, found.weights) == pytest.approx(found.value, rel=1e-6, abs=1e-6)
-    assert found.radius == pytest.approx(found.value**0.5)
-    assert max(found.distances) == found.value
-    for client, distance in zip(clients, found.distances, strict=True):
-        wanted = least_largest_distance([[cost_matrix(each, client) for each in clients]], found.weights)
+    result = weights.cover(clients)
+    assert result.value == pytest.approx(least_largest_distance(costs(clients)), rel=1e-6, abs=1e-6)
+    assert result.gap <= 1e-6
+    assert largest_distance(clients, result.weights) == pytest.approx(result.value, rel=1e-6, abs=1e-6)
+    assert result.radius == pytest.approx(result.value**0.5)
+    assert max(result.distances) == result.value
+    for client, distance in zip(clients, result.distances, strict=True):
+        wanted = least_largest_distance([[cost_matrix(each, client) for each in clients]], result.weights)
         assert wanted - 1e-6 <= distance <= wanted + 1e-6
 
 
@@ -46,13 +46,13 @@ def test_cover_equals_the_full_linear_program(clients):
 @given(clients_on_a_grid, st.integers(0, 2**32 - 1))
 def test_barycenter_always_ends_at_a_single_client(clients, seed):
     """The trivial minimum that the paper's program has at every client."""
-    found = weights.barycenter(clients, seed=seed)
-    assert sorted(found.weights) == [0.0] * (len(clients) - 1) + [1.0]
-    assert (found.value, found.gap, found.kind) == (0.0, 0.0, "exact")
-    chosen = clients[found.weights.index(1.0)]
+    result = weights.barycenter(clients, seed=seed)
+    assert sorted(result.weights) == [0.0] * (len(clients) - 1) + [1.0]
+    assert (result.value, result.gap, result.kind) == (0.0, 0.0, "exact")
+    chosen = clients[result.weights.index(1.0)]
     wanted = [least_largest_distance([[cost_matrix(client, chosen)]]) for client in clients]
-    np.testing.assert_allclose(found.distances, wanted, atol=1e-6)
-    assert found == weights.barycenter(clients, seed=seed)
+    np.testing.assert_allclose(result.distances, wanted, atol=1e-6)
+    assert result == weights.barycenter(clients, seed=seed)
 
 
 def test_barycenter_returns_the_client_nearest_to_the_barycenter_of_all():

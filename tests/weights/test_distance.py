@@ -50,9 +50,9 @@ def test_problems_that_need_more_pivots_than_pots_default_are_solved():
 def test_a_distribution_has_distance_0_to_itself(method, sample):
     x, y = cloud(0, 70, 4), np.arange(70) % 3
     for labels in (False, True):
-        found = distance((x, y), (x.copy(), y.copy()), method=method, sample=sample, label_aware=labels)
-        assert found.value == pytest.approx(0.0, abs=1e-9)
-        assert found.standard_error == pytest.approx(0.0, abs=1e-9)
+        result = distance((x, y), (x.copy(), y.copy()), method=method, sample=sample, label_aware=labels)
+        assert result.value == pytest.approx(0.0, abs=1e-9)
+        assert result.standard_error == pytest.approx(0.0, abs=1e-9)
 
 
 def test_the_entropic_distance_equals_pots_debiased_value():
@@ -72,9 +72,9 @@ def test_too_little_regularization_raises_an_error():
 def test_the_standard_error_matches_the_spread_of_new_draws(population, drawn):
     """Within a quarter of the standard deviation over 60 draws, even if half of all points are drawn."""
     x, y = cloud(0, population, 2, 1.0), cloud(1, population, 2, 1.5, 2.0)
-    found = [distance(x, y, sample=drawn, seed=seed) for seed in range(60)]
-    spread = np.std([each.value for each in found], ddof=1)
-    assert np.mean([each.standard_error for each in found]) == pytest.approx(spread, rel=0.25)
+    distances = [distance(x, y, sample=drawn, seed=seed) for seed in range(60)]
+    spread = np.std([each.value for each in distances], ddof=1)
+    assert np.mean([each.standard_error for each in distances]) == pytest.approx(spread, rel=0.25)
 
 
 def test_the_label_aware_distance_equals_that_of_a_double_loop():
@@ -91,9 +91,9 @@ def test_the_label_aware_distance_equals_that_of_a_double_loop():
 
     copies = cost[rows][:, columns]
     wanted = copies[linear_sum_assignment(copies)].mean()
-    found = distance((x, y), (x_other, y_other), label_aware=True).value
-    assert found == pytest.approx(wanted, rel=1e-9)
-    assert found > distance(x, x_other).value
+    value = distance((x, y), (x_other, y_other), label_aware=True).value
+    assert value == pytest.approx(wanted, rel=1e-9)
+    assert value > distance(x, x_other).value
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -111,8 +111,8 @@ def test_the_distance_is_the_least_cost_of_the_ball(order, kind):
     elif kind == "targets":
         cost += 0.7 * cost_matrix(labels, others)
     pair = (x, other) if kind == "inputs" else ((x, labels), (other, others))
-    found = distance(*pair, label_cost=None if kind == "inputs" else 0.7, order=order)
-    assert found.value == pytest.approx(cost[linear_sum_assignment(cost)].mean(), rel=1e-9)
+    result = distance(*pair, label_cost=None if kind == "inputs" else 0.7, order=order)
+    assert result.value == pytest.approx(cost[linear_sum_assignment(cost)].mean(), rel=1e-9)
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -125,8 +125,8 @@ def test_the_ball_of_the_distance_holds_what_the_objective_moves(order):
     moved = wafl.robust_loss(model, x, y, **options)
     assert (moved.y_adv != y).any()
     apart = (moved.x_adv - x).norm(dim=1) ** order + 0.4 * (moved.y_adv != y)
-    found = distance((x, y), (moved.x_adv, moved.y_adv), label_cost=0.4, order=order)
-    assert found.value <= float(apart.mean()) * (1.0 + 1e-9)
+    result = distance((x, y), (moved.x_adv, moved.y_adv), label_cost=0.4, order=order)
+    assert result.value <= float(apart.mean()) * (1.0 + 1e-9)
 
 
 def test_features_are_compared_instead_of_examples():
@@ -137,8 +137,8 @@ def test_features_are_compared_instead_of_examples():
         seen.append(tuple(x.shape))
         return x[:, 0] * 2.0
 
-    found = distance(images, images + 1.0, features=first_row)
-    assert found.value == pytest.approx(4.0 * 4, rel=1e-9)
+    result = distance(images, images + 1.0, features=first_row)
+    assert result.value == pytest.approx(4.0 * 4, rel=1e-9)
     assert seen == [(20, 3, 4), (20, 3, 4)]
 
 

@@ -36,13 +36,13 @@ def least_distance(sources: list[Points], target: Points, at: Any = None) -> flo
 @settings(max_examples=8, deadline=None)
 @given(st.lists(clouds, min_size=1, max_size=5), clouds, st.sampled_from([1e-3, 1.0, 1e3]))
 def test_cuts_give_the_minimum_of_the_full_linear_program(sources: list[Points], target: Points, unit: float) -> None:
-    found = weights.mixture([unit * x for x in sources], unit * target, exchange="cuts", tolerance=1e-9)
+    result = weights.mixture([unit * x for x in sources], unit * target, exchange="cuts", tolerance=1e-9)
     wanted = least_distance(sources, target)
-    assert found.value / unit**2 == pytest.approx(wanted, rel=1e-6, abs=1e-6)
-    assert 0.0 <= found.gap / unit**2 <= 1e-6
-    assert sum(found.weights) == pytest.approx(1.0, abs=1e-12)
-    assert min(found.weights) >= 0.0
-    assert least_distance(sources, target, found.weights) == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+    assert result.value / unit**2 == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+    assert 0.0 <= result.gap / unit**2 <= 1e-6
+    assert sum(result.weights) == pytest.approx(1.0, abs=1e-12)
+    assert min(result.weights) >= 0.0
+    assert least_distance(sources, target, result.weights) == pytest.approx(wanted, rel=1e-6, abs=1e-6)
 
 
 def normal_clouds() -> tuple[list[Points], Points]:
@@ -52,11 +52,11 @@ def normal_clouds() -> tuple[list[Points], Points]:
 
 def test_cuts_give_what_the_solver_with_all_examples_gives() -> None:
     sources, target = normal_clouds()
-    found, wanted = (weights.mixture(sources, target, exchange=exchange) for exchange in ("cuts", "examples"))
-    assert found.value == pytest.approx(wanted.value, rel=1e-6)
-    assert found.weights == pytest.approx(wanted.weights, abs=1e-4)
-    assert (found.kind, found.rule) == ("exact", "mixture")
-    assert all(0 < least <= each + 1e-9 for least, each in zip(found.distances, wanted.distances, strict=True))
+    result, wanted = (weights.mixture(sources, target, exchange=exchange) for exchange in ("cuts", "examples"))
+    assert result.value == pytest.approx(wanted.value, rel=1e-6)
+    assert result.weights == pytest.approx(wanted.weights, abs=1e-4)
+    assert (result.kind, result.rule) == ("exact", "mixture")
+    assert all(0 < least <= each + 1e-9 for least, each in zip(result.distances, wanted.distances, strict=True))
     rough = weights.mixture(sources, target, exchange="cuts", tolerance=0.05)
     assert wanted.value - 1e-9 <= rough.value <= wanted.value * 1.05
     assert rough.value - rough.gap <= wanted.value + 1e-9
@@ -65,14 +65,14 @@ def test_cuts_give_what_the_solver_with_all_examples_gives() -> None:
 def test_nearest_from_cuts_has_the_distances_of_pot_to_a_millionth() -> None:
     ot = pytest.importorskip("ot")
     sources, target = normal_clouds()
-    found, pooled = (weights.nearest(sources, target, exchange=exchange) for exchange in ("cuts", "examples"))
+    result, pooled = (weights.nearest(sources, target, exchange=exchange) for exchange in ("cuts", "examples"))
     wanted = [ot.emd2([], [], cost_matrix(source, target)) for source in sources]
-    assert found.distances == pytest.approx(wanted, rel=1e-6)
-    assert found.distances == pytest.approx(pooled.distances, rel=1e-6)
-    assert (found.weights, found.rule, found.kind) == (pooled.weights, "nearest", "exact")
-    assert found.value == min(found.distances)
-    assert found.value - found.gap <= min(wanted) + 1e-9
-    assert all(math.isnan(error) for error in found.standard_errors)
+    assert result.distances == pytest.approx(wanted, rel=1e-6)
+    assert result.distances == pytest.approx(pooled.distances, rel=1e-6)
+    assert (result.weights, result.rule, result.kind) == (pooled.weights, "nearest", "exact")
+    assert result.value == min(result.distances)
+    assert result.value - result.gap <= min(wanted) + 1e-9
+    assert all(math.isnan(error) for error in result.standard_errors)
 
 
 @pytest.mark.slow
@@ -87,9 +87,9 @@ def test_potentials_stay_as_small_as_costs_while_cuts_are_few() -> None:
         return cuts([torch.from_numpy(source)], aim, g)
 
     aim = torch.from_numpy(target)
-    found = mixture_from_cuts(recorded, aim, 1e-3)
+    result = mixture_from_cuts(recorded, aim, 1e-3)
     wanted = least_distance([source], target)
-    assert wanted - 1e-9 <= found.value <= wanted * (1 + 1e-3)
+    assert wanted - 1e-9 <= result.value <= wanted * (1 + 1e-3)
     assert max(spreads) < 2 * cost_matrix(source, target).max()
 
 
@@ -103,8 +103,8 @@ def test_sources_send_one_number_and_one_histogram_each_round() -> None:
         return sent[-1]
 
     aim = torch.from_numpy(target)
-    found = mixture_from_cuts(recorded, aim, 1e-3)
-    assert len(sent) == found.rounds < 150
+    result = mixture_from_cuts(recorded, aim, 1e-3)
+    assert len(sent) == result.rounds < 150
     for means, shares in sent:
         assert (means.shape, shares.shape) == ((3,), (3, 30))
         counts = shares * torch.tensor([[40.0], [25.0], [60.0]], dtype=torch.float64)
@@ -113,6 +113,6 @@ def test_sources_send_one_number_and_one_histogram_each_round() -> None:
 
 def test_at_most_300_points_of_a_target_are_drawn_and_a_federation_will_do() -> None:
     clients = wafl.load_dataset("digits").partition(3, labels_per_client=4, seed=0)
-    found = weights.mixture(clients, clients, exchange="cuts", sample=30, features=lambda x: x.flatten(1)[:, :8])
-    assert len(found.weights) == 3
-    assert math.isnan(found.standard_errors[0])
+    result = weights.mixture(clients, clients, exchange="cuts", sample=30, features=lambda x: x.flatten(1)[:, :8])
+    assert len(result.weights) == 3
+    assert math.isnan(result.standard_errors[0])

@@ -34,34 +34,34 @@ def mixture_by_lp(sources, target, at=None):
 @given(st.lists(clouds, min_size=1, max_size=9), clouds, st.sampled_from([1e-5, 1.0, 1e4]))
 def test_mixture_equals_the_full_linear_program(sources, target, unit):
     """Unequal sizes, repeated points, one source, one point, more sources than points; in any unit."""
-    found = weights.mixture([unit * source for source in sources], unit * target)
-    found = replace(found, value=found.value / unit**2, gap=found.gap / unit**2)
+    result = weights.mixture([unit * source for source in sources], unit * target)
+    result = replace(result, value=result.value / unit**2, gap=result.gap / unit**2)
     wanted = mixture_by_lp(sources, target)
-    assert found.value == pytest.approx(wanted, rel=1e-6, abs=1e-6)
-    assert found.value - found.gap <= wanted + 1e-6
-    assert found.gap <= 1e-6
-    assert sum(found.weights) == pytest.approx(1.0, abs=1e-12)
-    assert min(found.weights) >= 0.0
-    assert mixture_by_lp(sources, target, found.weights) == pytest.approx(found.value, rel=1e-6, abs=1e-6)
+    assert result.value == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+    assert result.value - result.gap <= wanted + 1e-6
+    assert result.gap <= 1e-6
+    assert sum(result.weights) == pytest.approx(1.0, abs=1e-12)
+    assert min(result.weights) >= 0.0
+    assert mixture_by_lp(sources, target, result.weights) == pytest.approx(result.value, rel=1e-6, abs=1e-6)
 
 
 @settings(max_examples=30)
 @given(st.lists(clouds, min_size=2, max_size=4), clouds, st.sampled_from([0.3, 0.03]))
 def test_the_gap_encloses_the_minimum(sources, target, tolerance):
-    found = weights.mixture(sources, target, tolerance=tolerance)
-    assert found.gap <= tolerance * found.value + 1e-9
-    assert found.value - found.gap - 1e-7 <= mixture_by_lp(sources, target) <= found.value + 1e-7
+    result = weights.mixture(sources, target, tolerance=tolerance)
+    assert result.gap <= tolerance * result.value + 1e-9
+    assert result.value - result.gap - 1e-7 <= mixture_by_lp(sources, target) <= result.value + 1e-7
 
 
 def test_nearest_puts_all_weight_on_the_nearest_source():
     generator = np.random.default_rng(0)
     sources = [generator.normal(size=(20, 3)) + center for center in (4.0, 1.0, 2.0)]
     target = generator.normal(size=(15, 3))
-    found = weights.nearest(sources, target)
-    assert found.weights == (0.0, 1.0, 0.0)
-    assert found.distances == pytest.approx([mixture_by_lp([source], target) for source in sources])
-    assert found.value == min(found.distances) == pytest.approx(found.radius**2)
-    assert (found.gap, found.kind) == (0.0, "exact")
+    result = weights.nearest(sources, target)
+    assert result.weights == (0.0, 1.0, 0.0)
+    assert result.distances == pytest.approx([mixture_by_lp([source], target) for source in sources])
+    assert result.value == min(result.distances) == pytest.approx(result.radius**2)
+    assert (result.gap, result.kind) == (0.0, "exact")
     assert weights.nearest(sources, target, method="entropic").weights == (0.0, 1.0, 0.0)
     assert weights.nearest(sources, target, method="entropic").kind == "entropic"
 
@@ -71,11 +71,11 @@ def test_tiny_units_lose_no_precision():
     generator = np.random.default_rng(61)
     sources = [generator.normal(size=(n, 2)) for n in (8, 11, 5, 13, 9, 10, 7, 12)]
     target = np.concatenate(sources)[::2]
-    found, tiny = (
+    result, tiny = (
         weights.mixture(sources, target),
         weights.mixture([1e-6 * source for source in sources], 1e-6 * target),
     )
-    assert tiny.value == pytest.approx(1e-12 * found.value, rel=1e-8)
+    assert tiny.value == pytest.approx(1e-12 * result.value, rel=1e-8)
     assert tiny.gap <= 1e-8 * tiny.value
 
 
@@ -83,8 +83,8 @@ def test_the_price_of_a_label_moves_the_mixture_to_the_targets_shares_of_labels(
     """Two sources with the same points, one of each class; the target has a quarter of class 1."""
     points = np.arange(8.0)[:, None]
     sources = [(points, np.full(8, label)) for label in (0, 1)]
-    found = weights.mixture(sources, (points, np.array([0, 0, 1, 0, 0, 0, 1, 0])), label_cost=100.0)
-    assert found.weights == pytest.approx((0.75, 0.25))
+    result = weights.mixture(sources, (points, np.array([0, 0, 1, 0, 0, 0, 1, 0])), label_cost=100.0)
+    assert result.weights == pytest.approx((0.75, 0.25))
     ball = weights.cover(sources, label_cost=100.0)
     assert ball.weights == pytest.approx((0.5, 0.5), abs=1e-6)
     assert ball.value == pytest.approx(50.0, rel=1e-6)  # half of the mass changes its label
@@ -125,13 +125,13 @@ def test_searching_among_few_arcs_finds_the_exact_value(tolerance):
         generator.normal(size=(150, 8)) * generator.uniform(0.5, 2, 8) + generator.normal(size=8) for _ in range(6)
     ]
     target = np.concatenate([source[:25] for source in sources[:4]]) + 0.5 * generator.normal(size=(100, 8))
-    found = weights.mixture(sources, target, tolerance=tolerance)
-    assert found.gap <= tolerance * found.value
-    counted = [i for i, weight in enumerate(found.weights) if weight > 0]
-    mass = np.concatenate([np.full(150, found.weights[i] / 150) for i in counted])
+    result = weights.mixture(sources, target, tolerance=tolerance)
+    assert result.gap <= tolerance * result.value
+    counted = [i for i, weight in enumerate(result.weights) if weight > 0]
+    mass = np.concatenate([np.full(150, result.weights[i] / 150) for i in counted])
     cost = cost_matrix(np.concatenate([sources[i] for i in counted]), target)
     exact = ot.emd2(mass, np.full(100, 0.01), cost, numItermax=10**8)
-    assert exact - 1e-9 <= found.value <= exact + 0.1 * max(found.gap, 1e-9) + 1e-9
+    assert exact - 1e-9 <= result.value <= exact + 0.1 * max(result.gap, 1e-9) + 1e-9
 
 
 @pytest.mark.parametrize(
@@ -157,6 +157,6 @@ def test_fit_accepts_the_weights_and_the_run_keeps_them(make, tmp_path):
     run.save(tmp_path / "run")
     kept = wafl.load_run(tmp_path / "run")
     assert kept.client_weights.tolist() == pytest.approx(result.weights)
-    told = kept.settings["method"]["client_weights"]
-    assert (told["type"], told["rule"], told["value"]) == ("TransportWeights", result.rule, result.value)
+    settings = kept.settings["method"]["client_weights"]
+    assert (settings["type"], settings["rule"], settings["value"]) == ("TransportWeights", result.rule, result.value)
     json.dumps(kept.settings)

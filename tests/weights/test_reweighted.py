@@ -36,9 +36,9 @@ LOSSES = [2.0, 0.5, 1.0, 0.1]
 
 
 def weights_of(rule: Reweighted, losses: list[float], center: list[float] = CENTER) -> list[float]:
-    found = rule.weigh(*(torch.tensor(values, dtype=torch.float64) for values in (center, losses)))
-    assert found.dtype == torch.float64
-    return found.tolist()
+    weights = rule.weigh(*(torch.tensor(values, dtype=torch.float64) for values in (center, losses)))
+    assert weights.dtype == torch.float64
+    return weights.tolist()
 
 
 # The solver itself is only right to 1e-7, which smaller numbers would show.

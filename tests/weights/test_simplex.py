@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from wafl.weights import project_to_simplex
-from wafl.weights.simplex import ROW, places_of
+from wafl.weights.simplex import ROW, indices_of
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,10 @@ def test_the_projection_of_many_values_has_the_bits_of_looking_at_each(count, li
         assert torch.equal(weights, looking_at_each(climbed))
 
 
-@pytest.mark.parametrize("place", [0, -1])
-def test_not_a_number_is_not_passed_over(place):
+@pytest.mark.parametrize("index", [0, -1])
+def test_not_a_number_is_not_passed_over(index):
     values = torch.zeros(40 * ROW + 7, dtype=torch.float64)
-    values[place] = torch.nan
+    values[index] = torch.nan
     with pytest.raises(ZeroDivisionError):
         project_to_simplex(values)
 
@@ -69,6 +69,6 @@ def test_places_drawn_by_weights_are_those_of_their_running_sum(count, share):
     weights[count // 2] = 1.0
     weights = weights / weights.sum()
     wanted = torch.searchsorted(weights.cumsum(0), draws, right=True).clamp_max(count - 1)
-    found = places_of(draws, weights)
-    assert torch.equal(found, wanted)
-    assert bool((weights[found] > 0).all())
+    indices = indices_of(draws, weights)
+    assert torch.equal(indices, wanted)
+    assert bool((weights[indices] > 0).all())

@@ -105,9 +105,9 @@ class AutoAttack(Attack):
             attack.apgd_targeted.n_target_classes = attack.fab.n_target_classes = min(9, classes - 1)
             attack.square.n_queries = self.queries
             together = self.at_once(500, x.device)
-            found, _ = attack.run_standard_evaluation(unit, labels, batch_size=together)
-        moved = self._project(examples, (low + (high - low) * found).to(x))
-        stays = (found == unit).flatten(1).all(1)
+            attacked, _ = attack.run_standard_evaluation(unit, labels, batch_size=together)
+        moved = self._project(examples, (low + (high - low) * attacked).to(x))
+        stays = (attacked == unit).flatten(1).all(1)
         return torch.where(stays.view(-1, *(1,) * (examples.ndim - 1)), examples, moved)[None]
 
     def describe(self, unit: str) -> str:

@@ -105,7 +105,7 @@ class Attack(Mover, ABC):
         """The attack in words, with the unit of its size."""
 
 
-def place(space: str | None, unit: str) -> str:
+def where(space: str | None, unit: str) -> str:
     """Where an attack moves examples, in words: the unit of the data, or the layer."""
     return unit if space is None else f"at the output of {space}"
 
@@ -135,8 +135,8 @@ class OwnAttack(Attack):
         devices = [x.device] if x.device.type == "cuda" else []
         with torch.random.fork_rng(devices), torch.enable_grad():
             torch.manual_seed(check_seed(seed))
-            found = self.function(_model(problem), x.clone(), population.y[0])
-        moved = torch.as_tensor(found).detach().to(population.x)
+            result = self.function(_model(problem), x.clone(), population.y[0])
+        moved = torch.as_tensor(result).detach().to(population.x)
         if moved.shape != x.shape or not bool(torch.isfinite(moved).all()):
             what = f"shape {tuple(moved.shape)}" if moved.shape != x.shape else "NaN or infinity"
             raise ValueError(f"the attack {self.describe('')} gave {what} for examples of shape {tuple(x.shape)}")
@@ -149,7 +149,7 @@ class OwnAttack(Attack):
 def _model(problem: Problem) -> nn.Module:
     """The model of the only lane, to do with as one likes."""
     module = copy.deepcopy(problem.task.module).eval()
-    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     for name, value in problem.task.unflatten(problem.params[0]).items():
-        own[name].data = value.detach().clone()
+        tensors[name].data = value.detach().clone()
     return module

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from wafl.attacks.base import BOUNDS, SPACE, Attack, Population, Settings, place, refuse_space
+from wafl.attacks.base import BOUNDS, SPACE, Attack, Population, Settings, refuse_space, where
 from wafl.base.bounds import DATA, Bounds, in_words
 from wafl.base.checks import check_seed
 from wafl.base.norms import norm_name
@@ -40,7 +40,7 @@ class BoundedAttack(Attack):
 
     def describe(self, unit: str) -> str:
         ascent = self.objective()
-        size = f"epsilon {ascent.epsilon:g} ({place(ascent.space, unit)})"
+        size = f"epsilon {ascent.epsilon:g} ({where(ascent.space, unit)})"
         steps = f", {ascent.steps} steps" if isinstance(ascent, ProjectedAscent) else ""
         return f"{norm_name(ascent.norm)} {type(self).__name__}, {size}{steps}, {in_words(ascent.bounds)}"
 
@@ -75,8 +75,8 @@ class _SideBySide(BoundedAttack):
         return self.attacks[0].objective()
 
     def sizes(self, lanes: int) -> dict[str, Tensor]:
-        parts = [attack.sizes(self.runs) for attack in self.attacks]
-        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        sizes = [attack.sizes(self.runs) for attack in self.attacks]
+        return {name: torch.cat([each[name] for each in sizes]) for name in sizes[0]}
 
     def describe(self, unit: str) -> str:
         return "; ".join(attack.describe(unit) for attack in self.attacks)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from wafl.attacks.base import BOUNDS, SPACE, Attack, Population, Settings, place, refuse_space
+from wafl.attacks.base import BOUNDS, SPACE, Attack, Population, Settings, refuse_space, where
 from wafl.base.bounds import DATA, Bounds, in_words
 from wafl.base.checks import check_space
 from wafl.base.norms import norm_name
@@ -24,12 +24,12 @@ SAME, NEAR = 1e-6, 1e-2
 
 
 @dataclass(frozen=True)
-class Split:
-    """A distribution with each example in two places: the part ``moved [N]`` of its mass is at ``far``."""
+class SplitMass:
+    """A distribution with each example in two places: the share ``far_share [N]`` of its mass is at ``far``."""
 
     near: Tensor
     far: Tensor
-    moved: Tensor
+    far_share: Tensor
 
     @classmethod
     def of(cls, x: Tensor) -> Self:
@@ -39,7 +39,7 @@ class Split:
     def one_each(self, problem: Problem, y: Tensor) -> Tensor:
         """One place for each example; a split one goes part of the way, at no higher cost, if its loss grows so."""
         lead = (1, -1, *(1,) * (self.near.ndim - 2))
-        mixed = torch.lerp(self.near, self.far, self.moved.view(lead))
+        mixed = torch.lerp(self.near, self.far, self.far_share.view(lead))
         better = (problem.loss(mixed, y) > problem.loss(self.near, y)).view(lead)
         return torch.where(better, mixed, self.near)
 
@@ -110,17 +110,17 @@ class WassersteinShift(Attack):
     def loss_of_worst(self, problem: Problem, population: Population, seed: int = 0) -> float:
         """The loss of :meth:`worst_loss`, of a weighted population."""
         split = self._worst(problem, population, seed, NEAR)
-        near, far = (problem.loss(place, population.y)[0] for place in (split.near, split.far))
-        return float(population.shares() @ torch.lerp(near, far, split.moved))
+        near, far = (problem.loss(points, population.y)[0] for points in (split.near, split.far))
+        return float(population.shares() @ torch.lerp(near, far, split.far_share))
 
     def _shifted(self, problem: Problem, population: Population, seed: int) -> Tensor:
         return self._worst(problem, population, seed, SAME).one_each(problem, population.y)
 
-    def _worst(self, problem: Problem, population: Population, seed: int, close: float) -> Split:
+    def _worst(self, problem: Problem, population: Population, seed: int, close: float) -> SplitMass:
         x, y, share = population.x, population.y, population.shares()
         budget = self.radius**2
         if budget == 0:
-            return Split.of(x)
+            return SplitMass.of(x)
 
         def at(gamma: float) -> Move:
             return move_one_lane(self._objective(gamma), problem, x, y, seed)
@@ -138,7 +138,7 @@ class WassersteinShift(Attack):
             high, near = low, far
             low /= 2.0
             if low < 1e-12:  # examples go no further even for free: the loss is flat, or the box is full
-                return Split.of(far.x_adv)
+                return SplitMass.of(far.x_adv)
             far = at(low)
         for turn in range(60):
             if high / low < 1.0 + close or spent(near) > budget * (1.0 - close):
@@ -157,7 +157,7 @@ class WassersteinShift(Attack):
 
     def describe(self, unit: str) -> str:
         shift = f"worst {norm_name(self.norm)} Wasserstein shift"
-        return f"{shift}, radius {self.radius:g} ({place(self.space, unit)}), {in_words(self.bounds)}"
+        return f"{shift}, radius {self.radius:g} ({where(self.space, unit)}), {in_words(self.bounds)}"
 
     def _objective(self, gamma: float) -> Wasserstein:
         return Wasserstein(
@@ -165,7 +165,7 @@ class WassersteinShift(Attack):
         )
 
 
-def _spend_rest(problem: Problem, y: Tensor, near: Move, far: Move, share: Tensor, budget: float) -> Split:
+def _spend_rest(problem: Problem, y: Tensor, near: Move, far: Move, share: Tensor, budget: float) -> SplitMass:
     """The worst distribution where the cost jumps: mass goes from its near to its far point while the budget lasts."""
     gain = problem.loss(far.x_adv, y)[0] - problem.loss(near.x_adv, y)[0]
     extra = share * (far.cost[0] - near.cost[0])
@@ -174,6 +174,6 @@ def _spend_rest(problem: Problem, y: Tensor, near: Move, far: Move, share: Tenso
     order = order[worth[order]]
     left = budget - float(share @ near.cost[0])
     before = extra[order].cumsum(0) - extra[order]
-    moved = torch.zeros_like(extra)
-    moved[order] = ((left - before) / extra[order]).clamp(0.0, 1.0)
-    return Split(near.x_adv, far.x_adv, moved)
+    far_share = torch.zeros_like(extra)
+    far_share[order] = ((left - before) / extra[order]).clamp(0.0, 1.0)
+    return SplitMass(near.x_adv, far.x_adv, far_share)

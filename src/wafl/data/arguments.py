@@ -35,10 +35,10 @@ def check_federation(call: str, clients: Any) -> None:
 def check_alike(seen: Federation, unseen: Federation) -> None:
     """Refuse clients that cannot have been held out of the federation that trained."""
     for what, name in {"shape": "input_shape", "unit": "unit", "number of classes": "num_classes"}.items():
-        here, there = getattr(seen, name), getattr(unseen, name)
-        if here != there:
+        known, other = getattr(seen, name), getattr(unseen, name)
+        if known != other:
             raise ValueError(
-                f"the unseen clients have {what} {there}, the others {here}: hold out clients of the same federation, "
+                f"the unseen clients have {what} {other}, the others {known}: hold out clients of the same federation, "
                 "hold_out(0.2)"
             )
 

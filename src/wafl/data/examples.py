@@ -60,7 +60,7 @@ class Examples:
 
     def span(self) -> tuple[float, float]:
         """The lowest and the highest value of prepared examples."""
-        ends = [self.prepare(part, self.dtype).aminmax() for part in self.raw.split(CHUNK)]
+        ends = [self.prepare(chunk, self.dtype).aminmax() for chunk in self.raw.split(CHUNK)]
         return min(float(low) for low, _ in ends), max(float(high) for _, high in ends)
 
     def of(self, client: int) -> tuple[Tensor, Tensor]:

@@ -119,15 +119,15 @@ class Federation:
 
     @classmethod
     def _of(cls, packed: Packed, reading: Reading) -> Self:
-        prepare = packed.train.prepare
+        train, test, num_classes, classes = packed
         return cls(
-            packed.train,
-            packed.test,
-            reading.client_names(packed.train.num_clients),
-            prepare.unit if reading.unit is None else reading.unit,
-            check_box(reading.bounds) if reading.bounds is not None else prepare.bounds,
-            packed.num_classes,
-            classes=packed.classes,
+            train,
+            test,
+            reading.client_names(train.num_clients),
+            train.prepare.unit if reading.unit is None else reading.unit,
+            check_box(reading.bounds) if reading.bounds is not None else train.prepare.bounds,
+            num_classes,
+            classes=classes,
         )
 
     @classmethod
@@ -176,13 +176,13 @@ class Federation:
         >>> wafl.Federation.from_folder(folder)
         Federation(2 clients, 18 training and 6 test examples of shape (4,), 2 classes)
         """
-        found = read_folder(Path(folder))
-        if isinstance(found, dict):
-            by_name: Options = {"names": list(found), **options}
-            return cls.from_arrays(found.values(), **by_name)
-        about = found.about
+        content = read_folder(Path(folder))
+        if isinstance(content, dict):
+            by_name: Options = {"names": list(content), **options}
+            return cls.from_arrays(content.values(), **by_name)
+        about = content.about
         named: Options = {"names": about.names, "classes": about.classes, **options}
-        packed = cls.from_offsets(found.x, found.y, found.offsets, **named)
+        packed = cls.from_offsets(content.x, content.y, content.offsets, **named)
         return replace(packed, columns=None if about.columns is None else tuple(about.columns))
 
     @classmethod
@@ -336,9 +336,9 @@ class Federation:
 
     def fingerprint(self) -> dict[str, str]:
         """Digests of all examples, by which these data are known again."""
-        task = json.dumps([self.num_classes, self.bounds])
+        kind = json.dumps([self.num_classes, self.bounds])
         packs = {"training examples": self.train, "test examples": self.test}
-        return {name: sha256(f"{task} {pack.digest()}".encode()).hexdigest() for name, pack in packs.items()}
+        return {name: sha256(f"{kind} {pack.digest()}".encode()).hexdigest() for name, pack in packs.items()}
 
     def label_counts(self) -> Tensor:
         """How many examples of each label each client has, training and test together: ``[clients, labels]``."""
@@ -373,7 +373,7 @@ class Federation:
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """The picture of labels by client, as a matplotlib figure; it is also written to ``path``, if given."""
-        from wafl.data.label_figure import labels_by_client
+        from wafl.data.figures import labels_by_client
 
         names = self.names if self._own_names() else None
         return labels_by_client(self.label_counts(), None if path is None else Path(path), names, self.classes)
@@ -383,14 +383,14 @@ class Federation:
         return not all(name.startswith("client ") for name in self.names)
 
     def __repr__(self) -> str:
-        task = "regression" if self.num_classes is None else f"{self.num_classes} classes"
+        kind = "regression" if self.num_classes is None else f"{self.num_classes} classes"
         return (
             f"Federation({self.num_clients} clients, {len(self.train.y)} training and {len(self.test.y)} test "
-            f"examples of shape {self.input_shape}, {task})"
+            f"examples of shape {self.input_shape}, {kind})"
         )
 
     def __str__(self) -> str:
         clients = f"{self.num_clients:,} client{'s' * (self.num_clients != 1)}"
         examples = f"{len(self.train.y):,} training and {len(self.test.y):,} test examples"
-        task = "for a regression" if self.num_classes is None else f"in {self.num_classes} classes"
-        return f"{clients} with {examples} of shape {' x '.join(map(str, self.input_shape))} {task}"
+        kind = "for a regression" if self.num_classes is None else f"in {self.num_classes} classes"
+        return f"{clients} with {examples} of shape {' x '.join(map(str, self.input_shape))} {kind}"

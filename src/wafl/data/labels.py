@@ -66,20 +66,20 @@ class Labels:
                 "or give them as text (y.astype(str)), which is kept as names"
             )
 
-    def finish(self, *parts: Tensor) -> tuple[list[Tensor], int | None, tuple[str, ...] | None]:
+    def finish(self, *splits: Tensor) -> tuple[list[Tensor], int | None, tuple[str, ...] | None]:
         """All labels in their final numbers, the number of classes (None for a regression), and their names."""
-        if parts[0].is_floating_point():
-            return list(parts), None, None
+        if splits[0].is_floating_point():
+            return list(splits), None, None
         if not self._text:
-            highest = max(int(part.max()) for part in parts if len(part))
+            highest = max(int(split.max()) for split in splits if len(split))
             if self._given is None:
-                _refuse_gaps(parts, highest)
+                _refuse_gaps(splits, highest)
             names = tuple(self._codes) if self._fixed else None
-            return list(parts), self._given if self._given is not None else highest + 1, names
+            return list(splits), self._given if self._given is not None else highest + 1, names
         names = tuple(self._codes) if self._fixed else tuple(sorted(self._codes))
-        place = {name: code for code, name in enumerate(names)}
-        final = torch.tensor([place[name] for name in self._codes])
-        return [final[part] for part in parts], len(names), names
+        codes = {name: code for code, name in enumerate(names)}
+        final = torch.tensor([codes[name] for name in self._codes])
+        return [final[split] for split in splits], len(names), names
 
 
 def count_classes(labels: Sequence[Tensor | NDArray[Any]]) -> int | None:
@@ -109,13 +109,13 @@ def _distinct(client: int, array: NDArray[Any]) -> tuple[list[str], NDArray[Any]
     return [name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist()], codes
 
 
-def _refuse_gaps(parts: Sequence[Tensor], highest: int) -> None:
+def _refuse_gaps(splits: Sequence[Tensor], highest: int) -> None:
     """Refuse a class that nobody has: it is a mistake in the numbering, unless the number of classes was stated."""
     if highest < 2**16:  # counting all labels is then much faster than sorting them
-        counts = torch.stack([torch.bincount(part, minlength=highest + 1) for part in parts]).sum(0)
+        counts = torch.stack([torch.bincount(split, minlength=highest + 1) for split in splits]).sum(0)
         if bool((counts > 0).all()):
             return
-    seen = torch.cat([part.unique() for part in parts]).unique().tolist()
+    seen = torch.cat([split.unique() for split in splits]).unique().tolist()
     if len(seen) <= highest:
         raise ValueError(
             f"the labels skip classes (of 0 .. {highest}, only {some(seen, 8)} occur): renumber them from 0, or give "

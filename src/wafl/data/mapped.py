@@ -33,11 +33,11 @@ class Mapped:
         return cls((array,), np.arange(len(array)))
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """The rows of all parts, one after another."""
-        before = np.cumsum([0, *(sum(map(len, part.arrays)) for part in parts)])
-        rows = [part.rows + start for part, start in zip(parts, before, strict=False)]
-        return cls(tuple(array for part in parts for array in part.arrays), np.concatenate(rows))
+    def joined(cls, pieces: Sequence[Self]) -> Self:
+        """The rows of all pieces, one after another."""
+        before = np.cumsum([0, *(sum(map(len, piece.arrays)) for piece in pieces)])
+        rows = [piece.rows + start for piece, start in zip(pieces, before, strict=False)]
+        return cls(tuple(array for piece in pieces for array in piece.arrays), np.concatenate(rows))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -63,18 +63,18 @@ class Mapped:
 
     def __getitem__(self, rows: slice | Tensor) -> Tensor:
         wanted = self.rows[rows if isinstance(rows, slice) else rows.cpu().numpy()]
-        found = np.empty((len(wanted), *self.shape[1:]), self._type)
-        for place, here, rows in self._at_home(wanted):
-            found[here] = self.arrays[place][rows]
-            self._count_read(found.nbytes if isinstance(rows, slice) else len(rows) * max(AROUND, self._row_bytes))
-        return torch.from_numpy(found)
+        values = np.empty((len(wanted), *self.shape[1:]), self._type)
+        for number, here, rows in self._at_home(wanted):
+            values[here] = self.arrays[number][rows]
+            self._count_read(values.nbytes if isinstance(rows, slice) else len(rows) * max(AROUND, self._row_bytes))
+        return torch.from_numpy(values)
 
     def expect(self, begins: Tensor, sizes: Tensor) -> None:
         """Let the system read these rows ahead, ``sizes[i]`` from ``begins[i]`` on, while others are computed with."""
         for begin, size in zip(begins.tolist(), sizes.tolist(), strict=True):
-            for place, _, rows in self._at_home(self.rows[begin : begin + size]):
+            for number, _, rows in self._at_home(self.rows[begin : begin + size]):
                 last = rows.stop - 1 if isinstance(rows, slice) else rows.max()
-                _advise(self.arrays[place], int(rows.start if isinstance(rows, slice) else rows.min()), int(last))
+                _advise(self.arrays[number], int(rows.start if isinstance(rows, slice) else rows.min()), int(last))
 
     def _at_home(self, wanted: NDArray[np.int64]) -> Iterator[tuple[int, Any, Any]]:
         """Which arrays hold the wanted rows: the number of the array, which of those wanted, and their rows there."""
@@ -86,9 +86,9 @@ class Mapped:
             yield first, slice(None), slice(begin, begin + len(wanted))
             return
         home = np.searchsorted(self._starts, wanted, side="right") - 1
-        for place in np.unique(home):
-            here = home == place
-            yield int(place), here, wanted[here] - self._starts[place]
+        for number in np.unique(home):
+            here = home == number
+            yield int(number), here, wanted[here] - self._starts[number]
 
     @property
     def _row_bytes(self) -> int:
@@ -153,11 +153,11 @@ Stored = Tensor | Mapped
 """How examples are stored."""
 
 
-def join(parts: Sequence[Stored]) -> Stored:
-    """All rows of the parts, one after another; if a part is on disk, they stay where they are."""
-    if any(isinstance(part, Mapped) for part in parts):
-        return Mapped.joined([part if isinstance(part, Mapped) else Mapped.of(part.numpy()) for part in parts])
-    return torch.cat([part for part in parts if isinstance(part, Tensor)])
+def join(pieces: Sequence[Stored]) -> Stored:
+    """All rows of the pieces, one after another; if a piece is on disk, they stay where they are."""
+    if any(isinstance(piece, Mapped) for piece in pieces):
+        return Mapped.joined([piece if isinstance(piece, Mapped) else Mapped.of(piece.numpy()) for piece in pieces])
+    return torch.cat([piece for piece in pieces if isinstance(piece, Tensor)])
 
 
 def pick(stored: Stored, rows: Tensor) -> Stored:

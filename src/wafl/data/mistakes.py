@@ -67,7 +67,7 @@ def _image_shaped(x: Stored) -> bool:
 
 
 def _whole(x: Stored) -> bool:
-    return not x.is_floating_point() or all(bool((part == part.round()).all()) for part in x.split(4096))
+    return not x.is_floating_point() or all(bool((chunk == chunk.round()).all()) for chunk in x.split(4096))
 
 
 def refuse_more(call: str, given: Sequence[Any], remedy: str) -> None:

@@ -40,18 +40,18 @@ def labels_per_client(
             )
         if wanted is None:
             weights = (SIZE_SPREAD * normal(Key.of(seed, round=1, client=label), Purpose.SIZES, len(owners))).exp()
-            parts = _sizes(weights, len(members))
+            taken = _sizes(weights, len(members))
         else:
-            parts = [max(1, round(wanted[owner] / count)) for owner in owners]
-            if sum(parts) > 1.5 * len(members):
+            taken = [max(1, round(wanted[owner] / count)) for owner in owners]
+            if sum(taken) > 1.5 * len(members):
                 raise ValueError(
-                    f"sizes={sizes} asks for {sum(parts)} examples of label {label}, which has {len(members)}: lower it"
+                    f"sizes={sizes} asks for {sum(taken)} examples of label {label}, which has {len(members)}: lower it"
                 )
-            if sum(parts) > len(members):  # slightly too many in total: every client that holds the label gets less
-                parts = _sizes(torch.tensor([wanted[owner] for owner in owners]), len(members))
-        for owner, part in zip(owners, members[: sum(parts)].split(parts), strict=True):
-            rows[owner].append(part)
-    return [torch.cat(parts) for parts in rows]
+            if sum(taken) > len(members):  # slightly too many in total: every client that holds the label gets less
+                taken = _sizes(torch.tensor([wanted[owner] for owner in owners]), len(members))
+        for owner, chosen in zip(owners, members[: sum(taken)].split(taken), strict=True):
+            rows[owner].append(chosen)
+    return [torch.cat(chosen) for chosen in rows]
 
 
 def dirichlet(y: Tensor, num_clients: int, alpha: float, num_classes: int, seed: int) -> list[Tensor]:
@@ -65,9 +65,9 @@ def dirichlet(y: Tensor, num_clients: int, alpha: float, num_classes: int, seed:
         members = _shuffled((y == label).nonzero()[:, 0], seed, label)
         shares = _gamma(alpha, num_clients, seed, label)
         cuts = (shares.cumsum(0) / shares.sum() * len(members)).round().to(torch.int64)
-        for client, part in enumerate(members.split(cuts.diff(prepend=cuts.new_zeros(1)).tolist())):
-            rows[client].append(part)
-    held = [torch.cat(parts) for parts in rows]
+        for client, chosen in enumerate(members.split(cuts.diff(prepend=cuts.new_zeros(1)).tolist())):
+            rows[client].append(chosen)
+    held = [torch.cat(chosen) for chosen in rows]
     for client in range(num_clients):
         if len(held[client]) == 0:
             richest = max(range(num_clients), key=lambda other: len(held[other]))

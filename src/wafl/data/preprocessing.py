@@ -86,8 +86,8 @@ def pixel_statistics(packs: Sequence[Stored], chunk: int = 4096) -> tuple[Tensor
     count = sum(len(pack) for pack in packs)
     total = square = torch.zeros(packs[0].shape[1:], dtype=torch.float64)
     for pack in packs:
-        for part in pack.split(chunk):
-            values = part.to(torch.float64)
+        for rows in pack.split(chunk):
+            values = rows.to(torch.float64)
             total, square = total + values.sum(0), square + values.square().sum(0)
     mean = total / count
     return mean, (square / count - mean.square()).clamp_min(0.0).sqrt()

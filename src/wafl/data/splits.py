@@ -28,9 +28,20 @@ def draw_unseen(total: int, share: float, seed: int) -> tuple[list[int], list[in
     return sorted(set(range(total)) - set(unseen)), unseen
 
 
-def held_out_rows(first: int, sizes: Tensor, test_fraction: float, seed: int) -> tuple[Tensor, Tensor]:
-    """A mask of the rows that consecutive clients hold out, as :func:`split_rows` does, and how many each does."""
-    num_test = _num_test(sizes, test_fraction)
+def split_rows(
+    first: int, sizes: Tensor, test_fraction: float, seed: int, purpose: Purpose = Purpose.SPLIT
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Split each client's rows at random into training and test rows, both in ascending order."""
+    held, _ = held_out_rows(first, sizes, test_fraction, seed, purpose)
+    for mask in held.split(sizes.tolist()):
+        yield (~mask).nonzero()[:, 0], mask.nonzero()[:, 0]
+
+
+def held_out_rows(
+    first: int, sizes: Tensor, test_fraction: float, seed: int, purpose: Purpose = Purpose.SPLIT
+) -> tuple[Tensor, Tensor]:
+    """Return a mask of the rows that consecutive clients hold out, and how many rows each client holds out."""
+    num_test = torch.minimum((sizes * test_fraction).round().to(torch.int64), sizes - 1)
     held = torch.zeros(int(sizes.sum()), dtype=torch.bool)
     begins = sizes.cumsum(0) - sizes
     begin, count = 0 if bool(num_test.any()) else len(sizes), MOST_DRAWN
@@ -39,28 +50,15 @@ def held_out_rows(first: int, sizes: Tensor, test_fraction: float, seed: int) ->
         while count > 1 and count * int(sizes[begin : begin + count].max()) > MOST_DRAWN:
             count //= 2
         some = slice(begin, begin + count)
-        order = _orders(first + begin, sizes[some], seed, Purpose.SPLIT)[:, : int(num_test[some].max())]
+        order = _orders(first + begin, sizes[some], seed, purpose)[:, : int(num_test[some].max())]
         chosen = torch.arange(order.shape[1]) < num_test[some, None]
         held[(begins[some, None] + order)[chosen]] = True
         begin += count
     return held, num_test
 
 
-def split_rows(
-    first: int, sizes: Tensor, test_fraction: float, seed: int, purpose: Purpose = Purpose.SPLIT
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Training and test rows of consecutive clients, a random split of each client's own rows, in ascending order."""
-    orders, num_test = _orders(first, sizes, seed, purpose), _num_test(sizes, test_fraction)
-    for order, size, held_out in zip(orders, sizes.tolist(), num_test.tolist(), strict=True):
-        yield order[held_out:size].sort().values, order[:held_out].sort().values
-
-
-def _num_test(sizes: Tensor, test_fraction: float) -> Tensor:
-    return torch.minimum((sizes * test_fraction).round().to(torch.int64), sizes - 1)
-
-
 def _orders(first: int, sizes: Tensor, seed: int, purpose: Purpose) -> Tensor:
-    """A random order of the rows of each of consecutive clients."""
+    """Return a random order of the rows of each of consecutive clients."""
     clients = torch.arange(first, first + len(sizes))
     key = Key(torch.full_like(clients, seed), torch.zeros_like(clients), clients, torch.zeros_like(clients))
     return permutation(key, purpose, sizes, int(sizes.max()))

@@ -66,9 +66,9 @@ def read_npz(path: Path, keys: Sequence[str], limit: int | None = None) -> dict[
         try:
             with zipfile.ZipFile(file) as archive:
                 members = {info.filename: info for info in archive.infolist()}
-                found = {key: members[f"{key}.npy"] for key in keys if f"{key}.npy" in members}
-                check_size(sum(info.file_size for info in found.values()), limit)
-                return {key: _read_member(key, archive, info) for key, info in found.items()}
+                chosen = {key: members[f"{key}.npy"] for key in keys if f"{key}.npy" in members}
+                check_size(sum(info.file_size for info in chosen.values()), limit)
+                return {key: _read_member(key, archive, info) for key, info in chosen.items()}
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
             raise ValueError(f"it is damaged: {error}") from error
 

@@ -4,9 +4,8 @@ from typing import Any
 
 from wafl.local import GradientControl
 from wafl.methods.preset import Served, Stepped, preset
-from wafl.weights import PrimalDual, agnostic, group_dro, snapshot
-from wafl.weights.gap import Adjustment, gap
-from wafl.weights.learned import Climb, Evenness, Extrapolation
+from wafl.weights import PrimalDual, agnostic, gap, group_dro, snapshot
+from wafl.weights.learned import Adjustment, Climb, Evenness, Extrapolation
 
 
 @preset(

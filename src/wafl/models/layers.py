@@ -21,7 +21,16 @@ TINY = 1e-12
 """Channels with smaller sums are divided by this instead."""
 
 
-class LipschitzLinear(nn.Linear, Rescaled):
+class _RescaledLinear(nn.Linear, Rescaled):
+    """``x -> W' x + b``, where ``W'`` is W rescaled."""
+
+    plain = nn.Linear
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.linear(input, self.rescale(self.weight), self.bias)
+
+
+class LipschitzLinear(_RescaledLinear):
     """``x -> W' x + b``, where ``W'`` is W rescaled to a norm of at most 1; arguments as of :class:`torch.nn.Linear`.
 
     >>> layer = LipschitzLinear(3, 5)
@@ -29,17 +38,12 @@ class LipschitzLinear(nn.Linear, Rescaled):
     True
     """
 
-    plain = nn.Linear
-
     def reset_parameters(self) -> None:
         nn.init.orthogonal_(self.weight)
         _reset_bias(self.bias)
 
     def rescale(self, weight: Tensor) -> Tensor:
         return almost_orthogonal(weight[..., None, None]).squeeze((-1, -2))
-
-    def forward(self, input: Tensor) -> Tensor:
-        return functional.linear(input, self.rescale(self.weight), self.bias)
 
 
 class LipschitzConv2d(nn.Conv2d, Rescaled):
@@ -76,16 +80,11 @@ class LipschitzConv2d(nn.Conv2d, Rescaled):
         return functional.conv2d(input, self.rescale(self.weight), self.bias, padding=self.padding)
 
 
-class NormalizedLinear(nn.Linear, Rescaled):
+class NormalizedLinear(_RescaledLinear):
     """``x -> W' x + b`` as a last layer, whose rows are scaled to norm 1; arguments as of :class:`torch.nn.Linear`."""
-
-    plain = nn.Linear
 
     def rescale(self, weight: Tensor) -> Tensor:
         return weight / weight.norm(dim=-1, keepdim=True).clamp_min(TINY)
-
-    def forward(self, input: Tensor) -> Tensor:
-        return functional.linear(input, self.rescale(self.weight), self.bias)
 
 
 class MaxMin(nn.Module):

@@ -55,7 +55,7 @@ class Translation(Shift):
             raise ValueError(f"direction={self.direction} must be two finite numbers (down, right), not both 0")
 
     def _label(self, unit: str) -> str:
-        down, right = (self.severity * part for part in self.direction)
+        down, right = (self.severity * pixels for pixels in self.direction)
         return f"translation by {down:g} pixels down and {right:g} right"
 
     def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
@@ -114,13 +114,15 @@ class Occlusion(Shift):
         side = round(self.severity * min(height, width))
         down, right = (torch.arange(size, device=x.device) for size in (height, width))
 
-        def covered(places: Tensor, key: Key) -> Tensor:
-            images = x[places]
+        def covered(chosen: Tensor, key: Key) -> Tensor:
+            images = x[chosen]
             draws = uniform(key, PURPOSE, 2)
-            top, left = (((size - side + 1) * draws[:, place]).long() for place, size in enumerate((height, width)))
-            lines = (down >= top[:, None]) & (down < top[:, None] + side)
-            columns = (right >= left[:, None]) & (right < left[:, None] + side)
-            square = (lines[:, :, None] & columns[:, None, :]).view(-1, *(1,) * (x.ndim - 3), height, width)
+            top, left = (((size - side + 1) * draws[:, axis]).long() for axis, size in enumerate((height, width)))
+            inside_rows = (down >= top[:, None]) & (down < top[:, None] + side)
+            inside_columns = (right >= left[:, None]) & (right < left[:, None] + side)
+            square = (inside_rows[:, :, None] & inside_columns[:, None, :]).view(
+                -1, *(1,) * (x.ndim - 3), height, width
+            )
             darkest = images.flatten(1).amin(1).view(-1, *(1,) * (x.ndim - 1))
             return torch.where(square, darkest, images)
 
@@ -138,10 +140,10 @@ def _centered(x: Tensor) -> tuple[Tensor, Tensor]:
 def _sample(x: Tensor, down: Tensor, right: Tensor) -> Tensor:
     """The images ``x``, each pixel read at this offset from the center."""
     height, width = x.shape[-2:]
-    places = torch.broadcast_tensors(right / (0.5 * width), down / (0.5 * height))
-    # Every image is read at the same places, so all of them can be channels of one.
+    points = torch.broadcast_tensors(right / (0.5 * width), down / (0.5 * height))
+    # Every image is read at the same points, so all of them can be channels of one.
     images = x.reshape(1, -1, height, width)
-    grid = torch.stack(places, dim=-1)[None].to(x.dtype)
+    grid = torch.stack(points, dim=-1)[None].to(x.dtype)
     return functional.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False).view_as(x)
 
 

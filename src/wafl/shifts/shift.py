@@ -107,10 +107,10 @@ def check_images(x: Tensor, name: str) -> None:
 
 
 def each_row(rows: Tensor, like: Tensor, seed: int, kind: Draw, make: Callable[[Tensor, Key], Tensor]) -> list[Tensor]:
-    """What ``make(places, keys)`` gives for all ``rows``, some at a time; a row's key is made from its number alone."""
-    places = torch.arange(len(rows), device=like.device)
+    """Call ``make(indices, keys)`` on all ``rows``, some at a time; a row's key depends on its number alone."""
+    indices = torch.arange(len(rows), device=like.device)
 
-    def key(part: Tensor) -> Key:
-        return Key(torch.full_like(part, seed), torch.zeros_like(part), part, torch.full_like(part, int(kind)))
+    def key(chunk: Tensor) -> Key:
+        return Key(torch.full_like(chunk, seed), torch.zeros_like(chunk), chunk, torch.full_like(chunk, int(kind)))
 
-    return [make(part, key(rows[part])) for part in places.split(max(1, _CHUNK // max(1, like.shape[1])))]
+    return [make(chunk, key(rows[chunk])) for chunk in indices.split(max(1, _CHUNK // max(1, like.shape[1])))]

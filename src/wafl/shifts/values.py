@@ -33,7 +33,7 @@ class Affine(Shift):
     linear: Annotated[float, FINITE, "The size of the random linear map."] = 0.2
 
     def _label(self, unit: str) -> str:
-        contrast, brightness, linear = (self.severity * part for part in (self.contrast, self.brightness, self.linear))
+        contrast, brightness, linear = (self.severity * size for size in (self.contrast, self.brightness, self.linear))
         return f"affine shift, contrast {contrast:+g}, brightness {brightness:+g} ({unit}), linear map {linear:g}"
 
     def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
@@ -70,8 +70,8 @@ class GaussianNoise(Shift):
     def _shifted(self, x: Tensor, seed: int, rows: Tensor) -> Tensor:
         flat = x.flatten(1)
 
-        def noisy(places: Tensor, key: Key) -> Tensor:
-            return flat[places] + self.severity * normal(key, PURPOSE, flat.shape[1]).to(flat)
+        def noisy(chosen: Tensor, key: Key) -> Tensor:
+            return flat[chosen] + self.severity * normal(key, PURPOSE, flat.shape[1]).to(flat)
 
         return torch.cat(each_row(rows, flat, seed, Draw.GAUSSIAN, noisy)).view_as(x)
 
@@ -99,8 +99,8 @@ class ShotNoise(Shift):
         low, high = self.box
         flat = x.flatten(1)
 
-        def counted(places: Tensor, key: Key) -> Tensor:
-            light = (flat[places].double() - low).clamp_min(0.0) / (high - low)
+        def counted(chosen: Tensor, key: Key) -> Tensor:
+            light = (flat[chosen].double() - low).clamp_min(0.0) / (high - low)
             u = uniform(key, PURPOSE, flat.shape[1]) + 2.0**-25  # the middle of its interval, which may start at 0
             return (low + (high - low) * _shot(light, self.severity, u)).to(flat)
 

@@ -14,15 +14,15 @@ def augmented(x: Tensor, key: Key, shift: int, flip: float) -> Tensor:
             f"{tuple(x.shape[2:])}: leave them out"
         )
     draws = uniform(key, Purpose.AUGMENTATION, 3 * x.shape[1]).view(*x.shape[:2], 3).to(x.device)
-    down, right = ((draws[..., place] * (2 * shift + 1)).long() - shift for place in (0, 1))
+    down, right = ((draws[..., axis] * (2 * shift + 1)).long() - shift for axis in (0, 1))
     height, width = (torch.arange(size, device=x.device) for size in x.shape[3:])
     columns = width - right[..., None]
     across = torch.where(draws[..., 2:] < flip, x.shape[4] - 1 - columns, columns)
     return _taken(_taken(x, height - down[..., None], 3), across, 4)
 
 
-def _taken(x: Tensor, places: Tensor, dim: int) -> Tensor:
-    """Rows or columns at these places ``[G, B, size]``; those outside are zeros."""
+def _taken(x: Tensor, positions: Tensor, dim: int) -> Tensor:
+    """Rows or columns at these positions ``[G, B, size]``; those outside are zeros."""
     size, shape = x.shape[dim], (*x.shape[:2], 1, *(-1 if each == dim else 1 for each in (3, 4)))
-    inside = ((places >= 0) & (places < size)).view(shape)
-    return x.gather(dim, places.clamp(0, size - 1).view(shape).expand_as(x)) * inside
+    inside = ((positions >= 0) & (positions < size)).view(shape)
+    return x.gather(dim, positions.clamp(0, size - 1).view(shape).expand_as(x)) * inside

@@ -87,7 +87,7 @@ def _ends_in_softmax(task: Task, params: Tensor, x: Tensor) -> bool:
     """Whether outputs are on the simplex, at two inputs where they differ."""
     if isinstance(task, LinearTask):
         return False
-    two = torch.cat([task.outputs(params, part)[0] for part in (x, 0.5 * x)])
+    two = torch.cat([task.outputs(params, inputs)[0] for inputs in (x, 0.5 * x)])
     simplex = bool((two >= 0).all()) and bool(((two.sum(-1) - 1).abs() < 1e-4).all())
     return two.shape[-1] > 1 and simplex and not torch.equal(two[0], two[1])
 
@@ -152,13 +152,13 @@ def _obstacle(task: Task, params: Tensor, x: Tensor, y: Tensor) -> str | None:
     _try(task, params, x, y)  # what fails here would fail in any case
     if isinstance(task, LayeredTask):
         return None
-    found, task.traits = task.traits, replace(task.traits, obstacle=None)
+    traits, task.traits = task.traits, replace(task.traits, obstacle=None)
     try:
         _try(task, params, x, y)
     except Exception as error:  # torch and the model may raise anything
         return (str(error).strip() or type(error).__name__).splitlines()[0]
     finally:
-        task.traits = found
+        task.traits = traits
     return None
 
 

@@ -18,9 +18,9 @@ def product(a: Tensor, b: Tensor, plus: Tensor | None = None) -> Tensor:
     taped = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
     if not DETOUR or a.device.type != "cpu" or a.dtype != torch.float32 or precision.is_reduced() or taped:
         return torch.bmm(a, b.mT) if plus is None else torch.baddbmm(plus, a, b.mT)
-    found = a.new_empty(a.shape[0], a.shape[1], b.shape[1])
+    result = a.new_empty(a.shape[0], a.shape[1], b.shape[1])
     if plus is None:
-        torch.bmm(b, a.mT, out=found.mT)
+        torch.bmm(b, a.mT, out=result.mT)
     else:
-        torch.baddbmm(plus.mT, b, a.mT, out=found.mT)
-    return found
+        torch.baddbmm(plus.mT, b, a.mT, out=result.mT)
+    return result

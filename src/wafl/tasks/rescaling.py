@@ -29,13 +29,13 @@ class Ready:
 
     def pull_back(self, slopes: Sequence[Tensor]) -> None:
         """Turn slopes ``[L, *shape]`` at the plain network's parameters into those at the model's own, in place."""
-        for place, (leaf, found) in self.links.items():
-            slope = slopes[place]
+        for index, (leaf, rescaled) in self.links.items():
+            slope = slopes[index]
             if len(leaf) == len(slope):
-                back = torch.autograd.grad(found, leaf, slope.to(found.dtype), retain_graph=True)[0]
+                back = torch.autograd.grad(rescaled, leaf, slope.to(rescaled.dtype), retain_graph=True)[0]
             else:
-                each = slope[:, None].to(found.dtype)
-                back = torch.autograd.grad(found, leaf, each, retain_graph=True, is_grads_batched=True)[0][:, 0]
+                each = slope[:, None].to(rescaled.dtype)
+                back = torch.autograd.grad(rescaled, leaf, each, retain_graph=True, is_grads_batched=True)[0][:, 0]
             slope.copy_(back)
 
 
@@ -50,22 +50,22 @@ class Rescaling:
         """None if there is no such layer, or if one shares its weights with another layer."""
         uses = [id(value) for _, value in module.named_parameters(remove_duplicate=False)]
         layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, Rescaled)}
-        places = {f"{name}.weight" if name else "weight": layer for name, layer in layers.items()}
+        weights = {f"{name}.weight" if name else "weight": layer for name, layer in layers.items()}
         if not layers or any(uses.count(id(layer.weight)) > 1 for layer in layers.values()):
             return None
-        return cls({names.index(name): layer for name, layer in places.items() if name in names})
+        return cls({names.index(name): layer for name, layer in weights.items() if name in names})
 
     def __call__(self, values: Sequence[Tensor]) -> Ready:
         """The parameters ``[L, *shape]`` of all lanes as the plain network reads them."""
         whole, links = list(values), dict[int, tuple[Tensor, Tensor]]()
-        for place, layer in self.layers.items():
-            own = values[place]
-            lanes = own[:1] if own.stride(0) == 0 else own  # lanes that share their weights rescale them once
+        for index, layer in self.layers.items():
+            weight = values[index]
+            lanes = weight[:1] if weight.stride(0) == 0 else weight  # lanes that share their weights rescale them once
             with torch.enable_grad():
                 leaf = lanes.detach().requires_grad_()
-                found = layer.rescale(leaf)
-            links[place] = leaf, found
-            whole[place] = found.detach().expand_as(own)
+                rescaled = layer.rescale(leaf)
+            links[index] = leaf, rescaled
+            whole[index] = rescaled.detach().expand_as(weight)
         return Ready(whole, links)
 
 

@@ -82,10 +82,10 @@ class LinearTask(Task):
         slope = torch.bmm(residual.reshape(len(base), -1, base.shape[1]), base).view(inputs.lanes, self._classes, -1)
         if inputs.shift is not None and inputs.weight is not None:
             slope.baddbmm_(torch.bmm(residual, inputs.shift.mT), inputs.weight)
-        parts = [slope.flatten(1)]
+        slopes = [slope.flatten(1)]
         if self._has_bias:
-            parts.append(residual.sum(-1))
-        return torch.cat(parts, dim=1)
+            slopes.append(residual.sum(-1))
+        return torch.cat(slopes, dim=1)
 
     def losses_and_gradient(
         self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
@@ -235,11 +235,11 @@ def _only_linear_layer(module: nn.Module) -> nn.Linear | None:
 def _chain(module: nn.Module) -> list[nn.Module] | None:
     """The layers of a model that is a plain sequence of layers which a chain or the kernels of a GPU may know."""
     if is_plain(module, nn.Sequential):
-        parts = [_chain(part) for part in members(module)]
-        layers = [layer for part in parts if part is not None for layer in part]
+        chains = [_chain(layer) for layer in members(module)]
+        layers = [layer for chain in chains if chain is not None for layer in chain]
         values = [id(value) for layer in layers for value in layer.parameters()]
         distinct = len({id(layer) for layer in layers}) == len(layers) and len(set(values)) == len(values)
-        return layers if distinct and None not in parts else None
+        return layers if distinct and None not in chains else None
     if isinstance(module, nn.Flatten):
         return [module] if is_plain(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1) else None
     if isinstance(module, nn.Linear | nn.Conv2d):

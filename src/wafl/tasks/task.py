@@ -88,7 +88,7 @@ class Task:
         self._rescaling = Rescaling.of(module, list(self._shapes))
         self._sizes = [shape.numel() for shape in self._shapes.values()]
         # A layer used twice in the model is one module: torch would restore its parameters twice, and wrongly.
-        everywhere = [id(part) for _, part in module.named_modules(remove_duplicate=False)]
+        everywhere = [id(layer) for _, layer in module.named_modules(remove_duplicate=False)]
         self._tie = len(everywhere) == len(set(everywhere))
         self._sites: dict[torch.Size, list[Site]] = {}
         self.num_statistics = sum(shape.numel() for shape in layout.statistics.values())
@@ -119,9 +119,9 @@ class Task:
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
         """One vector ``[P]`` as named parameters and statistics."""
-        parts = flat.split(self._sizes)
-        found = {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
-        return {**found, **{name: found[name].detach() for name in self.layout.statistics}}
+        pieces = flat.split(self._sizes)
+        named = {name: piece.view(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)}
+        return {**named, **{name: named[name].detach() for name in self.layout.statistics}}
 
     def with_loss(self, loss: OutputLoss) -> Self:
         """The same model with another loss of its outputs."""
@@ -130,14 +130,14 @@ class Task:
         return other
 
     def initial(self) -> Tensor:
-        own = dict(self.module.named_parameters())
-        return self.flatten({name: own[name] for name in self.layout.params})
+        named = dict(self.module.named_parameters())
+        return self.flatten({name: named[name] for name in self.layout.params})
 
-    def batch_norm_places(self, *, affine: bool) -> list[int]:
+    def batch_norm_indices(self, *, affine: bool) -> list[int]:
         """Where the running statistics are in the flat vector and, if ``affine``, the scales and offsets with them."""
         chosen = {*self.layout.statistics, *(affine_of(self.tracking) if affine else ())}
         names = [name for name, size in zip(self._shapes, self._sizes, strict=True) for _ in range(size)]
-        return [place for place, name in enumerate(names) if name in chosen]
+        return [index for index, name in enumerate(names) if name in chosen]
 
     def frozen_digest(self) -> bytes:
         """The bytes of frozen parameters and buffers, on which the outputs depend besides what is trained."""
@@ -210,8 +210,8 @@ class Task:
 
     def _values(self, params: Tensor) -> list[Tensor]:
         """Each parameter of all lanes, ``[L, *shape]``, as views."""
-        parts = params.split(self._sizes, dim=1)
-        return [part.view(-1, *shape) for part, shape in zip(parts, self._shapes.values(), strict=True)]
+        pieces = params.split(self._sizes, dim=1)
+        return [piece.view(-1, *shape) for piece, shape in zip(pieces, self._shapes.values(), strict=True)]
 
     def _lanes(self, params: Tensor) -> Params:
         return params if self._read is None else self._read
@@ -281,35 +281,36 @@ class Task:
         """The running statistics ``[L, num_statistics]`` after a batch, in which examples have these shares."""
         call = self._calling(x, masks)
 
-        def found(flat: Tensor, weight: Tensor, *inputs: Any) -> Tensor:
+        def next_values(flat: Tensor, weight: Tensor, *inputs: Any) -> Tensor:
             values = self.unflatten(flat)
             running = {name: values[name] for name in self.layout.statistics}
             with followed(self.tracking, weight, running):
                 call(flat, *inputs)
             return torch.cat(list(running.values()))
 
-        return self._each_lane(found)(params, weight, *self._inputs(x), masks or ())
+        return self._each_lane(next_values)(params, weight, *self._inputs(x), masks or ())
 
     def features(self, params: Tensor, x: Tensor | Inputs, layer: str, masks: Masks | None = None) -> Tensor:
-        """The output of a layer ``[L, B, ...]``."""
-        module = self.module if masks is not None else self._at_rest
-
-        def found(flat: Tensor, x: Tensor, masks: Masks) -> Tensor:
-            return output_of(module, layer, lambda: self.call(flat, x, masks, trains=module is self.module))
-
-        return self._each_lane(found)(params, dense(x), masks or ())
+        """Return the output of a layer ``[L, B, ...]``."""
+        return self._each_lane(self._features_of(layer, masks))(params, dense(x), masks or ())
 
     def features_gradient(
         self, params: Tensor, x: Tensor, layer: str, slopes: Tensor, masks: Masks | None = None
     ) -> Tensor:
-        """The gradient ``[L, P]`` of ``sum_b <slopes_b, output of the layer at b>`` in the parameters."""
-        module = self.module if masks is not None else self._at_rest
+        """Return the gradient ``[L, P]`` of ``sum_b <slopes_b, output of the layer at b>`` in the parameters."""
+        features_of = self._features_of(layer, masks)
 
         def total(flat: Tensor, x: Tensor, slopes: Tensor, masks: Masks) -> tuple[Tensor, Tensor]:
-            found = output_of(module, layer, lambda: self.call(flat, x, masks, trains=module is self.module))
-            return (slopes * found).sum(), found
+            features = features_of(flat, x, masks)
+            return (slopes * features).sum(), features
 
         return self._each_lane(self._gradient_of(total))(params, x, slopes, masks or ())[0]
+
+    def _features_of(self, layer: str, masks: Masks | None) -> Callable[[Tensor, Tensor, Masks], Tensor]:
+        """Return the function that computes a layer's output of one lane, in the mode that masks stand for."""
+        trains = masks is not None
+        module = self.module if trains else self._at_rest
+        return lambda flat, x, masks: output_of(module, layer, lambda: self.call(flat, x, masks, trains=trains))
 
     def call(self, flat: Params, x: Tensor, masks: Masks = (), *, trains: bool = False) -> Tensor:
         """The outputs ``[B, C]`` of one lane: parameters ``[P]`` or prepared ones, examples ``[B, ...]``."""
@@ -348,7 +349,7 @@ class Task:
         return self.traits.batched and not are_side_by_side()
 
     def _why_not_movable(self) -> str:
-        words = [name for name, part in self.module.named_modules() if isinstance(part, nn.Embedding)]
+        words = [name for name, layer in self.module.named_modules() if isinstance(layer, nn.Embedding)]
         why = "takes integers" if self.traits.integers else "has no gradient in its inputs, which it rounds or casts"
         return (
             f"{type(self.module).__name__} {why}, so no example can be moved there. FedRobust, calibrate, certify and "

@@ -134,7 +134,7 @@ class ClientTask:
         """The places of the BatchNorm parameters that each client keeps to itself; empty if it keeps none."""
         if self.work.statistics not in (PER_CLIENT, FEDBN):
             return []
-        return self.task.batch_norm_places(affine=self.work.statistics == FEDBN)
+        return self.task.batch_norm_indices(affine=self.work.statistics == FEDBN)
 
     def varied(self, x: Inputs, lanes: LaneInput, key: Key) -> Inputs:
         """The examples of a step, moved and mirrored at random if the schedule says so."""

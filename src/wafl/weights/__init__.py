@@ -4,23 +4,23 @@ One file per idea; ``RULES`` lists those that an experiment file can name.
 """
 
 from wafl.parts.client_weights import ClientWeights, Cohort, LossQuery, Round
+from wafl.weights.divergence import KL, Chi2, chi2, kl
 from wafl.weights.fixed import ByExamples, Fixed, Uniform, by_examples, fixed, uniform
-from wafl.weights.gap import Gap, gap
 from wafl.weights.learned import (
     Agnostic,
+    Gap,
     Group,
     Learned,
     PrimalDual,
     Snapshot,
     StepSize,
     agnostic,
+    gap,
     group_dro,
     primal_dual,
     snapshot,
 )
-from wafl.weights.reweighting.base import Reweighted
-from wafl.weights.reweighting.divergence import KL, Chi2, chi2, kl
-from wafl.weights.reweighting.formulas import CVaR, QFair, RiskVariance, Slack, Tilted, cvar, qffl, rex, slack, term
+from wafl.weights.reweighted import CVaR, QFair, Reweighted, RiskVariance, Slack, Tilted, cvar, qffl, rex, slack, term
 from wafl.weights.simplex import project_to_simplex
 from wafl.weights.transport import Distance, TransportWeights, barycenter, bilevel, cover, distance, mixture, nearest
 

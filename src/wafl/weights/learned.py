@@ -1,4 +1,4 @@
-"""Client weights that climb the clients' losses: AFL, GroupDRO, DRFA, Scaff-PD, and what such rules share.
+"""Client weights that climb the clients' losses: AFL, GroupDRO, DRFA, Scaff-PD, FedDG-GA, and their base class.
 
 AFL: Mohri, Sivek and Suresh, "Agnostic federated learning" (ICML 2019), stochastic AFL: every client takes one step
 from the same parameters and reports its loss there; the model descends the weighted loss, and the weights ascend it.
@@ -13,6 +13,9 @@ the mean of the snapshots. With ``prox`` it is DRFA-Prox, with the regularizer `
 Scaff-PD: Yu, Karimireddy, Ma and Jordan, "Scaff-PD: Communication efficient fair and robust federated learning"
 (2307.13381, 2023). The regularizer of the weights is ``prox/2 ||lambda - 1/m||^2``, a multiple of the paper's
 chi-squared penalty. All clients report in every round, as in the paper.
+
+FedDG-GA: Zhang et al., "Federated domain generalization with generalization adjustment" (CVPR 2023), as in the authors'
+code, whose step is a fraction of an equal share and falls to 0 over the rounds.
 """
 
 from collections import Counter
@@ -27,7 +30,7 @@ from wafl.base.options import EachRound, NotNegative, Positive, Range, Tunable, 
 from wafl.base.random import Key, Purpose, bits, uniform
 from wafl.parts.client_weights import ClientWeights, Cohort, LossQuery, Round, normalized, uniform_cohort
 from wafl.parts.schedule import Schedule
-from wafl.weights.simplex import places_of, project_in_place, project_to_simplex
+from wafl.weights.simplex import indices_of, project_in_place, project_to_simplex
 
 StepSize = float | Callable[[int], float]
 Climb = Annotated[
@@ -69,6 +72,13 @@ class Learned(ClientWeights):
         return in_round("weights_step", self.step_size, round)
 
 
+def _check_everyone(name: str, schedule: Schedule, num_clients: int) -> None:
+    if schedule.cohort not in (None, num_clients):
+        raise ValueError(
+            f"{name} asks all {num_clients} clients each round: leave cohort={schedule.cohort} out; DRFA samples"
+        )
+
+
 @frozen
 class Agnostic(Learned):
     """AFL: every client reports its loss each round, and ``lambda <- projection(lambda + step_size loss)``."""
@@ -82,10 +92,7 @@ class Agnostic(Learned):
                 f"AFL's clients take exactly one step per round: pass local_steps=1 instead of local_epochs="
                 f"{schedule.local_epochs}, local_steps={schedule.local_steps}; DRFA is AFL with local steps"
             )
-        if schedule.cohort not in (None, num_clients):
-            raise ValueError(
-                f"AFL asks all {num_clients} clients each round: leave cohort={schedule.cohort} out; DRFA samples"
-            )
+        _check_everyone("AFL", schedule, num_clients)
 
 
 @frozen
@@ -126,7 +133,7 @@ class Snapshot(Learned):
     def draw(self, weights: Tensor, round: Round) -> Cohort:
         """Clients drawn by lambda with replacement; one that is drawn twice counts twice."""
         draws = uniform(Key.of(round.seed, round.number), Purpose.COHORT, round.cohort)
-        times = sorted(Counter(places_of(draws, weights).tolist()).items())
+        times = sorted(Counter(indices_of(draws, weights).tolist()).items())
         return Cohort(
             tuple(client for client, _ in times),
             torch.tensor([float(count) for _, count in times], dtype=torch.float64),
@@ -164,10 +171,7 @@ class PrimalDual(Learned):
     remembers_losses = True
 
     def check(self, schedule: Schedule, num_clients: int) -> None:
-        if schedule.cohort not in (None, num_clients):
-            raise ValueError(
-                f"Scaff-PD asks all {num_clients} clients each round: leave cohort={schedule.cohort} out; DRFA samples"
-            )
+        _check_everyone("Scaff-PD", schedule, num_clients)
 
     def loss_query(self, round: Round) -> LossQuery:
         return LossQuery(tuple(range(round.num_clients)), 0)
@@ -189,7 +193,51 @@ class PrimalDual(Learned):
         return project_to_simplex(climbed / (1.0 + step * self.prox))
 
 
+Adjustment = Annotated[
+    StepSize,
+    EachRound(Range(0, 1, low_open=True)),
+    Tunable(),
+    "How much the client weights change in the first rounds, in parts of an equal share; in Python, it may be a "
+    "function of the round.",
+]
+"""The option of the rule and of FedDG-GA."""
+
+
+@frozen
+class Gap(Learned):
+    """FedDG-GA: clients that the mean of the models serves worse than their own model gain weight.
+
+    The gap of a client is its loss at the server's model less that of the model that it sent in the round before, both
+    on all its examples. Then ``lambda_i <- lambda_i + step gap_i / max_j |gap_j|``, cut off at 0 and scaled to sum to
+    1, with ``step = step_size (1 - t / T) / m`` in round t of T. A client that did not train in the round before has no
+    gap, and keeps its weight up to the scaling.
+    """
+
+    step_size: Adjustment = 0.2
+    remembers_losses = True
+    judges_ends = True
+    counts_rounds = True
+
+    def loss_query(self, round: Round) -> LossQuery:
+        return LossQuery(uniform_cohort(round), 0)
+
+    def learn(self, weights: Tensor, clients: Sequence[int], losses: Tensor, round: Round) -> Tensor:
+        asked = list(clients)
+        if round.last_losses is None:
+            return weights
+        gaps = (losses.to(weights) - round.last_losses.to(weights)[asked]).nan_to_num(0.0)
+        largest = float(gaps.abs().max())
+        if largest == 0.0:
+            return weights
+        step = self.step(round.number) * (1.0 - round.number / round.rounds) / len(weights)
+        adjusted = weights.clone()
+        adjusted[asked] += step / largest * gaps
+        adjusted = adjusted.clamp_min(0.0)
+        return adjusted / adjusted.sum()
+
+
 agnostic = maker(Agnostic)
 group_dro = maker(Group)
 snapshot = maker(Snapshot)
 primal_dual = maker(PrimalDual)
+gap = maker(Gap)

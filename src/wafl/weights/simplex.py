@@ -12,12 +12,12 @@ ROW = 256
 """How many values are passed over together if none of them is large."""
 
 
-def places_of(draws: Tensor, weights: Tensor) -> Tensor:
-    """The place where the sum of the weights first exceeds each draw from [0, 1).
+def indices_of(draws: Tensor, weights: Tensor) -> Tensor:
+    """Return the index at which the sum of the weights first exceeds each draw from [0, 1).
 
     Within the row of each draw alone, the weights are added one by one: each such sum waits for the one before.
 
-    >>> places_of(torch.tensor([0.1, 0.3, 0.9]), torch.tensor([0.25, 0.25, 0.5]))
+    >>> indices_of(torch.tensor([0.1, 0.3, 0.9]), torch.tensor([0.25, 0.25, 0.5]))
     tensor([0, 1, 2])
     """
     whole, last = len(weights) // ROW * ROW, len(weights) - 1
@@ -62,7 +62,7 @@ def project_in_place(values: Tensor) -> Tensor:
         staying = fewer
     if few is None:
         return values.sub_(threshold).clamp_min_(0.0)
-    return rows.change(few, lambda part: part.sub_(threshold).clamp_min_(0.0))
+    return rows.change(few, lambda chosen: chosen.sub_(threshold).clamp_min_(0.0))
 
 
 class _Rows:
@@ -77,15 +77,15 @@ class _Rows:
         """The rows with a value that is above the threshold, as seen from the origin; None if they are many."""
         if len(self._table) == 0:
             return None
-        found = (~(self.tops - origin <= threshold)).nonzero()[:, 0]  # NaN is never passed over
-        return found if 4 * len(found) < len(self._table) else None
+        large = (~(self.tops - origin <= threshold)).nonzero()[:, 0]  # NaN is never passed over
+        return large if 4 * len(large) < len(self._table) else None
 
     def pick(self, rows: Tensor) -> Tensor:
         return torch.cat([self._table[rows].flatten(), self.rest])
 
     def change(self, rows: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
         """Write over the rows, and the rest, what becomes of them, and 0 over all others; returns all values."""
-        part, count = change(self.pick(rows)), len(rows) * ROW
-        self._table.zero_()[rows] = part[:count].view(-1, ROW)
-        self.rest.copy_(part[count:])
+        changed, count = change(self.pick(rows)), len(rows) * ROW
+        self._table.zero_()[rows] = changed[:count].view(-1, ROW)
+        self.rest.copy_(changed[count:])
         return self._values

@@ -88,7 +88,7 @@ def _natural_table(folder: Path) -> Table:
         else:
             here = f"[dim]no: {source.file}[/]"
         counts = f"{source.num_clients} {source.clients}", f"{source.num_examples:,}"
-        table.add_row(name, here, *counts, source.task, source.license)
+        table.add_row(name, here, *counts, source.kind, source.license)
     return table
 
 
@@ -128,7 +128,7 @@ def show(
     import torch
 
     from wafl.data import load_dataset
-    from wafl.data.named.contact_sheet import contact_sheet
+    from wafl.data.figures import contact_sheet
     from wafl.data.named.natural import NATURAL
     from wafl.data.named.sources import DIGITS, SOURCES
 

@@ -27,7 +27,7 @@ Client = tuple[Any, Any] | tuple[Any, Any, Any, Any]
 
 Array = Tensor | NDArray[Any]
 
-Part = tuple[Stored, Tensor]
+Split = tuple[Stored, Tensor]
 """Examples and their labels."""
 EXACT = 2**24
 """The largest integer up to which float32, which models are given integers in, has all of them."""
@@ -53,14 +53,8 @@ class Options(FrameOptions, total=False):
     preprocess: str | None
 
 
-@dataclass(frozen=True)
-class Packed:
-    """All clients' examples; ``num_classes`` is None for a regression, ``classes`` is None if classes have no names."""
-
-    train: Examples
-    test: Examples
-    num_classes: int | None
-    classes: tuple[str, ...] | None
+Packed = tuple[Examples, Examples, int | None, tuple[str, ...] | None]
+"""Training and test examples, the number of classes (None for a regression), and the names of classes, if any."""
 
 
 @dataclass(frozen=True)
@@ -99,20 +93,15 @@ class Reading:
             raise ValueError(f"{len(given)} client names for {count} clients: give each client one name of its own")
         return given
 
-    def agreement(self) -> "_Agreement":
-        """A reader of clients, one after another, which holds all of them to these options."""
-        return _Agreement(Labels(self.num_classes, self.classes), check_box(self.bounds), self.preprocess)
-
 
 def pack_arrays(arrays: Iterable[Client], reading: Reading) -> Packed:
     """All clients' examples; see ``Federation.from_arrays``."""
     packers = Packer(), Packer()
-    agreement = reading.agreement()
+    agreement = _Agreement(reading)
     for first, block in _blocks(arrays):
-        if (together := _together(agreement, first, block, packers[0])) is not None:
-            # All at once, before what lies in the packer is gone.
-            split = list(_split_together(first, *together, reading.fraction, reading.seed))
-            for packer, (x, y, sizes) in zip(packers, split, strict=True):
+        if (together := _together(agreement, first, block)) is not None:
+            splits = _split_together(first, *together, reading.fraction, reading.seed)
+            for packer, (x, y, sizes) in zip(packers, splits, strict=True):
                 packer.add(x, y, sizes)
             continue
         clients = [agreement.read(client, item) for client, item in enumerate(block, first)]
@@ -120,8 +109,8 @@ def pack_arrays(arrays: Iterable[Client], reading: Reading) -> Packed:
             raise ValueError(
                 f"test_fraction={reading.test_fraction}, but clients have test data of their own: leave it out"
             )
-        for parts in clients if agreement.with_tests else _split(first, clients, reading.fraction, reading.seed):
-            for packer, (x, y) in zip(packers, parts, strict=True):
+        for splits in clients if agreement.with_tests else _split(first, clients, reading.fraction, reading.seed):
+            for packer, (x, y) in zip(packers, splits, strict=True):
                 packer.add(x, y, torch.tensor([len(y)]))
     train, test = (packer.finish() for packer in packers)
     if train.num_clients == 0:
@@ -131,20 +120,20 @@ def pack_arrays(arrays: Iterable[Client], reading: Reading) -> Packed:
 
 def pack_offsets(x: Any, y: Any, offsets: Any, reading: Reading) -> Packed:
     """All clients' examples; see ``Federation.from_offsets``."""
-    agreement = reading.agreement()
+    agreement = _Agreement(reading)
     ends = _check_offsets(offsets, len(x))
     try:
         ((examples, labels),) = agreement.read(0, (x, y))
     except ValueError:
-        again = reading.agreement()
+        again = _Agreement(reading)
         for client, (begin, end) in enumerate(itertools.pairwise(ends.tolist())):  # whose mistake it is
             again.read(client, (x[begin:end], y[begin:end]))
         raise
-    parts = [
+    splits = [
         Examples(x, y, torch.cat([ends[:1], counts.cumsum(0)]))
         for x, y, counts in _split_together(0, examples, labels, ends.diff(), reading.fraction, reading.seed)
     ]
-    return _finished(agreement, *parts)
+    return _finished(agreement, *splits)
 
 
 def _check_offsets(offsets: Any, count: int) -> Tensor:
@@ -175,7 +164,7 @@ def _finished(agreement: "_Agreement", train: Examples, test: Examples) -> Packe
     if agreement.preprocess is not None:
         prepare = make_preprocessing(agreement.preprocess, 255, train.raw, test.raw)
         train, test = replace(train, prepare=prepare), replace(test, prepare=prepare)
-    return Packed(train, test, count, names)
+    return train, test, count, names
 
 
 def _blocks(arrays: Iterable[Client]) -> Iterator[tuple[int, list[Client]]]:
@@ -188,13 +177,11 @@ def _blocks(arrays: Iterable[Client]) -> Iterator[tuple[int, list[Client]]]:
         count = max(FEW, min(MANY, PIECE // max(1, largest)))
 
 
-def _together(
-    agreement: "_Agreement", first: int, block: list[Client], packer: Packer
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The examples of many clients as if they were of one, which is much faster; None if they differ or are wrong."""
+def _together(agreement: "_Agreement", first: int, block: list[Client]) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Read many clients as if they were one, which is much faster; return None if they differ or are wrong."""
     if set(map(type, block)) != {tuple} or set(map(len, block)) != {2}:
         return None
-    columns = [[pair[part] for pair in block] for part in (0, 1)]
+    columns = [[pair[index] for pair in block] for index in (0, 1)]
     kinds = set(map(type, itertools.chain(*columns)))
     if kinds not in ({np.ndarray}, {Tensor}) or not all(map(_of_one_type, columns)):
         return None
@@ -205,8 +192,8 @@ def _together(
         sizes, counts = (list(map(len, column)) for column in columns)
         if sizes != counts or min(sizes) == 0:
             return None
-        joined = [torch.cat(column) for column in columns] if kinds == {Tensor} else packer.joined(*columns)
-        ((x, y),) = agreement.read(first, (joined[0], joined[1]))
+        x, y = ((torch.cat if kinds == {Tensor} else np.concatenate)(column) for column in columns)
+        ((x, y),) = agreement.read(first, (x, y))
     except (TypeError, ValueError, RuntimeError):  # arrays of other shapes, or on another device, cannot be joined
         return None
     assert isinstance(x, Tensor)
@@ -235,12 +222,13 @@ def _split_together(
 class _Agreement:
     """Reads clients one by one, and holds what all of them must have in common."""
 
-    def __init__(self, labels: Labels, bounds: tuple[float, float] | None, preprocess: str | None) -> None:
-        self.labels, self._bounds, self.preprocess = labels, bounds, preprocess
+    def __init__(self, reading: Reading) -> None:
+        self.labels = Labels(reading.num_classes, reading.classes)
+        self._bounds, self.preprocess = check_box(reading.bounds), reading.preprocess
         self.with_tests: bool | None = None
         self._first: list[tuple[Any, ...]] | None = None
 
-    def read(self, client: int, item: Client) -> list[Part]:
+    def read(self, client: int, item: Client) -> list[Split]:
         """A client's examples and labels: all of them, or those for training and those for testing."""
         values = check_client(client, item)
         try:
@@ -255,9 +243,9 @@ class _Agreement:
                 "give (x_train, y_train, x_test, y_test) to all clients or to none"
             )
         self.with_tests = with_tests
-        return [self._read_part(client, *arrays[i : i + 2], test=i > 0) for i in range(0, len(arrays), 2)]
+        return [self._read_split(client, *arrays[i : i + 2], test=i > 0) for i in range(0, len(arrays), 2)]
 
-    def _read_part(self, client: int, x: Array, y: Array, test: bool) -> Part:
+    def _read_split(self, client: int, x: Array, y: Array, test: bool) -> Split:
         try:
             examples, labels = read_stored(x), read_tensor(self.labels.encode(client, y))
         except TypeError as error:
@@ -323,9 +311,9 @@ class _Agreement:
 def span(x: Stored) -> tuple[float, float]:
     """The lowest and the highest value, NaN if there is one; (0, 0) of nothing."""
     low, high = math.inf, -math.inf
-    for part in x.split(4096):
-        if part.numel():
-            values = part.numpy()  # whose extremes take numpy half as long as torch
+    for chunk in x.split(4096):
+        if chunk.numel():
+            values = chunk.numpy()  # whose extremes take numpy half as long as torch
             low, high = min(float(values.min()), low), max(float(values.max()), high)
             if not math.isfinite(low + high):
                 return math.nan, math.nan
@@ -362,7 +350,7 @@ def _check_numbers(array: NDArray[Any]) -> None:
         raise TypeError(f"an array holds values of type {array.dtype}, but it must hold numbers")
 
 
-def _split(first: int, clients: list[list[Part]], test_fraction: float, seed: int) -> Iterator[list[Part]]:
+def _split(first: int, clients: list[list[Split]], test_fraction: float, seed: int) -> Iterator[list[Split]]:
     """Each client's examples for training and for testing."""
     sizes = torch.tensor([len(y) for ((_, y),) in clients])
     for ((x, y),), rows in zip(clients, split_rows(first, sizes, test_fraction, seed), strict=True):

@@ -1,7 +1,9 @@
 """Parquet and Arrow files, of any size: their rows are put client by client into a folder of ``.npy`` files."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,52 +43,52 @@ def read_inputs(table: Any, columns: Sequence[str] | None) -> NDArray[Any]:
     features = [name if name in names else name.partition("[")[0] for name in columns or names]
     inputs = _Columns(_open(table), [], list(dict.fromkeys(features)), rows=65_536)
     batches = [
-        np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
-        for parts in inputs.batches(inputs.features)
+        np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1)
+        for columns in inputs.batches(inputs.features)
     ]
     return np.concatenate(batches) if batches else np.empty((0, len(columns or names)), np.float32)
 
 
 def _write(folder: Path, batches: Iterator[list[NDArray[Any]]], features: Sequence[str], counted: "_Counted") -> None:
-    offsets = np.cumsum([0, *counted.sizes])
+    offsets = np.cumsum([0, *counted.sizes.values()])
     next_row, y = offsets[:-1].copy(), np.empty(offsets[-1], counted.label_type)
     x: NDArray[Any] | None = None
     widths: list[int] = []
     for owners, labels, *values in batches:
-        parts = [value.reshape(len(labels), -1) for value in values]
+        columns = [value.reshape(len(labels), -1) for value in values]
         if x is None:
-            widths, kind = [part.shape[1] for part in parts], np.result_type(*parts)
+            widths, kind = [column.shape[1] for column in columns], np.result_type(*columns)
             shape, kind = (len(y), sum(widths)), kind if kind.kind == "f" else np.dtype(np.float32)
             x = np.lib.format.open_memmap(folder / "x.npy", mode="w+", dtype=kind, shape=shape)
-        for feature, width, part in zip(features, widths, parts, strict=True):
-            if part.shape[1] != width:
-                raise ValueError(f"column {feature!r} has lists of {width} and {part.shape[1]}: all must be as long")
-        places = _places(counted.numbered(owners), next_row)
-        x[places], y[places] = np.concatenate(parts, axis=1), counted.coded(labels)
+        for feature, width, column in zip(features, widths, columns, strict=True):
+            if column.shape[1] != width:
+                raise ValueError(f"column {feature!r} has lists of {width} and {column.shape[1]}: all must be as long")
+        positions = _positions(counted.numbered(owners), next_row)
+        x[positions], y[positions] = np.concatenate(columns, axis=1), counted.coded(labels)
     assert x is not None
     x.flush()
     np.save(folder / "y.npy", y)
     np.save(folder / "offsets.npy", offsets)
     names = [
-        name if width == 1 else f"{name}[{place}]"
+        name if width == 1 else f"{name}[{index}]"
         for name, width in zip(features, widths, strict=True)
-        for place in range(width)
+        for index in range(width)
     ]
-    about = {"names": list(counted.clients), "classes": counted.classes, "columns": names}
+    about = {"names": list(counted.sizes), "classes": counted.classes, "columns": names}
     write_whole(folder / "about.json", json.dumps(about).encode())
 
 
-def _places(owners: NDArray[np.int64], next_row: NDArray[np.int64]) -> NDArray[np.int64]:
+def _positions(owners: NDArray[np.int64], next_row: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where the rows of these clients go, which moves their next rows on."""
     order = np.argsort(owners, kind="stable")
     ranked = owners[order]
     begins = np.flatnonzero(np.diff(ranked, prepend=-1))
     sizes = np.diff(np.append(begins, len(ranked)))
     within = np.arange(len(ranked)) - np.repeat(begins, sizes)
-    places = np.empty_like(owners)
-    places[order] = next_row[ranked] + within
+    positions = np.empty_like(owners)
+    positions[order] = next_row[ranked] + within
     next_row[ranked[begins]] += sizes
-    return places
+    return positions
 
 
 def _open(source: Any) -> Any:
@@ -149,39 +151,34 @@ class _Columns:
 
 
 class _Counted:
-    """Clients in the order in which they appear, how many examples each has, and the classes, if they are text."""
+    """The clients in order of appearance with their numbers of examples, and the classes, if labels are text."""
 
     def __init__(self) -> None:
-        self.clients: dict[str, int] = {}
-        self.sizes: list[int] = []
+        self.sizes = Counter[str]()
         self.label_type = np.dtype(np.int64)
-        self._labels: set[str] | None = None
+        self._labels: set[str] = set()
 
     def add(self, owners: NDArray[Any], labels: NDArray[Any]) -> None:
-        numbers = self.numbered(owners, new=True)
-        self.sizes += [0] * (len(self.clients) - len(self.sizes))
-        for number, size in zip(*np.unique(numbers, return_counts=True), strict=True):
-            self.sizes[number] += int(size)
+        self.sizes.update(map(str, owners))
         if labels.dtype.kind == "O":
-            self._labels = (self._labels or set()) | set(map(str, labels))
+            self._labels.update(map(str, labels))
         elif labels.dtype.kind not in "biuf":
             raise ValueError(f"labels of type {labels.dtype} are neither text nor numbers: convert them first")
         else:
             self.label_type = labels.dtype
 
-    @property
+    @cached_property
     def classes(self) -> list[str] | None:
-        return None if self._labels is None else sorted(self._labels)
+        return sorted(self._labels) or None
 
-    def numbered(self, owners: NDArray[Any], *, new: bool = False) -> NDArray[np.int64]:
-        """The number of the client of each row; only with ``new`` may there be clients that were not counted yet."""
-        different, first, inverse = np.unique(owners, return_index=True, return_inverse=True)
-        codes = np.empty(len(different), np.int64)
-        for place in np.argsort(first):  # as they appear
-            name = str(different[place])
-            codes[place] = self.clients.setdefault(name, len(self.clients)) if new else self.clients[name]
-        return codes[inverse]
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.sizes)}
+
+    def numbered(self, owners: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the number of each row's client."""
+        return np.array([self._numbers[name] for name in map(str, owners)], np.int64)
 
     def coded(self, labels: NDArray[Any]) -> NDArray[Any]:
-        """Labels as they are kept: text as its place among the classes."""
+        """Return labels as stored: text becomes its index among the classes."""
         return labels if self.classes is None else np.searchsorted(np.array(self.classes), labels.astype(str))

@@ -65,24 +65,26 @@ def read_datasets(
     if is_dataset(datasets) or isinstance(datasets, str | Mapping) or not isinstance(datasets, Iterable):
         hint = ", [it.load_partition(i) for i in range(n)]" if hasattr(datasets, "load_partition") else ""
         raise ValueError(f"datasets is a {type(datasets).__name__}: pass a list with one data set per client{hint}")
-    clients = [_parts(client, item) for client, item in enumerate(cast("Iterable[Any]", datasets))]
-    known = [[class_names(part, columns) for part in parts] for parts in clients]
+    clients = [_splits(client, item) for client, item in enumerate(cast("Iterable[Any]", datasets))]
+    known = [[class_names(split, columns) for split in splits] for splits in clients]
     distinct = {names for row in known for names in row} if classes is None else {None}
     if None in distinct and len(distinct) > 1:
         raise ValueError("some data sets name their classes and others do not: name them all, classes=[...]")
     shared = len(distinct) == 1
 
     def arrays() -> Iterator[tuple[Any, ...]]:
-        for client, (parts, names) in enumerate(zip(clients, known, strict=True)):
+        for client, (splits, names) in enumerate(zip(clients, known, strict=True)):
             try:
-                pairs = [read_dataset(part, columns) for part in parts]
+                pairs = [read_dataset(split, columns) for split in splits]
             except ValueError as error:
                 raise ValueError(f"client {client}: {error}") from error
             if not shared:
-                pairs = [(x, _named(y, own or ())) for (x, y), own in zip(pairs, names, strict=True)]
+                pairs = [
+                    (x, _named(y, split_classes or ())) for (x, y), split_classes in zip(pairs, names, strict=True)
+                ]
             yield tuple(array for pair in pairs for array in pair)
 
-    first = next((part for parts in clients for part in parts if _is_columnar(part)), None)
+    first = next((split for splits in clients for split in splits if _is_columnar(split)), None)
     features = columns.features if first is None else columns.among(list(first.column_names)).features
     return features, next(iter(distinct)) if shared and classes is None else classes, arrays()
 
@@ -111,28 +113,28 @@ def class_names(source: Any, columns: Columns) -> tuple[str, ...] | None:
     """The names of the classes, if the data set, or the one that it is a part of, knows them."""
     if _is_columnar(source):
         target = columns.among(list(source.column_names), labeled=False).target
-        found = getattr((source.features or {}).get(target), "names", None)
+        names = getattr((source.features or {}).get(target), "names", None)
     else:
         while not hasattr(source, "classes") and hasattr(source, "dataset"):
             source = source.dataset
-        found = getattr(source, "classes", None)
-    named = isinstance(found, Sequence) and not isinstance(found, str)
-    return tuple(str(name) for name in cast("Sequence[Any]", found)) if named else None
+        names = getattr(source, "classes", None)
+    named = isinstance(names, Sequence) and not isinstance(names, str)
+    return tuple(str(name) for name in cast("Sequence[Any]", names)) if named else None
 
 
-def _parts(client: int, item: Any) -> list[Any]:
+def _splits(client: int, item: Any) -> list[Any]:
     """A client's data set, or those for training and for testing."""
     if isinstance(item, Mapping):
         named = cast("Mapping[str, Any]", item)
         if set(named) != {"train", "test"}:
-            raise ValueError(f"client {client} has the parts {', '.join(named)}: it must have train and test")
+            raise ValueError(f"client {client} has the splits {', '.join(named)}: it must have train and test")
         item = (named["train"], named["test"])
-    parts: list[Any] = list(cast("Sequence[Any]", item)) if isinstance(item, tuple | list) else [item]
-    if len(parts) > 2 or not all(is_dataset(part) or hasattr(part, "__getitem__") for part in parts):
+    splits: list[Any] = list(cast("Sequence[Any]", item)) if isinstance(item, tuple | list) else [item]
+    if len(splits) > 2 or not all(is_dataset(split) or hasattr(split, "__getitem__") for split in splits):
         raise ValueError(
             f"client {client} is a {type(item).__name__}: it must be a data set, or a pair (train, test) of them"
         )
-    return parts
+    return splits
 
 
 def _named(y: Any, names: Sequence[str]) -> Any:
@@ -150,19 +152,13 @@ def _columnar_batches(source: Any, columns: Columns, labeled: bool) -> Iterator[
     chosen = columns.among(list(source.column_names), labeled)
     features, target = chosen.features or (), chosen.target
     images = {name for name in features if type((source.features or {}).get(name)).__name__ == "Image"}
+    convert = {name: _channels_first if name in images else np.asarray for name in features}
     rows = source.with_format("numpy", columns=[*features, *([target] if labeled else [])])
     for begin in range(0, len(source), BATCH):
         batch = rows[begin : begin + BATCH]
-        parts = [
-            _joined(
-                [
-                    (_channels_first(np.asarray(value)) if name in images else np.asarray(value))[None]
-                    for value in batch[name]
-                ]
-            )
-            for name in features
-        ]
-        yield parts[0] if len(parts) == 1 else np.stack(parts, axis=1), np.asarray(batch[target]) if labeled else None
+        inputs = [_joined([convert[name](np.asarray(value))[None] for value in batch[name]]) for name in features]
+        x = inputs[0] if len(inputs) == 1 else np.stack(inputs, axis=1)
+        yield x, np.asarray(batch[target]) if labeled else None
 
 
 def _in_order(loader: DataLoader[Any]) -> Iterable[Any]:
@@ -192,8 +188,8 @@ def _pair(item: Any, columns: Columns, labeled: bool) -> Arrays:
     if isinstance(item, Mapping):
         named = cast("Mapping[str, Any]", item)
         chosen = columns.among(list(named), labeled)
-        parts = [named[name] for name in chosen.features or ()]
-        x = parts[0] if len(parts) == 1 else np.stack([_plain(part) for part in parts], axis=-1)
+        inputs = [named[name] for name in chosen.features or ()]
+        x = inputs[0] if len(inputs) == 1 else np.stack([_plain(column) for column in inputs], axis=-1)
         return x, named[chosen.target] if labeled and chosen.target is not None else None
     if isinstance(item, tuple | list):
         values = cast("Sequence[Any]", item)
@@ -222,9 +218,9 @@ def _channels_first(image: NDArray[Any]) -> NDArray[Any]:
     return image[None] if image.ndim == 2 else image.transpose(2, 0, 1)
 
 
-def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    shapes = {part.shape[1:] for part in parts}
+def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    shapes = {array.shape[1:] for array in arrays}
     if len(shapes) > 1:
         some = " and ".join(map(str, sorted(shapes)[:2]))
         raise ValueError(f"examples have different shapes, {some}: bring them to one size with a transform")
-    return np.concatenate(parts)
+    return np.concatenate(arrays)

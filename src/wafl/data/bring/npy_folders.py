@@ -43,10 +43,10 @@ def read_folder(folder: Path) -> Together | dict[str, Any]:
     if any((folder / name).exists() for name in TOGETHER):
         x, y, offsets = (_load(folder / name, mapped=name == "x.npy") for name in TOGETHER)
         return Together(x, y, offsets, _about(folder / "about.json"))
-    parts = sorted(part for part in folder.iterdir() if part.is_dir())
-    if not parts:
+    folders = sorted(client for client in folder.iterdir() if client.is_dir())
+    if not folders:
         raise ValueError(f"{folder} holds neither {', '.join(TOGETHER)} nor one folder per client with x.npy and y.npy")
-    return {part.name: _client(part) for part in parts}
+    return {client.name: _client(client) for client in folders}
 
 
 def _client(folder: Path) -> tuple[NDArray[Any], ...]:

@@ -1,6 +1,5 @@
 """Puts the examples of one client after another into one array."""
 
-from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -25,10 +24,6 @@ class Packer:
         self._x, self._y = _Rows(), _Rows()
         self._mapped: list[Mapped] = []
         self._sizes: list[Array] = []
-
-    def joined(self, xs: Sequence[Array], ys: Sequence[Array]) -> tuple[Array, Array]:
-        """Several clients' examples and labels, each as one array; if it is added next, nothing is copied."""
-        return self._x.joined(xs), self._y.joined(ys)
 
     def add(self, x: Stored, y: Tensor, sizes: Tensor) -> None:
         """Append the examples of consecutive clients, which have that many each, as a copy."""
@@ -55,15 +50,14 @@ class _Rows:
         self._piece = np.empty(0)
         self._used = 0
 
-    def joined(self, arrays: Sequence[Array]) -> Array:
-        if self._used and not self._fits(arrays[0]):
-            return np.concatenate(arrays)
-        return np.concatenate(arrays, out=self._room(sum(map(len, arrays)), arrays[0]))
-
     def add(self, rows: Array) -> None:
-        room = self._room(len(rows), rows)
-        if room.ctypes.data != rows.ctypes.data:
-            room[:] = rows
+        fits = self._piece.dtype == rows.dtype and self._piece.shape[1:] == rows.shape[1:]
+        if not fits or self._used + len(rows) > len(self._piece):
+            self._full += [self._piece[: self._used]] if self._used else []
+            most = PIECE // max(1, rows.itemsize * prod(rows.shape[1:]))
+            room = max(len(rows), min(most, sum(map(len, self._full))))
+            self._piece, self._used = np.empty((room, *rows.shape[1:]), rows.dtype), 0
+        self._piece[self._used : self._used + len(rows)] = rows
         self._used += len(rows)
 
     def finish(self) -> Tensor:
@@ -76,15 +70,3 @@ class _Rows:
             whole[end : end + len(piece)] = piece
             end += len(piece)
         return torch.from_numpy(whole)
-
-    def _room(self, count: int, like: Array) -> Array:
-        """Where that many more rows go."""
-        if not self._fits(like) or self._used + count > len(self._piece):
-            self._full += [self._piece[: self._used]] if self._used else []
-            most = PIECE // max(1, like.itemsize * prod(like.shape[1:]))
-            rows = max(count, min(most, sum(map(len, self._full))))
-            self._piece, self._used = np.empty((rows, *like.shape[1:]), like.dtype), 0
-        return self._piece[self._used : self._used + count]
-
-    def _fits(self, like: Array) -> bool:
-        return self._piece.dtype == like.dtype and self._piece.shape[1:] == like.shape[1:]

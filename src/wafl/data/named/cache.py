@@ -1,4 +1,4 @@
-"""One folder, one file ``<name>.npz`` per data set; without it, torchvision's layout is read, or a download is kept."""
+"""Find, download and check data sets: one file ``<name>.npz`` each, or the files that torchvision leaves."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from wafl.base.near import nearest
 from wafl.data.named.natural import NATURAL
-from wafl.data.named.readers import KEYS, LAYOUTS, Layout, reading
+from wafl.data.named.readers import FILE_SETS, KEYS, FileSet, reading
 from wafl.data.named.sources import SOURCES, DownloadError, Source, check_download_packages, download
 from wafl.data.unpack import read_npz
 
@@ -55,11 +55,11 @@ class RawDataset:
 
 @dataclass(frozen=True)
 class Location:
-    """Where a data set was found: its ``.npz``, or the files of a layout."""
+    """Where a data set was found: its ``.npz``, or the files of a set."""
 
     name: str
     paths: tuple[Path, ...]
-    layout: Layout | None = None
+    file_set: FileSet | None = None
 
     @property
     def where(self) -> Path:
@@ -72,15 +72,15 @@ class Location:
 
     def read(self) -> RawDataset:
         keys = (*KEYS, *GROUP_KEYS)
-        arrays = self.layout.read(self.paths) if self.layout else _read_npz(self.paths[0], keys)
+        arrays = self.file_set.read(self.paths) if self.file_set else _read_npz(self.paths[0], keys)
         try:
             return RawDataset.from_arrays(self.name, arrays)
         except ValueError as error:
             raise ValueError(f"{self.where} is not {self.name}: {error}") from error
 
     def num_examples(self) -> tuple[int, int] | None:
-        """The numbers of training and test examples, without reading the images; for a layout, the published ones."""
-        if self.layout is not None:
+        """Count training and test examples without reading the images; for a set of files, the published numbers."""
+        if self.file_set is not None:
             return SOURCES[self.name].num_examples
         labels = _read_npz(self.paths[0], ("y_train", "y_test"))
         return (np.size(labels["y_train"]), np.size(labels["y_test"])) if len(labels) == 2 else None
@@ -89,8 +89,8 @@ class Location:
 def load_raw(name: str, data_dir: str | Path | None = None) -> RawDataset:
     """A data set by name from ``data_dir``, ``WAFL_DATA`` or the user's cache, to which it is downloaded if need be."""
     source, folder = source_of(name), data_folder(data_dir)
-    found = locate(name, folder)
-    return _download(source, folder) if found is None else found.read()
+    location = locate(name, folder)
+    return _download(source, folder) if location is None else location.read()
 
 
 def source_of(name: str) -> Source:
@@ -122,9 +122,9 @@ def locate(name: str, data_dir: str | Path | None = None) -> Location | None:
     _check_readable(folder)
     if (path := folder / f"{name}.npz").is_file():
         return Location(name, (path,))
-    for layout in LAYOUTS.get(name, ()):
-        if (paths := layout.find(folder)) is not None:
-            return Location(name, paths, layout)
+    for file_set in FILE_SETS.get(name, ()):
+        if (paths := file_set.find(folder)) is not None:
+            return Location(name, paths, file_set)
     return None
 
 
@@ -133,20 +133,20 @@ def _download(source: Source, folder: Path) -> RawDataset:
     if not source.files:
         message = f"{source.name} is not in {folder}, and there is no file to download for it."
         raise FileNotFoundError(f"{message}\n{_remedy(source)}")
-    layout = LAYOUTS[source.name][-1]
+    file_set = FILE_SETS[source.name][-1]
     check_download_packages()
-    layout.check_packages()
+    file_set.check_packages()
     with _temporary_folder(source, folder) as temporary:
         try:
             paths = [download(file, temporary) for file in source.files]
         except DownloadError as error:
             message = f"{source.name} is not in {folder}, and could not be downloaded:\n{error}"
             raise FileNotFoundError(f"{message}\n{_remedy(source)}") from error
-        arrays = layout.read(paths)
+        arrays = file_set.read(paths)
         raw = RawDataset.from_arrays(source.name, arrays)
-        part = temporary / f"{source.name}.npz"
-        np.savez_compressed(part, **arrays)  # pyright: ignore[reportArgumentType]
-        part.replace(folder / part.name)
+        path = temporary / f"{source.name}.npz"
+        np.savez_compressed(path, **arrays)  # pyright: ignore[reportArgumentType]
+        path.replace(folder / path.name)
     return raw
 
 
@@ -220,7 +220,7 @@ def _remedy(source: Source) -> str:
     groups = f"; {', '.join(GROUP_KEYS)}: the {source.group}, if known" if source.group else ""
     kinds = f"uint8 images of {size}; integer labels 0 .. {last}{groups}"
     options = [f"{source.name}.npz with {', '.join(KEYS)} ({kinds})"]
-    options += [str(layout) for layout in LAYOUTS.get(source.name, ())]
+    options += [str(file_set) for file_set in FILE_SETS.get(source.name, ())]
     lines = "".join(f"  {option}\n" for option in options)
     which = "one of these" if len(options) > 1 else "this file"
     return f"Put {which} there (see {source.homepage}):\n{lines}or {_ELSEWHERE}."

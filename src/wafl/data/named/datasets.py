@@ -45,16 +45,16 @@ def pack(
     """A federation of shares, each the rows of one client; tests are the rows from ``num_train`` on, or held out."""
     Range(0.0, 1.0, ": 0.25 holds a quarter out", high_open=True).check("test_fraction", test_fraction)
     if num_train is not None:
-        parts = [(rows[rows < num_train], rows[rows >= num_train]) for rows in shares]
+        splits = [(rows[rows < num_train], rows[rows >= num_train]) for rows in shares]
     else:
         sizes = torch.tensor([len(rows) for rows in shares])
         local = split_rows(0, sizes, test_fraction, seed)
-        parts = [(rows[kept], rows[held]) for rows, (kept, held) in zip(shares, local, strict=True)]
-    for client, (kept, _) in enumerate(parts):
+        splits = [(rows[kept], rows[held]) for rows, (kept, held) in zip(shares, local, strict=True)]
+    for client, (kept, _) in enumerate(splits):
         if len(kept) == 0:
             raise ValueError(f"client {client} would have no training example: use fewer clients")
     whole = Examples(x, y, torch.tensor([0, len(y)]))
-    train, test = (whole.picked(rows) for rows in zip(*parts, strict=True))
+    train, test = (whole.picked(rows) for rows in zip(*splits, strict=True))
     if skew and max_value is not None:
         train, test = _skew(train, skew, max_value, seed, 0), _skew(test, skew, max_value, seed, len(train.y))
     prepare = make_preprocessing(preprocess, max_value, train.raw, test.raw)
@@ -212,14 +212,14 @@ class Dataset:
                 f"{self.name} does not say who its examples are from: by_group is for FEMNIST and natural data"
             )
         group = torch.cat([self.group_train, self.group_test])
-        found = group.unique().tolist()
+        groups = group.unique().tolist()
         if num_clients is not None:
             Count().check("num_clients", num_clients)
-        if num_clients is not None and num_clients > len(found):
-            raise ValueError(f"num_clients={num_clients} is more than the {len(found)} groups of {self.name}")
-        kept = found[:num_clients]
-        names = [f"writer {which}" if self.group_names is None else self.group_names[which] for which in kept]
-        return [(group == which).nonzero()[:, 0] for which in kept], names
+        if num_clients is not None and num_clients > len(groups):
+            raise ValueError(f"num_clients={num_clients} is more than the {len(groups)} groups of {self.name}")
+        chosen = groups[:num_clients]
+        names = [f"writer {which}" if self.group_names is None else self.group_names[which] for which in chosen]
+        return [(group == which).nonzero()[:, 0] for which in chosen], names
 
     def __repr__(self) -> str:
         shape, kind = tuple(self.x_train.shape[1:]), "examples" if self.max_value is None else "images"

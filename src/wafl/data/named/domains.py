@@ -83,7 +83,7 @@ def federation_of(
     return pack(
         torch.cat(x),
         torch.cat(y),
-        [(origin == place).nonzero()[:, 0] for place in range(len(loaded))],
+        [(origin == index).nonzero()[:, 0] for index in range(len(loaded))],
         num_classes=loaded[0].num_classes,
         max_value=255,
         preprocess=preprocess,
@@ -106,8 +106,8 @@ def _resized(x: Tensor, max_value: int, size: int, chunk: int = 4096) -> Tensor:
     """Bytes in 0 .. 255, three channels, ``size`` by ``size``: bilinear, antialiased when shrinking."""
     out = torch.empty(len(x), 3, size, size, dtype=torch.uint8)
     for begin in range(0, len(x), chunk):
-        part = x[begin : begin + chunk].to(torch.float32) * (255.0 / max_value)
-        if part.shape[-2:] != (size, size):
-            part = functional.interpolate(part, (size, size), mode="bilinear", antialias=True)
-        out[begin : begin + chunk] = part.round().clamp(0, 255).to(torch.uint8).expand(-1, 3, -1, -1)
+        images = x[begin : begin + chunk].to(torch.float32) * (255.0 / max_value)
+        if images.shape[-2:] != (size, size):
+            images = functional.interpolate(images, (size, size), mode="bilinear", antialias=True)
+        out[begin : begin + chunk] = images.round().clamp(0, 255).to(torch.uint8).expand(-1, 3, -1, -1)
     return out

@@ -10,11 +10,11 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from wafl.base.extras import require
+from wafl.base.json_types import as_type
 from wafl.data.named import natural_tables as tables
 from wafl.data.named.natural_tables import Table
 
@@ -42,7 +42,7 @@ class NaturalSource:
     brought: bool = False
 
     @property
-    def task(self) -> str:
+    def kind(self) -> str:
         return f"{len(self.classes)} classes" if self.classes else "regression"
 
     def find(self, data_dir: Path) -> Path | None:
@@ -50,11 +50,8 @@ class NaturalSource:
         spec = importlib.util.find_spec(self.module)
         if spec is None or not spec.origin:
             return None
-        if self.brought:
-            found = [folder / self.file for folder in (data_dir, DEBIAN) if (folder / self.file).is_file()]
-            return found[0] if found else None
-        place = Path(spec.origin).parent / self.file
-        return place if place.exists() else None
+        folders = (data_dir, DEBIAN) if self.brought else (Path(spec.origin).parent,)
+        return next((folder / self.file for folder in folders if (folder / self.file).exists()), None)
 
     def load(self, data_dir: Path) -> Table:
         """The table of the data set; an error with the remedy if it is not here, or is not what it should be."""
@@ -77,13 +74,7 @@ class NaturalSource:
         return table
 
 
-def _source(name: str, entry: dict[str, Any]) -> NaturalSource:
-    """An entry of ``natural.toml``."""
-    listed: dict[str, Any] = {key: tuple(entry[key]) for key in ("features", "classes")}
-    return NaturalSource(name, **{**entry, **listed, "read": getattr(tables, entry["read"])})
-
-
-NATURAL = {
-    name: _source(name, entry)
+NATURAL: dict[str, NaturalSource] = {
+    name: as_type(NaturalSource, {"name": name, **entry, "read": getattr(tables, entry["read"])}, name)
     for name, entry in tomllib.loads(Path(__file__).with_name("natural.toml").read_text(encoding="utf-8")).items()
 }

@@ -1,7 +1,7 @@
 """Read data sets as their authors and torchvision leave them on disk.
 
-Every reader takes the paths of a layout's files and returns plain arrays. No file is trusted: a pickle or a MATLAB file
-is read only if it is the published one, what a file unpacks to is bounded, and an error inside a file names it.
+Every reader takes the paths of a data set's files and returns plain arrays. No file is trusted. A pickle or a MATLAB
+file is read only if it is the published one, the unpacked size is bounded, and every error names its file.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ CIFAR10_BATCHES = dict(SOURCES["cifar10"].inside)
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileSet:
     """Where the files of a data set may lie: a folder below the data folder, or that one if it has the name."""
 
     folder: str
@@ -125,19 +125,19 @@ def read_svhn(paths: Sequence[Path]) -> Arrays:
     from scipy.io import loadmat
 
     arrays: Arrays = {}
-    for path, part, file in zip(paths, ("train", "test"), SOURCES["svhn"].files, strict=True):
+    for path, split, file in zip(paths, ("train", "test"), SOURCES["svhn"].files, strict=True):
         with reading(path):
             content = loadmat(io.BytesIO(_published(path.read_bytes(), file.md5)), variable_names=("X", "y"))
-            arrays[f"x_{part}"] = np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2))
-            arrays[f"y_{part}"] = content["y"].reshape(-1) % 10
+            arrays[f"x_{split}"] = np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2))
+            arrays[f"y_{split}"] = content["y"].reshape(-1) % 10
     return arrays
 
 
 def _published(content: bytes, md5: str) -> bytes:
     """The bytes of a file; an error if their checksum is not the published one."""
-    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    if found != md5:
-        raise ValueError(f"its MD5 is {found}, not the published {md5}, so it was not read")
+    digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if digest != md5:
+        raise ValueError(f"its MD5 is {digest}, not the published {md5}, so it was not read")
     return content
 
 
@@ -150,15 +150,15 @@ def read_usps(paths: Sequence[Path]) -> Arrays:
     from sklearn.datasets import load_svmlight_file  # pyright: ignore[reportUnknownVariableType]
 
     arrays: Arrays = {}
-    for path, part in zip(paths, ("train", "test"), strict=True):
+    for path, split in zip(paths, ("train", "test"), strict=True):
         with reading(path), unpacked(path, 256 * 2**20) as file:  # ten times what it holds
             sparse, labels = load_svmlight_file(file, n_features=256)[:2]
             check_size(8 * sparse.shape[0] * sparse.shape[1])
             values: NDArray[np.float64] = sparse.toarray()
             if len(values) and not (values.min() >= -1.0 and values.max() <= 1.0):
                 raise ValueError(f"it has values in [{values.min():g}, {values.max():g}], but they must lie in [-1, 1]")
-            arrays[f"x_{part}"] = np.floor((values + 1.0) * 127.5 + 1e-6).astype(np.uint8).reshape(-1, 16, 16)
-            arrays[f"y_{part}"] = labels.astype(np.int64) - 1
+            arrays[f"x_{split}"] = np.floor((values + 1.0) * 127.5 + 1e-6).astype(np.uint8).reshape(-1, 16, 16)
+            arrays[f"y_{split}"] = labels.astype(np.int64) - 1
     return arrays
 
 
@@ -179,10 +179,10 @@ def read_mnist_m(paths: Sequence[Path]) -> Arrays:
             elif name.suffix == ".txt":
                 lists[name.name] = [line.split() for line in file.read().decode("ascii").splitlines()]
         arrays: Arrays = {}
-        for part in ("train", "test"):
-            rows = [row for row in lists[f"mnist_m_{part}_labels.txt"] if row]
-            arrays[f"x_{part}"] = np.stack([images[f"mnist_m_{part}/{name}"] for name, _ in rows])
-            arrays[f"y_{part}"] = np.array([int(label) for _, label in rows])
+        for split in ("train", "test"):
+            rows = [row for row in lists[f"mnist_m_{split}_labels.txt"] if row]
+            arrays[f"x_{split}"] = np.stack([images[f"mnist_m_{split}/{name}"] for name, _ in rows])
+            arrays[f"y_{split}"] = np.array([int(label) for _, label in rows])
         return arrays
 
 
@@ -209,19 +209,19 @@ def reading(path: Path) -> Generator[None, None, None]:
         raise ValueError(f"{path} cannot be used: {error}. Remove it and get it again") from error
 
 
-def _idx(folder: str) -> Layout:
-    return Layout(folder, IDX_FILES, read_idx_files, ("", ".gz"))
+def _idx(folder: str) -> FileSet:
+    return FileSet(folder, IDX_FILES, read_idx_files, ("", ".gz"))
 
 
-LAYOUTS: dict[str, tuple[Layout, ...]] = {
+FILE_SETS: dict[str, tuple[FileSet, ...]] = {
     "mnist": (_idx("MNIST/raw"), _idx("mnist")),
     "fashion-mnist": (_idx("FashionMNIST/raw"), _idx("fashion-mnist")),
-    "usps": (Layout(".", ("usps.bz2", "usps.t.bz2"), read_usps),),
-    "svhn": (Layout(".", ("train_32x32.mat", "test_32x32.mat"), read_svhn),),
-    "mnist-m": (Layout(".", ("mnist_m.tar.gz",), read_mnist_m, packages=("PIL.Image",)),),
+    "usps": (FileSet(".", ("usps.bz2", "usps.t.bz2"), read_usps),),
+    "svhn": (FileSet(".", ("train_32x32.mat", "test_32x32.mat"), read_svhn),),
+    "mnist-m": (FileSet(".", ("mnist_m.tar.gz",), read_mnist_m, packages=("PIL.Image",)),),
     "cifar10": (
-        Layout("cifar-10-batches-py", tuple(CIFAR10_BATCHES), read_cifar10_folder),
-        Layout(".", ("cifar-10-python.tar.gz",), read_cifar10_archive),
+        FileSet("cifar-10-batches-py", tuple(CIFAR10_BATCHES), read_cifar10_folder),
+        FileSet(".", ("cifar-10-python.tar.gz",), read_cifar10_archive),
     ),
 }
 """What is read in place, the last one as it is downloaded; a data set that is not listed has only its ``.npz``."""

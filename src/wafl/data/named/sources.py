@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wafl.base.extras import require
+from wafl.base.json_types import as_type
 from wafl.base.shown import reached, shown
 
 
@@ -40,7 +41,7 @@ class Source:
     citation: str
     classes: tuple[str, ...]
     image_shape: tuple[int, ...]
-    num_examples: tuple[int, int] | None
+    num_examples: tuple[int, int] | None = None
     files: tuple[RemoteFile, ...] = ()
     fetched_by_us: bool = False
     group: str | None = None
@@ -55,21 +56,8 @@ class DownloadError(OSError):
     """No mirror served the file; the message has one line per mirror."""
 
 
-def _source(name: str, entry: dict[str, Any]) -> Source:
-    """An entry of ``sources.toml``; classes of one letter each are one word there."""
-    mirrors, files = entry.pop("mirrors", []), entry.pop("files", [])
-    addresses = [[file["url"]] if "url" in file else [base + file["name"] for base in mirrors] for file in files]
-    remote = [
-        RemoteFile(file["name"], tuple(urls), file["md5"], file.get("size"))
-        for file, urls in zip(files, addresses, strict=True)
-    ]
-    several = "classes", "image_shape", "num_examples"
-    listed: dict[str, Any] = {key: tuple(entry[key]) if key in entry else None for key in several}
-    return Source(name, **{**entry, **listed}, files=tuple(remote))
-
-
 SOURCES: dict[str, Source] = {
-    name: _source(name, entry)
+    name: as_type(Source, {"name": name, **entry}, name)
     for name, entry in tomllib.loads(Path(__file__).with_name("sources.toml").read_text(encoding="utf-8")).items()
 }
 DIGITS = SOURCES.pop("digits")

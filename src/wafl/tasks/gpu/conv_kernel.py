@@ -41,20 +41,20 @@ def backward(slope: Tensor, choice: Tensor, weight: Tensor, like: Tensor) -> Ten
     """The gradient in the images, from that in what was pooled; shape, type and layout are those of ``like``."""
     lanes, images, depth, height, width = like.shape
     channels, side = weight.shape[1], weight.shape[3]
-    slope, found = slope.permute(0, 1, 3, 4, 2).contiguous(), torch.empty_like(like)
+    slope, gradient = slope.permute(0, 1, 3, 4, 2).contiguous(), torch.empty_like(like)
     sizes = images, height, width, depth, channels, side
     if depth < 16:
         room = triton.next_power_of_2(width)
         pixels = max(FEW, room)
         grid = (triton.cdiv(images * height, pixels // room), lanes)
-        _back_to_few[grid](slope, choice, weight, found, *sizes, pixels, room, num_stages=1)
-        return found
+        _back_to_few[grid](slope, choice, weight, gradient, *sizes, pixels, room, num_stages=1)
+        return gradient
     spread = torch.empty(lanes, images, height, width, channels, dtype=slope.dtype, device=slope.device)
     grid = (triton.cdiv(slope.numel(), BLOCK),)
     _spread[grid](slope, choice, spread, slope.numel(), width // 2, channels, BLOCK)
     grid = (triton.cdiv(images * height * width, MANY), lanes)
-    _back_to_many[grid](spread, weight, found, *sizes, MANY, num_stages=2)
-    return found
+    _back_to_many[grid](spread, weight, gradient, *sizes, MANY, num_stages=2)
+    return gradient
 
 
 @triton.jit
@@ -64,11 +64,11 @@ def _forward(
     WIDE: tl.constexpr,
 ):  # fmt: skip
     lane = tl.program_id(1).to(tl.int64)
-    place = tl.program_id(0) * POOLED + tl.arange(0, POOLED)
-    inside = place < images * (height // 2) * (width // 2)
-    top, left = 2 * (place // (width // 2) % (height // 2)), 2 * (place % (width // 2))
+    pixel = tl.program_id(0) * POOLED + tl.arange(0, POOLED)
+    inside = pixel < images * (height // 2) * (width // 2)
+    top, left = 2 * (pixel // (width // 2) % (height // 2)), 2 * (pixel % (width // 2))
     x += lane * per_lane
-    image = place // ((height // 2) * (width // 2)) * per_image
+    image = pixel // ((height // 2) * (width // 2)) * per_image
     channel = tl.arange(0, CHANNELS)
     weight += lane * CHANNELS * DEPTH * SIDE * SIDE
     row = channel[None, :] * (DEPTH * SIDE * SIDE)
@@ -87,28 +87,28 @@ def _forward(
         filters = tl.load(weight + row + tap * DEPTH + step[:, None], mask=valid[:, None], other=0.0)
         known = inside[:, None] & valid[None, :]
         y, across = top[:, None] + below - SIDE // 2, left[:, None] + beside - SIDE // 2
-        there = x + image[:, None] + depth[None, :] * per_channel + y * per_row + across * per_pixel
-        one = tl.dot(_seen(there, known, y, across, height, width), filters, one)
-        two = tl.dot(_seen(there + per_pixel, known, y, across + 1, height, width), filters, two)
-        there += per_row
-        three = tl.dot(_seen(there, known, y + 1, across, height, width), filters, three)
-        four = tl.dot(_seen(there + per_pixel, known, y + 1, across + 1, height, width), filters, four)
+        pointer = x + image[:, None] + depth[None, :] * per_channel + y * per_row + across * per_pixel
+        one = tl.dot(_seen(pointer, known, y, across, height, width), filters, one)
+        two = tl.dot(_seen(pointer + per_pixel, known, y, across + 1, height, width), filters, two)
+        pointer += per_row
+        three = tl.dot(_seen(pointer, known, y + 1, across, height, width), filters, three)
+        four = tl.dot(_seen(pointer + per_pixel, known, y + 1, across + 1, height, width), filters, four)
     offset = tl.load(bias + lane * CHANNELS + channel).to(tl.float32)[None, :]
     most, taken = _rounded(_rounded(one) + offset), tl.zeros([POOLED, CHANNELS], tl.int32)
     most, taken = _larger(most, taken, _rounded(_rounded(two) + offset), 1)
     most, taken = _larger(most, taken, _rounded(_rounded(three) + offset), 2)
     most, taken = _larger(most, taken, _rounded(_rounded(four) + offset), 3)
     most, taken = _larger(most, tl.where(most > 0, taken, NONE), 0.0, NONE)
-    at = (lane * images * (height // 2) * (width // 2) + place)[:, None] * CHANNELS + channel[None, :]
+    at = (lane * images * (height // 2) * (width // 2) + pixel)[:, None] * CHANNELS + channel[None, :]
     tl.store(out + at, most.to(tl.bfloat16), mask=inside[:, None])
     tl.store(choice + at, taken.to(tl.int8), mask=inside[:, None])
 
 
 @triton.jit
-def _seen(there, known, y, across, height, width):
+def _seen(pointer, known, y, across, height, width):
     """What the filters meet, zero outside of the image."""
     known &= (y >= 0) & (y < height) & (across >= 0) & (across < width)
-    return tl.load(there, mask=known, other=0.0).to(tl.bfloat16)
+    return tl.load(pointer, mask=known, other=0.0).to(tl.bfloat16)
 
 
 @triton.jit
@@ -125,11 +125,11 @@ def _rounded(value):
 @triton.jit
 def _spread(slope, choice, spread, count, across, CHANNELS: tl.constexpr, SIDE: tl.constexpr):
     """Slopes of pooled pixels to the pixels that were taken, and zeros to the others."""
-    place = tl.program_id(0).to(tl.int64) * SIDE + tl.arange(0, SIDE)
-    inside = place < count
-    window = place // CHANNELS
-    first = (4 * (window // across) * across + 2 * (window % across)) * CHANNELS + place % CHANNELS
-    taken, rise = tl.load(choice + place, mask=inside), tl.load(slope + place, mask=inside)
+    index = tl.program_id(0).to(tl.int64) * SIDE + tl.arange(0, SIDE)
+    inside = index < count
+    window = index // CHANNELS
+    first = (4 * (window // across) * across + 2 * (window % across)) * CHANNELS + index % CHANNELS
+    taken, rise = tl.load(choice + index, mask=inside), tl.load(slope + index, mask=inside)
     none = tl.zeros_like(rise)
     below = 2 * across * CHANNELS
     tl.store(spread + first, tl.where(taken == 0, rise, none), mask=inside)
@@ -140,30 +140,30 @@ def _spread(slope, choice, spread, count, across, CHANNELS: tl.constexpr, SIDE: 
 
 @triton.jit
 def _back_to_many(
-    slope, weight, found, images, height, width,
+    slope, weight, gradient, images, height, width,
     DEPTH: tl.constexpr, CHANNELS: tl.constexpr, SIDE: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
     """The slopes at images of many channels, from those at what the filters gave."""
     lane = tl.program_id(1).to(tl.int64)
-    place = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    inside, y, across = place < images * height * width, place // width % height, place % width
+    pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    inside, y, across = pixel < images * height * width, pixel // width % height, pixel % width
     depth, channel = tl.arange(0, DEPTH), tl.arange(0, CHANNELS)
     slope += lane * images * height * width * CHANNELS
     weight += lane * CHANNELS * DEPTH * SIDE * SIDE
     total = tl.zeros([PIXELS, DEPTH], tl.float32)
     for tap in range(SIDE * SIDE):
         below, beside = SIDE // 2 - tap // SIDE, SIDE // 2 - tap % SIDE
-        there = slope + (place + below * width + beside)[:, None] * CHANNELS + channel[None, :]
-        rise = _seen(there, inside[:, None], (y + below)[:, None], (across + beside)[:, None], height, width)
+        pointer = slope + (pixel + below * width + beside)[:, None] * CHANNELS + channel[None, :]
+        rise = _seen(pointer, inside[:, None], (y + below)[:, None], (across + beside)[:, None], height, width)
         filters = tl.load(weight + (channel[:, None] * (SIDE * SIDE) + tap) * DEPTH + depth[None, :])
         total = tl.dot(rise, filters, total)
-    at = (lane * images * height * width + place)[:, None] * DEPTH + depth[None, :]
-    tl.store(found + at, total.to(tl.bfloat16), mask=inside[:, None])
+    at = (lane * images * height * width + pixel)[:, None] * DEPTH + depth[None, :]
+    tl.store(gradient + at, total.to(tl.bfloat16), mask=inside[:, None])
 
 
 @triton.jit
 def _back_to_few(
-    slope, choice, weight, found, images, height, width,
+    slope, choice, weight, gradient, images, height, width,
     DEPTH: tl.constexpr, CHANNELS: tl.constexpr, SIDE: tl.constexpr, PIXELS: tl.constexpr, ROOM: tl.constexpr,
 ):  # fmt: skip
     """The slopes at images of few channels, from those at what was pooled.
@@ -172,8 +172,8 @@ def _back_to_few(
     is read once for each row of a filter, and not for each of its taps. A program has whole rows, of ``ROOM`` pixels.
     """
     lane = tl.program_id(1).to(tl.int64)
-    own, column, channel = tl.arange(0, PIXELS), tl.arange(0, 16), tl.arange(0, CHANNELS)
-    row, across = tl.program_id(0) * (PIXELS // ROOM) + own // ROOM, own % ROOM
+    pixel, column, channel = tl.arange(0, PIXELS), tl.arange(0, 16), tl.arange(0, CHANNELS)
+    row, across = tl.program_id(0) * (PIXELS // ROOM) + pixel // ROOM, pixel % ROOM
     image, y = row // height, row % height
     inside = (row < images * height) & (across < width)
     pooled = lane * images * (height // 2) * (width // 2) * CHANNELS
@@ -192,10 +192,10 @@ def _back_to_few(
         filters = weight + (channel[:, None] * SIDE + tap) * (SIDE * DEPTH) + column[None, :]
         total = tl.dot(rise, tl.load(filters, mask=(column < SIDE * DEPTH)[None, :], other=0.0), total)
     beside = (SIDE // 2 - column // DEPTH)[None, :]
-    there = across[:, None] + beside
-    from_there = tl.gather(total, tl.minimum(tl.maximum(own[:, None] + beside, 0), PIXELS - 1), 0)
-    total = tl.where((there >= 0) & (there < width), from_there, 0.0)
-    at = found + (lane * images + image) * DEPTH * height * width + y * width + across
+    source = across[:, None] + beside
+    gathered = tl.gather(total, tl.minimum(tl.maximum(pixel[:, None] + beside, 0), PIXELS - 1), 0)
+    total = tl.where((source >= 0) & (source < width), gathered, 0.0)
+    at = gradient + (lane * images + image) * DEPTH * height * width + y * width + across
     for depth in tl.static_range(DEPTH):
         tl.store(
             at + depth * height * width, tl.sum(tl.where((column % DEPTH == depth)[None, :], total, 0.0), 1), inside

@@ -25,9 +25,9 @@ def forward(x: Tensor, bias: Tensor) -> Tensor:
 def backward(x: Tensor, bias: Tensor, slope: Tensor) -> Tensor:
     """The gradient in ``x + bias``, from that in what was pooled: all of it goes to the first of the largest."""
     last = not x.is_contiguous()
-    slope, found = slope.contiguous(memory_format=_format(last)), torch.empty_like(x)
-    _backward[(triton.cdiv(slope.numel(), BLOCK),)](x, bias, slope, found, slope.numel(), *_sides(x, last), BLOCK)
-    return found
+    slope, gradient = slope.contiguous(memory_format=_format(last)), torch.empty_like(x)
+    _backward[(triton.cdiv(slope.numel(), BLOCK),)](x, bias, slope, gradient, slope.numel(), *_sides(x, last), BLOCK)
+    return gradient
 
 
 def _format(last: bool) -> torch.memory_format:
@@ -41,11 +41,11 @@ def _sides(x: Tensor, last: bool) -> tuple[int, int, int, int]:
 
 
 @triton.jit
-def _window(x, bias, place, inside, together, channels, width, inner):
+def _window(x, bias, pixel, inside, together, channels, width, inner):
     """Where the window of a pooled pixel begins, and its four values."""
-    across = place // inner
-    first = (4 * (across // width) * width + 2 * (across % width)) * inner + place % inner
-    offset = tl.load(bias + place // together % channels, mask=inside, other=0.0).to(tl.float32)
+    across = pixel // inner
+    first = (4 * (across // width) * width + 2 * (across % width)) * inner + pixel % inner
+    offset = tl.load(bias + pixel // together % channels, mask=inside, other=0.0).to(tl.float32)
     kind = x.dtype.element_ty
     below = 2 * width * inner
     # Rounded as a sum that is written down: the largest of rounded numbers may not be the largest.
@@ -63,27 +63,27 @@ def _larger(one, two):
 
 @triton.jit
 def _forward(x, bias, out, count, together, channels, width, inner, SIDE: tl.constexpr):  # noqa: N803
-    place = tl.program_id(0) * SIDE + tl.arange(0, SIDE)
-    inside = place < count
-    _, one, two, three, four = _window(x, bias, place, inside, together, channels, width, inner)
+    pixel = tl.program_id(0) * SIDE + tl.arange(0, SIDE)
+    inside = pixel < count
+    _, one, two, three, four = _window(x, bias, pixel, inside, together, channels, width, inner)
     most = _larger(_larger(one, two), _larger(three, four))
-    tl.store(out + place, _larger(most, 0.0).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + pixel, _larger(most, 0.0).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _backward(x, bias, slope, found, count, together, channels, width, inner, SIDE: tl.constexpr):  # noqa: N803
-    place = tl.program_id(0) * SIDE + tl.arange(0, SIDE)
-    inside = place < count
-    first, one, two, three, four = _window(x, bias, place, inside, together, channels, width, inner)
+def _backward(x, bias, slope, gradient, count, together, channels, width, inner, SIDE: tl.constexpr):  # noqa: N803
+    pixel = tl.program_id(0) * SIDE + tl.arange(0, SIDE)
+    inside = pixel < count
+    first, one, two, three, four = _window(x, bias, pixel, inside, together, channels, width, inner)
     most = tl.maximum(tl.maximum(one, two), tl.maximum(three, four))
-    whole = tl.load(slope + place, mask=inside, other=0.0)
+    whole = tl.load(slope + pixel, mask=inside, other=0.0)
     rest = tl.where(most > 0, whole, 0.0).to(whole.dtype)
     none = tl.zeros_like(rest)
     below = 2 * width * inner
-    tl.store(found + first, tl.where(one == most, rest, none), mask=inside)
+    tl.store(gradient + first, tl.where(one == most, rest, none), mask=inside)
     rest = tl.where(one == most, none, rest)
-    tl.store(found + first + inner, tl.where(two == most, rest, none), mask=inside)
+    tl.store(gradient + first + inner, tl.where(two == most, rest, none), mask=inside)
     rest = tl.where(two == most, none, rest)
-    tl.store(found + first + below, tl.where(three == most, rest, none), mask=inside)
+    tl.store(gradient + first + below, tl.where(three == most, rest, none), mask=inside)
     rest = tl.where(three == most, none, rest)
-    tl.store(found + first + below + inner, tl.where(four == most, rest, none), mask=inside)
+    tl.store(gradient + first + below + inner, tl.where(four == most, rest, none), mask=inside)

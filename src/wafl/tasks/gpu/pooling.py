@@ -30,8 +30,8 @@ class Pooling(nn.Sequential):
 def with_pooling(module: nn.Module) -> nn.Module:
     """The same model, which pools in one kernel if it is a plain sequence that pools and there is such a kernel."""
     layers = members(module) if is_plain(module, nn.Sequential) else []
-    found = any(pools(layers[place:]) for place in range(len(layers)))
-    return Pooling(module) if found and _kernel() is not None else module
+    any_pools = any(pools(layers[start:]) for start in range(len(layers)))
+    return Pooling(module) if any_pools and _kernel() is not None else module
 
 
 def pools(layers: Sequence[nn.Module]) -> bool:
@@ -72,8 +72,8 @@ class _ReluPool(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        found = _kernel().backward(*ctx.saved_tensors, slope)
-        return found, found.sum((0, 2, 3)) if ctx.needs_input_grad[1] else None
+        gradient = _kernel().backward(*ctx.saved_tensors, slope)
+        return gradient, gradient.sum((0, 2, 3)) if ctx.needs_input_grad[1] else None
 
 
 def _kernel() -> Any:

@@ -66,10 +66,10 @@ class _Reads(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [*args, *(kwargs or {}).values()]
-        places = [id(value) for value in given if isinstance(value, torch.Tensor)]
-        self.by_all.update(places)
+        tensors = [id(value) for value in given if isinstance(value, torch.Tensor)]
+        self.by_all.update(tensors)
         if func in (nn.functional.linear, nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d):
-            self.by_layers.update(places[1:])
+            self.by_layers.update(tensors[1:])
         return func(*args, **(kwargs or {}))
 
 
@@ -94,17 +94,17 @@ def casts_of(module: nn.Module) -> Casts:
     """Parameters of layers that nothing else can read, and the inputs if the first layer is one of these."""
     layers = list(_leaves(module))
     does = [layer for _, layer in layers if not is_plain(layer, nn.Flatten) and not is_plain(layer, nn.Identity)]
-    cast = [(place, layer) for place, layer in layers if _is_cast(layer)]
-    params = frozenset(f"{place}{name}" for place, layer in cast for name, _ in layer.named_parameters())
+    cast = [(prefix, layer) for prefix, layer in layers if _is_cast(layer)]
+    params = frozenset(f"{prefix}{name}" for prefix, layer in cast for name, _ in layer.named_parameters())
     return Casts(params, inputs=bool(does) and _is_cast(does[0]))
 
 
-def _leaves(module: nn.Module, place: str = "") -> Iterator[tuple[str, nn.Module]]:
+def _leaves(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     if is_plain(module, nn.Sequential):
         for name, child in module.named_children():
-            yield from _leaves(child, f"{place}{name}.")
+            yield from _leaves(child, f"{prefix}{name}.")
     else:
-        yield place, module
+        yield prefix, module
 
 
 def _is_cast(layer: nn.Module) -> bool:
@@ -124,6 +124,6 @@ def prepared(values: torch.Tensor) -> torch.Tensor:
 
 def aligned(values: torch.Tensor) -> torch.Tensor:
     """The same numbers of all lanes, copied if a GPU could not read four at once where each lane's begin."""
-    begins = values.data_ptr(), values.stride(0) * values.element_size()
-    helps = any(place % 16 for place in begins) and values[0].numel() * values.element_size() % 16 == 0
+    starts = values.data_ptr(), values.stride(0) * values.element_size()
+    helps = any(begin % 16 for begin in starts) and values[0].numel() * values.element_size() % 16 == 0
     return values.clone(memory_format=torch.contiguous_format) if helps else values

@@ -65,9 +65,9 @@ def recorded(sites: list[Site]) -> TorchFunctionMode:
 def draw_masks(sites: Sequence[Site], key: Key, like: Tensor) -> tuple[Tensor, ...]:
     """One mask ``[L, *shape]`` per site, 0 or ``1 / (1 - rate)``, drawn example by example: padding changes none."""
     masks: list[Tensor] = []
-    for place, site in enumerate(sites):
+    for number, site in enumerate(sites):
         count = torch.Size(site.shape).numel()
-        kept = uniform(key, Purpose.DROPOUT + (place << 8), count) >= site.rate
+        kept = uniform(key, Purpose.DROPOUT + (number << 8), count) >= site.rate
         masks.append(kept.view(-1, *site.shape).to(like) / max(1.0 - site.rate, torch.finfo(like.dtype).tiny))
     return tuple(masks)
 

@@ -18,10 +18,10 @@ class _ReachedError(Exception):
 
 def output_of(module: nn.Module, layer: str, run: Callable[[], Tensor]) -> Tensor:
     """The output of a layer while ``run`` calls the module; what comes after the layer is not computed."""
-    found: list[Any] = []
+    outputs: list[Any] = []
 
     def stop(_: nn.Module, args: Any, output: Any) -> None:
-        found.append(output)
+        outputs.append(output)
         raise _ReachedError
 
     hook = find_layer(module, layer).register_forward_hook(stop)
@@ -31,15 +31,15 @@ def output_of(module: nn.Module, layer: str, run: Callable[[], Tensor]) -> Tenso
         pass
     finally:
         hook.remove()
-    if not found:
+    if not outputs:
         raise ValueError(f"space={layer!r}: the model never calls this layer; it has: {_names(module)}")
-    if not isinstance(found[0], Tensor) or not found[0].is_floating_point():
-        kind = f"one of type {found[0].dtype}" if isinstance(found[0], Tensor) else f"a {type(found[0]).__name__}"
+    if not isinstance(outputs[0], Tensor) or not outputs[0].is_floating_point():
+        kind = f"one of type {outputs[0].dtype}" if isinstance(outputs[0], Tensor) else f"a {type(outputs[0]).__name__}"
         raise ValueError(
             f"space={layer!r}: this layer does not give a floating-point tensor, but {kind}: name another, "
             f"or put torch.nn.Identity() where the ball is to be and name that; the model has: {_names(module)}"
         )
-    return found[0]
+    return outputs[0]
 
 
 @contextmanager
@@ -95,7 +95,9 @@ class Beside(nn.Module):
 
     def forward(self, both: Tensor) -> Tensor:
         sizes = [shape.numel() for shape in self._shapes]
-        features, x = (part.unflatten(1, shape) for part, shape in zip(both.split(sizes, 1), self._shapes, strict=True))
+        features, x = (
+            piece.unflatten(1, shape) for piece, shape in zip(both.split(sizes, 1), self._shapes, strict=True)
+        )
         x = x.detach() if self._dtype.is_floating_point else x.detach().round()
         return self.head(features, x.to(self._dtype))
 
@@ -111,10 +113,10 @@ def after(module: nn.Module, layer: str, x: Tensor) -> nn.Module:
 
 def find_layer(module: nn.Module, layer: str) -> nn.Module:
     """The layer of a model by its name; an error that lists the layers if there is none."""
-    found = dict(module.named_modules())
-    if layer not in found or layer == "":
+    layers = dict(module.named_modules())
+    if layer not in layers or layer == "":
         raise ValueError(f"space={layer!r} is not a layer of the model, which has: {_names(module)}")
-    return found[layer]
+    return layers[layer]
 
 
 def _names(module: nn.Module) -> str:

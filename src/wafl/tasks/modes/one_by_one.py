@@ -63,8 +63,8 @@ def autograd_gradient(function: Callable[..., tuple[Tensor, Tensor]]) -> Callabl
         with torch.enable_grad():
             point = first.detach().requires_grad_()
             value, extra = function(point, *rest)
-            found = torch.autograd.grad(value, point, allow_unused=True)[0] if value.requires_grad else None
-        return torch.zeros_like(first) if found is None else found, extra.detach()
+            slope = torch.autograd.grad(value, point, allow_unused=True)[0] if value.requires_grad else None
+        return torch.zeros_like(first) if slope is None else slope, extra.detach()
 
     return gradient
 
@@ -89,12 +89,14 @@ def written_gradient(
                 total, extra = function(tuple(point), *rest)
                 leaves = [value for value in point if value.requires_grad]
                 depends = total.requires_grad
-                found = iter(torch.autograd.grad(total, leaves, allow_unused=True) if depends else [None] * len(leaves))
-            slopes = [next(found) if free else None for free in learns]
-            parts = [
+                gradients = iter(
+                    torch.autograd.grad(total, leaves, allow_unused=True) if depends else [None] * len(leaves)
+                )
+            slopes = [next(gradients) if free else None for free in learns]
+            pieces = [
                 torch.zeros_like(value) if slope is None else slope for value, slope in zip(values, slopes, strict=True)
             ]
-            torch.cat([part.reshape(-1) for part in parts], out=row)
+            torch.cat([piece.reshape(-1) for piece in pieces], out=row)
             return extra.detach()
 
         extras = in_turn(of_lane)(values, rows, *rest)
@@ -108,7 +110,7 @@ def _count(value: Any) -> int:
 
 
 def _at(value: Any, lane: int) -> Any:
-    return value[lane] if isinstance(value, Tensor) else tuple(_at(part, lane) for part in value)
+    return value[lane] if isinstance(value, Tensor) else tuple(_at(item, lane) for item in value)
 
 
 def _stacked(results: list[Any]) -> Any:
@@ -117,4 +119,4 @@ def _stacked(results: list[Any]) -> Any:
         if images and not results[0].is_contiguous():  # which torch would lay out anew before it stacks them
             return torch.stack([images.permute(0, 2, 3, 1) for images in results]).permute(0, 1, 4, 2, 3)
         return torch.stack(results)
-    return tuple(_stacked(list(parts)) for parts in zip(*results, strict=True))
+    return tuple(_stacked(list(items)) for items in zip(*results, strict=True))

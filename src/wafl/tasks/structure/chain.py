@@ -29,16 +29,16 @@ class Chain:
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         self._layers = layers
         counts = [1 + has_bias(layer) if isinstance(layer, nn.Linear) else 0 for layer in layers]
-        places = [sum(counts[:number]) for number in range(len(counts))]
-        self._own = [slice(place, place + count) for place, count in zip(places, counts, strict=True)]
+        starts = [sum(counts[:number]) for number in range(len(counts))]
+        self._params = [slice(start, start + count) for start, count in zip(starts, counts, strict=True)]
         self._first = next(number for number, count in enumerate(counts) if count)
 
     def forward(self, values: Sequence[Tensor], x: Tensor) -> Passed:
         passed = Passed([x])
-        for layer, own in zip(self._layers, self._own, strict=True):
+        for layer, params in zip(self._layers, self._params, strict=True):
             hidden = passed.outputs
             if isinstance(layer, nn.Linear):
-                weight, *bias = values[own]
+                weight, *bias = values[params]
                 moved = torch.bmm(_rows(hidden), weight.mT).view(*hidden.shape[:-1], -1)
                 lead = (len(hidden), *(1,) * (hidden.ndim - 2), -1)
                 hidden = moved + bias[0].view(lead) if bias else moved
@@ -56,17 +56,17 @@ class Chain:
     def write_gradient(self, values: Sequence[Tensor], passed: Passed, slope: Tensor, out: Sequence[Tensor]) -> None:
         """Write the gradient in each parameter, from the gradient in the outputs."""
         for number in reversed(range(self._first, len(self._layers))):
-            layer, own, before = self._layers[number], self._own[number], passed.hidden[number]
+            layer, params, before = self._layers[number], self._params[number], passed.hidden[number]
             if isinstance(layer, nn.Linear):
-                _write_slopes(slope, before, out[own])
+                _write_slopes(slope, before, out[params])
             if number > self._first:
                 slope = self._slope_before(number, values, passed, slope)
 
     def _slope_before(self, number: int, values: Sequence[Tensor], passed: Passed, slope: Tensor) -> Tensor:
         """The slope at what went into a layer, from that at what came out."""
-        layer, own, before = self._layers[number], self._own[number], passed.hidden[number]
+        layer, params, before = self._layers[number], self._params[number], passed.hidden[number]
         if isinstance(layer, nn.Linear):
-            return torch.bmm(_rows(slope), values[own.start]).view(before.shape)
+            return torch.bmm(_rows(slope), values[params.start]).view(before.shape)
         return _elementwise(layer, slope, before, passed.hidden[number + 1])
 
 

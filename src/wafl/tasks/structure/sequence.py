@@ -23,11 +23,11 @@ def members(sequence: nn.Module) -> list[nn.Module]:
 
 def is_same(module: nn.Module, made: nn.Module) -> bool:
     """Whether what was made of a module has its layers and its numbers: a module may copy itself as another one."""
-    parts, made_parts = ([*each.named_parameters(), *each.named_buffers()] for each in (module, made))
+    values, made_values = ([*each.named_parameters(), *each.named_buffers()] for each in (module, made))
     return list(_outline(module)) == list(_outline(made)) and all(
         (name, type(value)) == (other, type(kept))
         and torch.equal(value.detach().to(kept).nan_to_num(), kept.nan_to_num())
-        for (name, value), (other, kept) in zip(parts, made_parts, strict=True)
+        for (name, value), (other, kept) in zip(values, made_values, strict=True)
     )
 
 
@@ -54,16 +54,16 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
 
 
 @cache
-def _replaced_by_subclass(own: type[nn.Module], kind: type[nn.Module]) -> bool:
-    """Whether a class between the module's own and its kind has something that could change what is computed."""
-    between = own.__mro__[: own.__mro__.index(kind)]
-    own_parts = {name for each in between for name, part in vars(each).items() if _counts(name, part)}
-    return any(hasattr(kind, name) or name in ("weight", "bias") for name in own_parts - HARMLESS)
+def _replaced_by_subclass(subclass: type[nn.Module], kind: type[nn.Module]) -> bool:
+    """Whether a class between the module's class and its kind has something that could change what is computed."""
+    between = subclass.__mro__[: subclass.__mro__.index(kind)]
+    changes = {name for each in between for name, value in vars(each).items() if _counts(name, value)}
+    return any(hasattr(kind, name) or name in ("weight", "bias") for name in changes - HARMLESS)
 
 
-def _counts(name: str, part: object) -> bool:
+def _counts(name: str, value: object) -> bool:
     """Not what Python itself notes about a class, such as its docstring."""
-    return callable(part) or not name.startswith("__")
+    return callable(value) or not name.startswith("__")
 
 
 BUSY = 500_000
@@ -72,10 +72,10 @@ BUSY = 500_000
 
 def convolution_products(module: nn.Module, run: Callable[[], object]) -> int:
     """How many products of numbers convolutions take while ``run`` calls the module."""
-    found: list[int] = []
+    counts: list[int] = []
 
     def count(layer: nn.Module, args: Any, output: Tensor) -> None:
-        found.append(output.numel() * cast(nn.Conv2d, layer).weight[0].numel())
+        counts.append(output.numel() * cast(nn.Conv2d, layer).weight[0].numel())
 
     layers = [layer for layer in module.modules() if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)]
     if not layers:
@@ -86,4 +86,4 @@ def convolution_products(module: nn.Module, run: Callable[[], object]) -> int:
     finally:
         for handle in handles:
             handle.remove()
-    return sum(found)
+    return sum(counts)

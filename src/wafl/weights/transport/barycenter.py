@@ -11,8 +11,7 @@ from wafl.base.random import Key, Purpose, permutation
 from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Cloud, Features, Sampling, read_clients
 from wafl.weights.transport.costs import check_size, ground_cost, network_simplex, transport_package
-from wafl.weights.transport.distances import exact_distance
-from wafl.weights.transport.result import TransportWeights
+from wafl.weights.transport.distances import TransportWeights, exact_distance
 
 
 def barycenter(
@@ -50,12 +49,12 @@ def barycenter(
     weights = [1.0 / len(clouds)] * len(clouds)
     while True:
         center = _minimizer(clouds, weights, seed)
-        found = [exact_distance(cloud, center) for cloud in clouds]
-        before, closest = weights, min(range(len(found)), key=lambda i: found[i].value)
-        weights = [float(i == closest) for i in range(len(found))]
+        distances = [exact_distance(cloud, center) for cloud in clouds]
+        before, closest = weights, min(range(len(distances)), key=lambda i: distances[i].value)
+        weights = [float(i == closest) for i in range(len(distances))]
         if weights == before:
             break
-    return TransportWeights.of("barycenter", weights, found[closest].value, found)
+    return TransportWeights.of("barycenter", weights, distances[closest].value, distances)
 
 
 def bilevel(
@@ -96,13 +95,13 @@ def bilevel(
     if len(shares) != len(clouds) or not (min(shares) >= 0 and abs(sum(shares) - 1.0) <= 1e-6):
         raise ValueError(f"weights={shares} must be {len(clouds)} numbers of at least 0 that sum to 1, one per client")
     center = _minimizer(clouds, shares, seed)
-    found = [exact_distance(cloud, center) for cloud in clouds]
+    distances = [exact_distance(cloud, center) for cloud in clouds]
     masses = torch.cat(
         [torch.full((len(cloud),), share / len(cloud)).double() for cloud, share in zip(clouds, shares, strict=True)]
     )
     mixed, even = Cloud(torch.cat([cloud.x for cloud in clouds]), None, len(masses)), torch.ones(len(center)).double()
     _, value, _, _ = network_simplex(masses / masses.sum(), even / len(center), ground_cost(mixed, center).numpy())
-    return TransportWeights.of("bilevel", shares, max(value, 0.0), found)
+    return TransportWeights.of("bilevel", shares, max(value, 0.0), distances)
 
 
 def _minimizer(clouds: Sequence[Cloud], weights: Sequence[float], seed: int) -> Cloud:

@@ -35,11 +35,13 @@ class MixtureDistance:
     """
 
     def __init__(self, costs: Sequence[Tensor], pairs: Sequence[Pair]) -> None:
-        self.costs, self.pairs = costs, pairs
+        self.pairs = pairs
         self.scale = sum(float(cost.mean()) for cost in costs) / len(costs)
-        self._target = torch.full((costs[0].shape[1],), 1.0 / costs[0].shape[1], dtype=torch.float64)
-        self._open = [torch.zeros(cost.shape, dtype=torch.bool) for cost in costs]
-        for opened, pair in zip(self._open, pairs, strict=True):
+        self._cost, self._sizes = torch.cat(list(costs)), [len(cost) for cost in costs]
+        columns = self._cost.shape[1]
+        self._target = torch.full((columns,), 1.0 / columns, dtype=torch.float64)
+        self._open = torch.zeros(self._cost.shape, dtype=torch.bool)
+        for opened, pair in zip(self._open.split(self._sizes), pairs, strict=True):
             opened[pair.arcs] = True
 
     def cut(self, g: Tensor) -> Tensor:
@@ -54,41 +56,29 @@ class MixtureDistance:
             if not opened or value - float(cut @ weights) <= slack:
                 return Evaluation(value, cut, g)
 
-    def potentials(self, g: Tensor) -> list[Tensor]:
-        """``f_r = min_k (M_rk - g_k)``, one tensor per source."""
-        return [(cost - g).min(1).values for cost in self.costs]
+    def potentials(self, g: Tensor) -> tuple[Tensor, ...]:
+        """Return ``f_r = min_k (M_rk - g_k)``, one tensor per source."""
+        return (self._cost - g).min(1).values.split(self._sizes)
 
     def _restricted(self, weights: Tensor) -> tuple[float, Tensor]:
-        """The cost of the best plan on the open arcs of the sources with weight, and its potential on the target."""
+        """Return the cost of the best plan on the open arcs of sources with weight, and its potential on the target."""
         from scipy.sparse import coo_matrix
 
-        masses: list[Tensor] = []
-        rows: list[Tensor] = []
-        columns: list[Tensor] = []
-        costs: list[Tensor] = []
-        first = 0
-        for weight, cost, opened in zip(weights.tolist(), self.costs, self._open, strict=True):
-            if weight > 0:
-                row, column = opened.nonzero(as_tuple=True)
-                masses.append(torch.full((len(cost),), weight / len(cost), dtype=torch.float64))
-                rows.append(row + first)
-                columns.append(column)
-                costs.append(cost[row, column])
-                first += len(cost)
-        arcs = tuple(torch.cat(index).numpy() for index in (rows, columns))
-        sparse = coo_matrix((torch.cat(costs).numpy(), arcs), shape=(first, len(self._target)))
-        _, value, _, g = network_simplex(torch.cat(masses), self._target, sparse)
+        sizes = torch.tensor(self._sizes)
+        masses = (weights / sizes).repeat_interleave(sizes)
+        used = masses > 0
+        rows, columns = (self._open & used[:, None]).nonzero(as_tuple=True)
+        arcs = (used.cumsum(0) - 1)[rows].numpy(), columns.numpy()
+        sparse = coo_matrix((self._cost[rows, columns].numpy(), arcs), shape=(int(used.sum()), len(self._target)))
+        _, value, _, g = network_simplex(masses[used], self._target, sparse)
         return value, g
 
     def _price(self, g: Tensor) -> tuple[Tensor, bool]:
-        """The cut of g, and whether arcs had to be opened: those with the least ``M_rk - g_k`` in each row."""
-        means: list[Tensor] = []
-        opened = False
-        for cost, arcs in zip(self.costs, self._open, strict=True):
-            cheapest = (cost - g).topk(min(_ARCS_PER_ROW, cost.shape[1]), largest=False)
-            opened |= not bool(arcs.gather(1, cheapest.indices[:, :1]).all())
-            arcs.scatter_(1, cheapest.indices, True)
-            means.append(cheapest.values[:, 0].mean())
+        """Return the cut of g, and whether arcs had to be opened: those with the least ``M_rk - g_k`` in each row."""
+        cheapest = (self._cost - g).topk(min(_ARCS_PER_ROW, self._cost.shape[1]), largest=False)
+        opened = not bool(self._open.gather(1, cheapest.indices[:, :1]).all())
+        self._open.scatter_(1, cheapest.indices, True)
+        means = [least.mean() for least in cheapest.values[:, 0].split(self._sizes)]
         return torch.stack(means) + g.mean(), opened
 
 
@@ -135,14 +125,14 @@ def nearest_mixture(targets: Sequence[MixtureDistance], tolerance: float) -> Sol
         # Near the end the linear program's own lambda may be the answer.
         inside = 0.0 if best.gap < 1e-3 * upper and step % 2 else _INSIDE
         query = _without_crumbs(inside * best.weights + (1.0 - inside) * lowest, 0.01 * best.gap / upper)
-        found: dict[int, Evaluation] = {}
+        evaluations: dict[int, Evaluation] = {}
         for j in sorted(range(len(targets)), key=lambda j: -float((torch.stack(cuts[j]) @ query).max())):
-            found[j] = targets[j].at(query, 0.1 * best.gap)
-            cuts[j].append(found[j].cut)
-            if found[j].value >= upper:  # these weights are no better, whatever the other targets are
+            evaluations[j] = targets[j].at(query, 0.1 * best.gap)
+            cuts[j].append(evaluations[j].cut)
+            if evaluations[j].value >= upper:  # these weights are no better, whatever the other targets are
                 break
         else:
-            at = [found[j] for j in range(len(targets))]
+            at = [evaluations[j] for j in range(len(targets))]
             best = replace(best, weights=query, values=tuple(e.value for e in at), g=tuple(e.g for e in at))
     return best
 

@@ -1,15 +1,16 @@
-"""The squared W_2 distance between two data sets, exact or debiased entropic, with its standard error."""
+"""The squared W_2 distance between two data sets, exact or debiased entropic, and client weights that minimize one."""
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 
 from wafl.base.checks import check_positive
+from wafl.weights.fixed import Fixed
 from wafl.weights.transport.clouds import Cloud, Features, Sampling, read_sources_and_target
 from wafl.weights.transport.costs import check_size, ground_cost, solve_pair, transport_package
 
@@ -22,6 +23,47 @@ class Distance:
 
     value: float
     standard_error: float
+
+
+@dataclass(frozen=True)
+class TransportWeights(Fixed):
+    """Client weights, and how far the mixture ``P_lambda`` that they make lies from what it should be near.
+
+    Can be passed to :func:`wafl.fit` as ``client_weights``. ``weights`` has one number per source, and they sum to 1.
+    ``value`` is the squared W_2 distance that was minimized, between the points that were used, or if ``kind`` is
+    ``entropic`` its debiased estimate, and at most ``gap`` above its minimum. ``distances`` are squared too; the rule's
+    docstring says between what. ``standard_errors`` are theirs, or nan if unknown: they only account for the draw of
+    the points, and are 0 if all points were used.
+    """
+
+    rule: str
+    kind: Method
+    value: float
+    gap: float
+    distances: tuple[float, ...]
+    standard_errors: tuple[float, ...]
+
+    @classmethod
+    def of(
+        cls, rule: str, weights: Iterable[float], value: float, distances: Sequence[Distance], gap: float = 0.0,
+        kind: Method = "exact",
+    ) -> Self:  # fmt: skip
+        """Return the weights that a rule chose, with the distances at these weights."""
+        values, errors = zip(*((each.value, each.standard_error) for each in distances), strict=True)
+        return cls(tuple(weights), rule, kind, value, gap, values, errors)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        return self.values
+
+    @property
+    def radius(self) -> float:
+        """``sqrt(value)``: the radius of the W_2 ball around ``P_lambda`` that reaches the target, or every client."""
+        return math.sqrt(self.value)
+
+    def __str__(self) -> str:
+        weights = ", ".join(f"{weight:.3g}" for weight in self.values)
+        return f"{self.rule}: W_2^2 = {self.value:.6g} ({self.kind}, gap {self.gap:.2g}) at weights ({weights})"
 
 
 def distance(
@@ -82,7 +124,7 @@ def exact_distance(a: Cloud, b: Cloud) -> Distance:
     return Distance(pair.value, standard_error([(pair.f, a), (pair.g, b)]))
 
 
-def standard_error(parts: Iterable[tuple[Tensor, Cloud]]) -> float:
+def standard_error(terms: Iterable[tuple[Tensor, Cloud]]) -> float:
     """``sqrt(sum of Var(f) / n (1 - n/N))`` over clouds of n out of N points, with their potentials f.
 
     W_2^2 of drawn points is asymptotically normal, with the variance of the potentials, by the theorem of del Barrio
@@ -91,7 +133,7 @@ def standard_error(parts: Iterable[tuple[Tensor, Cloud]]) -> float:
     """
     potentials: dict[int, Tensor] = {}
     clouds: dict[int, Cloud] = {}
-    for potential, cloud in parts:
+    for potential, cloud in terms:
         clouds[id(cloud)] = cloud
         potentials[id(cloud)] = potentials.get(id(cloud), 0.0) + potential
     variance = 0.0

@@ -51,8 +51,8 @@ def cut(x: Tensor, target: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     (0.6667, tensor([0.6667, 0.3333]))
     """
     costs = torch.cdist(x, target, compute_mode="donot_use_mm_for_euclid_dist").square() - g
-    least, place = costs.min(1)
-    return least.mean(), torch.bincount(place, minlength=len(g)).to(g.dtype) / len(x)
+    least, index = costs.min(1)
+    return least.mean(), torch.bincount(index, minlength=len(g)).to(g.dtype) / len(x)
 
 
 def cuts(sources: Sequence[Tensor], target: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,7 +92,7 @@ def mixture_from_cuts(sources: Cuts, target: Tensor, tolerance: float) -> CutSol
     g = best = np.zeros(points)
     lower, least = -math.inf, np.array(-math.inf)
     for rounds in range(1, _MAX_ROUNDS + 1):
-        means, shares = (part.numpy() for part in sources(torch.from_numpy(g)))
+        means, shares = (reply.numpy() for reply in sources(torch.from_numpy(g)))
         model.add(means, shares, g)
         reached = means + b @ g
         least = np.maximum(least, reached)
@@ -151,11 +151,11 @@ class _Model:
     def next(self, best: Array, lower: float) -> Array:
         """The g nearest to ``best`` at which the model is 0.3 of the way from ``lower`` up to its maximum."""
         level = lower + _LEVEL * (self.ceiling - lower)
-        if (found := self._nearest(best, level)) is not None:
-            return found
+        if (point := self._nearest(best, level)) is not None:
+            return point
         self.bound(best)  # the ceiling was not the model's any more
-        found = self._nearest(best, lower + _LEVEL * (self.ceiling - lower))
-        return self._highest if found is None else found
+        point = self._nearest(best, lower + _LEVEL * (self.ceiling - lower))
+        return self._highest if point is None else point
 
     def _nearest(self, best: Array, level: float) -> Array | None:
         """The point nearest to ``best`` with all cuts at least at ``level``, or None: Lawson and Hanson, chapter 23."""
@@ -170,6 +170,6 @@ class _Model:
         except RuntimeError:  # it gave up
             return None
         *step, last = system @ shares - aim
-        found = best - np.array(step) / last * unit if last < 0 else best
-        missed = level - (self._costs + slopes @ found).min()
-        return found if missed <= 1e-3 * abs(level - (self._costs + slopes @ best).min()) else None
+        point = best - np.array(step) / last * unit if last < 0 else best
+        missed = level - (self._costs + slopes @ point).min()
+        return point if missed <= 1e-3 * abs(level - (self._costs + slopes @ best).min()) else None

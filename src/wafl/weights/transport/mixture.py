@@ -1,20 +1,92 @@
-"""The mixture of the sources that is nearest to a target."""
+"""Client weights by the distance of their mixture: nearest to a target, or to the farthest client."""
 
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
 from wafl.base.checks import check_positive
 from wafl.data.federation import Federation
-from wafl.weights.transport.clouds import Features, Sampling, read_apart, read_sources_and_target
-from wafl.weights.transport.costs import check_size, ground_cost, solve_pair, transport_package
+from wafl.weights.transport.clouds import Cloud, Features, Sampling, read_apart, read_clients, read_sources_and_target
+from wafl.weights.transport.costs import Pair, check_size, ground_cost, solve_pair, transport_package
 from wafl.weights.transport.cutting_planes import MixtureDistance, nearest_mixture, pick_tolerance
-from wafl.weights.transport.distances import Distance, standard_error
+from wafl.weights.transport.distances import (
+    Distance,
+    Method,
+    TransportWeights,
+    check_method,
+    cloud_distance,
+    standard_error,
+)
 from wafl.weights.transport.exchange import MOST_POINTS, Cuts, Exchange, check_exchange, cuts, mixture_from_cuts
-from wafl.weights.transport.result import TransportWeights
+
+
+def nearest(
+    sources: Federation | Sequence[Any],
+    target: Any,
+    *,
+    sample: int | None = 1000,
+    seed: int = 0,
+    features: Features | None = None,
+    label_aware: bool = False,
+    label_cost: float | None = None,
+    method: Method = "exact",
+    regularization: float = 0.05,
+    exchange: Exchange = "examples",
+) -> TransportWeights:
+    """The paper's linear program, ``min over the simplex of sum_i lambda_i W_2^2(P_i, Q)``.
+
+    A linear function on the simplex is least at a vertex, so this puts all weight on the single nearest source; for
+    the mixture that is itself nearest, use :func:`wafl.weights.mixture`.
+
+    Drawing points makes distances too large, ``E W_2^2(P_n, Q_n) >= W_2^2(P, Q)``, the more so the higher the
+    dimension, and ``standard_errors`` do not include this bias; ``features`` reduce it.
+
+    Args:
+        sources: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.
+        target: an array, a pair, or a federation, whose training examples are pooled.
+        sample: how many points to draw from each side that has more; None takes all.
+        seed: what the points are drawn from.
+        features: a map of examples ``[n, ...] -> [n, k]``, such as a network's last hidden layer, whose results are
+            compared instead.
+        label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
+        label_cost: kappa, the price of a label in the ball: add ``kappa 1(y != y')``, or ``kappa ||y - y'||^2`` for
+            targets of a regression; None compares inputs alone.
+        method: ``exact``, or ``entropic`` for the debiased Sinkhorn divergence, which is slower, and less inflated by
+            drawing the larger ``regularization`` is.
+        regularization: of the entropic method, in multiples of the mean cost.
+        exchange: what the sources send: their ``examples``, which are pooled, or only ``cuts``, which show the target's
+            examples to every source and leak what :func:`wafl.weights.mixture` says.
+
+    Returns:
+        The weights; ``distances`` are ``W_2^2(P_i, Q)``. With cuts each is that of a mixture of one source, at most
+        1e-6 of it too large, or 1e-3 for more than 100 points of the target; standard errors are not known.
+
+    >>> import numpy as np
+    >>> result = nearest([np.zeros((4, 2)), np.ones((3, 2))], np.full((5, 2), 0.9))
+    >>> result.weights, round(result.value, 6)
+    ((0.0, 1.0), 0.02)
+    """
+    sampling = Sampling(sample, seed, features, label_aware, label_cost)
+    check_method(method, regularization)
+    check_exchange(exchange, labels=sampling.labels, method=method)
+    if exchange == "cuts":
+        clouds, aim = read_apart(sources, target, sampling, MOST_POINTS)
+        alone = [weights_from_cuts(partial(cuts, [cloud.x], aim.x), aim.x, None) for cloud in clouds]
+        distances = [Distance(each.value, math.nan) for each in alone]
+        least = min(each.value - each.gap for each in alone)
+    else:
+        transport_package()
+        clouds, aim = read_sources_and_target(sources, target, sampling)
+        check_size(max(len(cloud) for cloud in clouds) * len(aim))
+        distances = [cloud_distance(cloud, aim, method, regularization) for cloud in clouds]
+        least = min(each.value for each in distances)
+    closest = min(range(len(distances)), key=lambda i: distances[i].value)
+    value = distances[closest].value
+    weights = (float(i == closest) for i in range(len(distances)))
+    return TransportWeights.of("nearest", weights, value, distances, value - least, method)
 
 
 def mixture(
@@ -75,11 +147,11 @@ def mixture(
     costs = [ground_cost(cloud, aim) for cloud in clouds]
     pairs = [solve_pair(cost) for cost in costs]
     solved = nearest_mixture([MixtureDistance(costs, pairs)], tolerance)
-    found = [
+    distances = [
         Distance(pair.value, standard_error([(pair.f, cloud), (pair.g, aim)]))
         for pair, cloud in zip(pairs, clouds, strict=True)
     ]
-    return TransportWeights.of("mixture", solved.weights.tolist(), solved.values[0], found, solved.gap)
+    return TransportWeights.of("mixture", solved.weights.tolist(), solved.values[0], distances, solved.gap)
 
 
 def weights_from_cuts(sources: Cuts, target: Tensor, tolerance: float | None) -> TransportWeights:
@@ -88,5 +160,81 @@ def weights_from_cuts(sources: Cuts, target: Tensor, tolerance: float | None) ->
         tolerance = 1e-6 if len(target) <= 100 else 1e-3
     check_positive("tolerance", tolerance)
     solved = mixture_from_cuts(sources, target, tolerance)
-    found = [Distance(least, math.nan) for least in solved.least_distances]
-    return TransportWeights.of("mixture", solved.weights.tolist(), solved.value, found, solved.gap)
+    distances = [Distance(least, math.nan) for least in solved.least_distances]
+    return TransportWeights.of("mixture", solved.weights.tolist(), solved.value, distances, solved.gap)
+
+
+def cover(
+    clients: Federation | Sequence[Any],
+    *,
+    sample: int | None = 100,
+    seed: int = 0,
+    features: Features | None = None,
+    label_aware: bool = False,
+    label_cost: float | None = None,
+    tolerance: float | None = None,
+    exchange: Literal["examples"] = "examples",
+) -> TransportWeights:
+    """``min over the simplex of max_j W_2^2(P_lambda, P_j)``: the smallest ball whose center is a mixture.
+
+    The ball of ``radius`` (the root of ``value``) around ``P_lambda`` holds every client and, as W_2^2 is convex, every
+    mixture of the clients. All this is about the points that were used, and says nothing about how far these lie from
+    the distributions that they were drawn from.
+
+    Args:
+        clients: a federation (its clients' training examples), or a sequence of arrays ``x`` or pairs ``(x, y)``.
+        sample: how many points to draw from each client that has more; None takes all.
+        seed: what the points are drawn from.
+        features: a map of examples ``[n, ...] -> [n, k]``, whose results are compared instead.
+        label_aware: add to the squared distance of two examples that of the clouds of their labels (OTDD).
+        label_cost: kappa, the price of a label in the ball: add ``kappa 1(y != y')``, or ``kappa ||y - y'||^2`` for
+            targets of a regression; None compares inputs alone.
+        tolerance: stop at a ``gap`` of this times the value; None as in :func:`wafl.weights.mixture`.
+        exchange: what the clients send: their ``examples``, which are pooled. There is no other way to cover clients:
+            cuts would show each client's examples to all others.
+
+    Returns:
+        The weights; ``distances`` are ``W_2^2(P_lambda, P_j)``, and ``standard_errors`` are theirs at these weights.
+
+    >>> import numpy as np
+    >>> result = cover([np.full((4, 1), center) for center in (0.0, 2.0, 4.0)])
+    >>> result.weights, result.radius
+    ((0.0, 1.0, 0.0), 2.0)
+    """
+    sampling = Sampling(sample, seed, features, label_aware, label_cost)
+    if exchange != "examples":
+        raise ValueError(
+            f"exchange={exchange!r} must be 'examples': clients cannot be covered without pooled examples, as every "
+            "client is a target; with one target, mixture and nearest take exchange='cuts'"
+        )
+    transport_package()
+    clouds = read_clients(clients, sampling)
+    size = sum(len(cloud) for cloud in clouds) ** 2
+    check_size(size)
+    tolerance = pick_tolerance(tolerance, size)
+    targets = _distances_to_each(clouds)
+    solved = nearest_mixture(targets, tolerance)
+    errors = (
+        standard_error(
+            [(weight * f, cloud) for weight, f, cloud in zip(solved.weights, target.potentials(g), clouds, strict=True)]
+            + [(g, aim)]
+        )
+        for target, g, aim in zip(targets, solved.g, clouds, strict=True)
+    )
+    distances = list(map(Distance, solved.values, errors))
+    return TransportWeights.of("cover", solved.weights.tolist(), max(solved.values), distances, solved.gap)
+
+
+def _distances_to_each(clouds: Sequence[Cloud]) -> list[MixtureDistance]:
+    """One function of the weights per client; the two directions of a pair share their plan."""
+    count = len(clouds)
+    costs: dict[tuple[int, int], Tensor] = {}
+    pairs: dict[tuple[int, int], Pair] = {}
+    for i in range(count):
+        for j in range(i, count):
+            costs[i, j] = ground_cost(clouds[i], clouds[j])
+            pairs[i, j] = solve_pair(costs[i, j])
+            costs[j, i], pairs[j, i] = costs[i, j].T.contiguous(), pairs[i, j].swapped()
+    return [
+        MixtureDistance([costs[i, j] for i in range(count)], [pairs[i, j] for i in range(count)]) for j in range(count)
+    ]

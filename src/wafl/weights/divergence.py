@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.options import NotNegative, Positive, Tunable, frozen, maker
-from wafl.weights.reweighting.base import Reweighted
+from wafl.weights.reweighted import Reweighted
 
 
 def leaning(

@@ -1,4 +1,4 @@
-"""A picture of a data set: one row of examples per class, to see with your own eyes what was loaded."""
+"""Pictures of data: the labels of each client, and examples of each class of a data set."""
 
 import math
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 DPI = 200
 ROWS = 16
@@ -15,6 +16,38 @@ TILE = 84
 """The approximate height of an example in the picture; each of its pixels becomes a whole number of pixels there."""
 MARGIN, HEADING = 12, 80
 GROUT, PAPER = 190, 255
+
+
+def labels_by_client(
+    counts: Tensor,
+    path: Path | None = None,
+    clients: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
+) -> Any:
+    """One dot per client and label, its area from ``counts [clients, labels]``; up to 40 clients are shown by name."""
+    from matplotlib.figure import Figure
+
+    client, label = counts.nonzero(as_tuple=True)
+    sizes = counts[client, label].double()
+    width = min(14.0, max(5.0, 0.16 * len(counts) + 2.0))
+    figure = Figure(figsize=(width, max(2.5, 0.28 * counts.shape[1] + 1.2)), layout="constrained")
+    axes = cast(Any, figure.subplots())
+    axes.scatter(client, label, s=(90.0 * sizes / sizes.max()).tolist(), color="#0072B2", alpha=0.8, linewidths=0)
+    axes.set_xlabel("client")
+    axes.set_ylabel("label")
+    shown = range(0, counts.shape[1], max(1, counts.shape[1] // 20))
+    axes.set_yticks(shown, None if classes is None else [classes[label] for label in shown])
+    if clients is not None and len(clients) <= 40:
+        upright = max(map(len, clients)) * len(clients) > 12 * width
+        axes.set_xticks(range(len(clients)), clients, rotation=90 if upright else 0)
+    axes.set_title(
+        f"{len(counts)} clients, {int(counts.sum()):,} examples; largest dot {int(sizes.max())}", fontsize=10
+    )
+    axes.grid(alpha=0.2)
+    axes.spines[["top", "right"]].set_visible(False)
+    if path is not None:
+        figure.savefig(path, dpi=150)
+    return figure
 
 
 def contact_sheet(
@@ -42,7 +75,7 @@ def contact_sheet(
         box = (left / width, bottom / height, wide / width, len(shown) * tile / height)
         axes = cast(Any, figure.add_axes(box))
         axes.imshow(np.concatenate(shown), interpolation="nearest", aspect="auto")
-        axes.set_yticks([tile * (place + 0.5) - 0.5 for place in range(len(shown))], names, fontsize=9)
+        axes.set_yticks([tile * (row + 0.5) - 0.5 for row in range(len(shown))], names, fontsize=9)
         axes.set_xticks([])
         axes.tick_params(length=0, pad=4)
         axes.spines[:].set_visible(False)
