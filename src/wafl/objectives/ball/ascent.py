@@ -7,7 +7,7 @@ Linearized at the current point, ``max <g, d> - gamma ||d||^p`` has a closed for
 
 which for the squared l2 cost is gradient ascent with step ``a / (2 gamma)``. For a loss that is convex in x the full
 step (a = 1) never descends: the linearized objective lies below the true one and touches it at d, and the step goes to
-its maximum. So a linear model needs no line search (``accelerated.py``); otherwise each example finds its own a
+its maximum. So a linear model needs no line search (``class_space.py``); otherwise each example finds its own a
 (``backtrack``).
 """
 

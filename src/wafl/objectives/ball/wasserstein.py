@@ -17,8 +17,7 @@ from wafl.base.checks import check_space
 from wafl.base.norms import typical_length, typical_price
 from wafl.base.options import Box, Choice, Count, Norm, Positive, Range, Shaped, Tunable, frozen, maker
 from wafl.base.random import normal
-from wafl.objectives.ball.box_space import BoxSpace
-from wafl.objectives.ball.class_space import ClassSpace
+from wafl.objectives.ball.class_space import BoxSpace, ClassSpace
 from wafl.objectives.ball.input_space import InputSpace, LinearSpace, num_classes
 from wafl.objectives.ball.learned_gamma import AUTO, GammaLearner
 from wafl.objectives.ball.order_one import descend_dual, known_slopes
