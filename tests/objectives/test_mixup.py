@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from wafl.base.random import Key, Purpose, uniform
 from wafl.objectives import ObjectiveState, mixup
-from wafl.objectives.augmented.mixup import symmetric_beta
+from wafl.objectives.augmented import symmetric_beta
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 

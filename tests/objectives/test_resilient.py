@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import wafl
 from tests.objectives.networks import MODELS, by_autograd, drawn
 from wafl.objectives import Wasserstein, resilient
-from wafl.objectives.ball.resilient import best_explained
+from wafl.objectives.ball.relatives import best_explained
 
 BALL = {"gamma": 3.0, "steps": 50, "tolerance": 0.0, "bounds": None}
 

@@ -1,6 +1,6 @@
 """Lengths and inner products of updates, and shortening those that are far longer than most.
 
-``servers/averaging.py`` names the paper (Clipped). Wide matrices are read a few columns at a time, so that copies stay small.
+``servers/averaging.py`` names the paper (Clipped). Wide matrices are read a few columns at a time to keep copies small.
 """
 
 import math

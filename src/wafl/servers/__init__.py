@@ -3,8 +3,7 @@
 A new one is a class here and a line in the lists below.
 """
 
-from wafl.parts.server import Optimizer, Server
-from wafl.parts.update import Update
+from wafl.parts.server import Optimizer, Server, Update
 from wafl.servers.averaging import Aggregating, Averaging, Clipped, Dynamic, averaging, clipped, dynamic
 from wafl.servers.krum import Bulyan, Krum, MultiKrum, bulyan, krum, multi_krum
 from wafl.servers.medians import GeometricMedian, Median, TrimmedMean, geometric_median, median, trimmed_mean

@@ -14,8 +14,7 @@ from torch import Tensor
 from wafl.base.options import Positive, frozen, maker
 from wafl.parts.lengths import lengths_of, longest_of, shortened
 from wafl.parts.messages import Vectors
-from wafl.parts.server import Optimizer, Server
-from wafl.parts.update import Update
+from wafl.parts.server import Optimizer, Server, Update
 from wafl.servers.optimizers import SGD
 
 Stepping = Annotated[

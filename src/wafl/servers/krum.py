@@ -13,7 +13,7 @@ from wafl.base.errors import TooFewRepliesError
 from wafl.base.options import Count, frozen, maker
 from wafl.parts.lengths import by_columns, gram
 from wafl.parts.messages import weighted_mean
-from wafl.parts.update import Update
+from wafl.parts.server import Update
 from wafl.servers.averaging import Aggregating
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from wafl.base.options import Positive, Range, Tunable, frozen, maker
 from wafl.parts.lengths import lengths_of
-from wafl.parts.update import Update
+from wafl.parts.server import Update
 from wafl.servers.averaging import Aggregating
 
 Agreement = Annotated[float, Range(0, 1), Tunable(), "The agreement at which a parameter moves in full."]

@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -42,6 +42,7 @@ class _ActiveRun:
     """A run in training: where it stands, and what has happened in the current round."""
 
     place: int
+    name: str
     spec: Spec
     algorithm: Algorithm
     watch: Watch
@@ -53,10 +54,6 @@ class _ActiveRun:
     limited: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     attempts: int = 1
     error: DivergedError | UnboundedError | None = None
-
-    @cached_property
-    def name(self) -> str:
-        return self.spec.name
 
     def fail(self, error: DivergedError | UnboundedError) -> None:
         """End the run here, with the parameters of its last good round."""
@@ -158,7 +155,7 @@ class Trainer:
             vectors = {name: value.to(self.clients.device) for name, value in state.vectors.items()}
             reached.state = replace(state, params=state.params.to(self.clients.device), vectors=vectors)
             watch = Watch(spec.method, self.task, self.roster.num_classes, self.clients.tolerance)
-            active.append(_ActiveRun(place, spec, algorithm, watch, reached))
+            active.append(_ActiveRun(place, spec.name, spec, algorithm, watch, reached))
         self._welcome(active)
         groups: dict[tuple[Any, ...], list[_ActiveRun]] = {}
         for run in active:

@@ -165,8 +165,8 @@ class ClassSpace:
         def valued(point: Tensor) -> tuple[Tensor, Tensor]:
             return self.evaluate(point).value, point
 
-        ascent = backtrack(valued, self.aim_at, self.length, start, self.origin, steps, tolerance, 1)
-        return self.evaluate(ascent.point), ascent.converged
+        point, _, settled = backtrack(valued, self.aim_at, self.length, start, self.origin, steps, tolerance, 1)
+        return self.evaluate(point), settled
 
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
         (at, converged), rest = self.climb(start, steps, tolerance), self.rest

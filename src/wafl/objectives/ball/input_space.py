@@ -73,8 +73,10 @@ class InputSpace:
         origin = torch.zeros_like(self.flat)
         begin = origin if start is None else start
         last_value = None if self.watched else self.value
-        ascent = backtrack(self.evaluate, self.aim_at, self.length, begin, origin, steps, tolerance, 2, last_value)
-        return Move(self.moved(ascent.point), self.y, ascent.value, self.cost(ascent.point), ascent.converged)
+        delta, value, settled = backtrack(
+            self.evaluate, self.aim_at, self.length, begin, origin, steps, tolerance, 2, last_value
+        )
+        return Move(self.moved(delta), self.y, value, self.cost(delta), settled)
 
     def moved(self, delta: Tensor) -> Tensor | Inputs:
         """The examples after a move, with their forward pass if the last one was made there."""

@@ -23,16 +23,7 @@ from wafl.objectives.ball.learned_gamma import AUTO, GammaLearner
 from wafl.objectives.ball.order_one import descend_dual, known_slopes
 from wafl.objectives.ball.reach import gamma_of_reach
 from wafl.objectives.ball.shape import Shape, check_shaping, shaped, shaped_curvature
-from wafl.objectives.base import (
-    Move,
-    Objective,
-    ObjectiveState,
-    better,
-    example_draws,
-    lane_key,
-    lane_scalar,
-    move_at_layer,
-)
+from wafl.objectives.base import Move, Objective, ObjectiveState, better, lane_scalar, move_at_layer, random_starts
 from wafl.tasks.inputs import Inputs, Shifted, shared
 from wafl.tasks.problem import Problem
 
@@ -173,11 +164,7 @@ class Wasserstein(Objective):
             return self._move_shaped(problem, x, y, state)
         learner = self.learner
         if learner is not None and learner.endless:
-            radius, excess = (
-                lane_scalar(state, name, value, problem.params)
-                for name, value in (("radius", learner.target), ("excess", 0.0))
-            )
-            return descend_dual(problem, x, y, state, radius, excess, self.norm, self.label_cost)
+            return descend_dual(problem, x, y, state, learner.target, self.norm, self.label_cost)
         gamma = lane_scalar(state, "gamma", self.first_gamma, problem.params)
         if self.target_radius is not None and self.power == 2:
             reach = BATCH_REACH * lane_scalar(state, "radius", self.target_radius, problem.params)
@@ -250,9 +237,7 @@ class Wasserstein(Objective):
         if self.restarts:
             for start in space.class_starts():
                 best = better(best, space.ascend(start, self.steps, self.tolerance))
-            draws = example_draws(normal, lane_key(state, gamma), y.shape[1], self.restarts * space.features).to(gamma)
-            starts = draws.unflatten(-1, (self.restarts, space.features)).expand(len(gamma), -1, -1, -1)
-            for draw in starts.unbind(2):
+            for draw in random_starts(normal, state, gamma, (y.shape[1], self.restarts, space.features)):
                 best = better(best, space.ascend(space.random_start(draw), self.steps, self.tolerance))
         return best
 

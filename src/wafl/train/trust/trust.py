@@ -14,7 +14,7 @@ from torch import Tensor
 from wafl.objectives.ball.client_shape import ClassMeans
 from wafl.parts.lengths import by_node, lengths_of, longest_of, shortened
 from wafl.parts.messages import PARAMS, Query, Replies, weighted_mean
-from wafl.parts.update import Update
+from wafl.parts.server import Update
 from wafl.train.trust.admission import Admitted
 from wafl.train.trust.caps import DOUBLE, Share
 
