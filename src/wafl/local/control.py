@@ -74,12 +74,12 @@ class GradientControl(LocalStep):
     reports = (GRADIENT,)
 
     def begin(self, state: LocalState) -> Mapping[str, Tensor]:
-        return {"own": torch.zeros_like(state.params), "begun": torch.zeros_like(state.params[:, :1])}
+        return {"first": torch.zeros_like(state.params), "begun": torch.zeros_like(state.params[:, :1])}
 
     def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
-        own = torch.where(state.carry["begun"] > 0, state.carry["own"], gradient)
+        first = torch.where(state.carry["begun"] > 0, state.carry["first"], gradient)
         begun = torch.ones_like(state.carry["begun"])
-        return gradient - own + state.vectors[CONTROL], {"own": own, "begun": begun}
+        return gradient - first + state.vectors[CONTROL], {"first": first, "begun": begun}
 
     def initial_vectors(self, params: Tensor) -> Vectors:
         return {CONTROL: torch.zeros_like(params)}

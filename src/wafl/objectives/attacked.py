@@ -87,9 +87,9 @@ class BoundedAscent(Objective):
         if self.box is not None:
             x_adv = x_adv.clamp(*self.box)
         cost = power_norm(delta, self.norm, 2)
-        there = problem.forward(x_adv)
-        value = problem.loss(there, y)
-        return Move(there, y, value, cost, torch.ones_like(value, dtype=torch.bool))
+        inputs = problem.forward(x_adv)
+        value = problem.loss(inputs, y)
+        return Move(inputs, y, value, cost, torch.ones_like(value, dtype=torch.bool))
 
     def _direction(self, gradient: Tensor) -> Tensor:
         if self.norm == math.inf:

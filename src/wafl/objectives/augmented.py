@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.bounds import DATA, Bounds, check_bounds
-from wafl.base.bounds import Box as Place
+from wafl.base.bounds import Box as Region
 from wafl.base.mover import Mover
 from wafl.base.options import Box, Positive, Shaped, Tunable, frozen, maker
 from wafl.base.random import Key, Purpose, bits, normal, permutation, uniform
@@ -73,7 +73,7 @@ class RandomMoves(Objective):
     def scalars(self) -> dict[str, float]:
         return {} if self.noise is None else {"noise": self.noise}
 
-    def within(self, declared: Place | None) -> Self:
+    def within(self, declared: Region | None) -> Self:
         return replace(super().within(declared), shifts=tuple(shift.within(declared) for shift in self.shifts))
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
@@ -151,8 +151,8 @@ class Mixed(Objective):
         mixed = x.lerp(others(x), (1.0 - share).view(-1, *(1,) * (x.ndim - 1)))
         outputs, y_other = problem.outputs(mixed), others(y)
         value = share * loss.value(outputs, y) + (1.0 - share) * loss.value(outputs, y_other)
-        own, other = (loss.gradient(outputs, label) for label in (y, y_other))
-        slopes = share[..., None] * own + (1.0 - share)[..., None] * other
+        first, second = (loss.gradient(outputs, label) for label in (y, y_other))
+        slopes = share[..., None] * first + (1.0 - share)[..., None] * second
         cost = (mixed - x).flatten(2).square().sum(-1)
         return Move(mixed, y, value, cost, torch.ones_like(cost, dtype=torch.bool), state, (Term(mixed, slopes),))
 

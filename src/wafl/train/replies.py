@@ -95,12 +95,12 @@ def params_to_report(state: State, asked: LossQuery | None) -> Tensor | None:
 
 def after_losses(rule: ClientWeights, local: LocalStep, state: State, replies: Replies, now: Round, cap: Cap) -> State:
     """The state after clients have reported: a round that has a snapshot ends, another holds the losses to its end."""
-    told = with_learned_weights(rule, state, replies, now, cap)
+    after = with_learned_weights(rule, state, replies, now, cap)
     if SNAPSHOT in state.vectors:
-        return ended(rule, told)
+        return ended(rule, after)
     asked = list(replies.clients)
-    vectors = local.tell_reports(owned("local", state.vectors), replies, told.client_weights[asked])
-    return with_losses(replace(told, vectors={**state.vectors, **named("local", vectors)}), replies)
+    vectors = local.tell_reports(owned("local", state.vectors), replies, after.client_weights[asked])
+    return with_losses(replace(after, vectors={**state.vectors, **named("local", vectors)}), replies)
 
 
 def with_losses(state: State, replies: Replies) -> State:

@@ -108,27 +108,27 @@ class Algorithm:
 
     def tell(self, state: State, query: Query, replies: Replies) -> State:
         """The state after the replies to a query."""
-        return self.told(state, query, replies)[0]
+        return self.next_state(state, query, replies)[0]
 
-    def told(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
-        """The state after the replies to a query and, if clients have trained, how far their updates agree."""
-        after, agreement = self._told(state, query, replies)
+    def next_state(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
+        """Return the state after the replies to a query and, if clients have trained, how far their updates agree."""
+        after, agreement = self._after(state, query, replies)
         rounds, share = self.schedule.rounds, self.schedule.average_last
         return after if share is None else with_mean(rounds, share, state, after), agreement
 
-    def _told(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
+    def _after(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
         rule, now = self.method.client_weights, self._round(state)
         if query.kind == "loss":
             return replied.after_losses(rule, self.method.local, state, replies, now, self.capped), None
         counts = float(query.weights.sum()) > 0  # otherwise no client that replied counts
-        told, agreement = self._trained(state, query, replies) if counts else (state, None)
-        if SNAPSHOT in told.vectors:
-            return told, agreement  # the round ends with the losses there
+        after, agreement = self._trained(state, query, replies) if counts else (state, None)
+        if SNAPSHOT in after.vectors:
+            return after, agreement  # the round ends with the losses there
         if rule.judges_ends:
-            told = replied.with_losses(told, replies)
+            after = replied.with_losses(after, replies)
         if rule.loss_query(now) is None:  # the losses came with the models
-            told = replied.with_learned_weights(rule, told, replies, now, self.capped)
-        return replied.ended(rule, told), agreement
+            after = replied.with_learned_weights(rule, after, replies, now, self.capped)
+        return replied.ended(rule, after), agreement
 
     def _trained(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
         """Return the state after clients have trained and the server has stepped, and how far their updates agree."""

@@ -182,11 +182,11 @@ class Wasserstein(Objective):
         """A round ball in the space of ``A^-1 x``."""
         if not isinstance(self.shape, Shape):
             raise ValueError(f"shape={self.shape!r} is found from clients, and there are none here: give a matrix")
-        there = shaped(problem, x, self.shape)
-        move = replace(self, shape=None, bounds=None)(there, x, y, state)
+        stretched = shaped(problem, x, self.shape)
+        move = replace(self, shape=None, bounds=None)(stretched, x, y, state)
         assert not isinstance(move.inputs, Shifted)
-        terms = tuple(replace(term, inputs=there.real(cast(Tensor | Inputs, term.inputs))) for term in move.terms)
-        return replace(move, inputs=there.real(move.inputs), terms=terms)
+        terms = tuple(replace(term, inputs=stretched.real(cast(Tensor | Inputs, term.inputs))) for term in move.terms)
+        return replace(move, inputs=stretched.real(move.inputs), terms=terms)
 
     def check_model(self, problem: Problem) -> None:
         if self.strict and self.curvature(problem) is None:
