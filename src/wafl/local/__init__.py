@@ -1,6 +1,6 @@
-"""Local steps: what clients do with a gradient, one file per idea.
+"""Local steps: what clients do with a gradient, one file per family.
 
-A new one is a class here and a line in the list below.
+A new one is a class in one of the files and a line in the lists below.
 """
 
 from wafl.local.control import (

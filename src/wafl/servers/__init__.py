@@ -1,6 +1,6 @@
-"""Servers and their optimizers, which turn the clients' models into the next model; one file per idea.
+"""Servers and their optimizers, which turn the clients' models into the next model; one file per family.
 
-A new one is a class here and a line in the lists below.
+A new one is a class in one of the files and a line in the lists below.
 """
 
 from wafl.parts.server import Optimizer, Server, Update
