@@ -152,15 +152,12 @@ class ProjectedAscent(BoundedAscent):
 
 
 def blended(move: Move, problem: Problem, x: Tensor, y: Tensor, share: float) -> Move:
-    """The move with ``(1 - share) loss(x) + share loss(x_adv)`` as what is minimized."""
-    loss, ends = problem.output_loss, (x, move.inputs)
-    outputs = [problem.outputs(end) for end in ends]
-    shares = (1.0 - share, share)
-    terms = tuple(
-        Term(end, part * loss.gradient(output, y)) for end, output, part in zip(ends, outputs, shares, strict=True)
-    )
-    value = reduce(torch.add, (part * loss.value(output, y) for output, part in zip(outputs, shares, strict=True)))
-    return replace(move, value=value, terms=terms)
+    """Return the move, with ``(1 - share) loss(x) + share loss(x_adv)`` to minimize."""
+    loss, at_rest, moved = problem.output_loss, problem.outputs(x), problem.outputs(move.inputs)
+    first = Term(x, (1.0 - share) * loss.gradient(at_rest, y))
+    second = Term(move.inputs, share * loss.gradient(moved, y))
+    value = (1.0 - share) * loss.value(at_rest, y) + share * loss.value(moved, y)
+    return replace(move, value=value, terms=(first, second))
 
 
 @frozen

@@ -107,11 +107,8 @@ def best_place(values: Tensor, *, larger_is_better: bool = True) -> tuple[int, s
         return 0, "every radius diverged, and it is the smallest"
     scores = torch.where(usable, _score(signed), -torch.inf)
     best = int(scores.argmax())
-    for index in range(best):
-        if bool(usable[index]) and scores[best] - scores[index] <= _standard_error(signed[best], signed[index]):
-            break
-    else:
-        index = best
+    gaps = scores[best] - scores  # infinite for a radius that diverged
+    index = next(each for each in range(best + 1) if gaps[each] <= _standard_error(signed[best], signed[each]))
     words, scale, unit = ("accuracy", 100.0, "%") if larger_is_better else ("loss", 1.0, "")
     mean, worst = (scale * float(means[index]) for means in _mean_and_worst(values, larger_is_better))
     judged = f"clients that were left out have {words} {mean:.3g}{unit}, and their worst tenth {worst:.3g}{unit}"

@@ -6,7 +6,6 @@ the same numbers.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -16,24 +15,20 @@ from wafl.objectives import ObjectiveState
 from wafl.parts.messages import GRADIENT, PARAMS, Vectors
 from wafl.tasks.problem import Problem
 from wafl.train.batches import draw_batches
-from wafl.train.client_task import LOCAL, OBJECTIVE, STATISTICS, ClientTask, LaneInput, each_lane, mapped, present
+from wafl.train.client_task import LOCAL, OBJECTIVE, STATISTICS, ClientTask, LaneInput, Rows, each_lane, mapped, present
 from wafl.train.step import Batch, Carry, Eager, Step, begin, joined, local_state, smoothed
 
 EAGER = Eager()
 
 
 @dataclass(frozen=True)
-class LaneOutput:
+class LaneOutput(Rows):
     """What each lane sends back (see :class:`wafl.parts.messages.Replies`) and what its client keeps."""
 
     loss: Tensor
     cost: Tensor
     vectors: Vectors = field(default_factory=dict[str, Tensor])
     memory: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-
-    def take(self, rows: slice) -> Self:
-        """What these lanes send back."""
-        return mapped(lambda value: value[rows], self)
 
 
 def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) -> LaneOutput:

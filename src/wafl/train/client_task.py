@@ -31,8 +31,16 @@ REPORT_BATCH = 256
 """How many examples a client looks at together when it reports its loss."""
 
 
+class Rows:
+    """Tensors with one row per lane."""
+
+    def take(self, rows: Tensor | slice) -> Self:
+        """Return these lanes alone."""
+        return mapped(lambda value: value[rows], self)
+
+
 @dataclass(frozen=True)
-class LaneInput:
+class LaneInput(Rows):
     """What each lane is sent: ``params [L, P]``, its client, its scalars ``[L]`` and its key.
 
     ``memory`` is what the client keeps, by the part of the method that keeps it. ``vectors [L, P]`` and
@@ -58,10 +66,6 @@ class LaneInput:
         """The same lanes in pieces of at most ``chunk``, without separating lanes that share their batches."""
         size = max(chunk // self.sharing, 1) * self.sharing
         return [self.take(slice(start, start + size)) for start in range(0, len(self.clients), size)]
-
-    def take(self, rows: Tensor | slice) -> Self:
-        """These lanes alone."""
-        return mapped(lambda value: value[rows], self)
 
 
 @dataclass(frozen=True)
