@@ -47,8 +47,7 @@ from wafl.train.clients import Admitted, Engine
 from wafl.train.embedded import Embedded
 from wafl.train.loop import Trainer
 from wafl.train.spec import Spec
-from wafl.train.trust.admission import split
-from wafl.train.trust.tolerant import Arrivals, Tolerant
+from wafl.train.trust.admission import Arrivals, Tolerant, split
 
 CLIENTS = 10
 FLOWER = wafl.Tolerance().settled(remote=True), wafl.Caps().settled(remote=True)

@@ -47,13 +47,13 @@ def test_a_sweep_gives_the_runs_one_by_one(name: str, clients: wafl.Federation) 
     values = [dimension.at(share, {}) for share in (0.35, 0.65)]
     rest = {key: value for key, value in options.items() if key != option}
     runs = wafl.sweep(model, clients, method, {option: values, "seed": [0, 3]}, **rest)
-    place = 0
+    index = 0
     for value in values:
         for seed in (0, 3):
-            own = method if option == "learning_rate" else method.with_options(**{option: value})
+            single = method if option == "learning_rate" else method.with_options(**{option: value})
             changed = {**rest, "learning_rate": value} if option == "learning_rate" else options
-            assert same(runs[place], wafl.fit(model, clients, own, seed=seed, **changed)), (option, value, seed)
-            place += 1
+            assert same(runs[index], wafl.fit(model, clients, single, seed=seed, **changed)), (option, value, seed)
+            index += 1
     assert not same(runs[0], runs[2]), f"{option} matters"
 
 
@@ -85,8 +85,8 @@ def test_an_experiment_file_trains_what_python_does(name: str, clients: wafl.Fed
     study = Study.create(parse_experiment(experiment, "here"), tmp_path / "study")
     study.run()
     saved = wafl.load_run(tmp_path / "study" / name.lower())
-    found = wafl.fit(wafl.models.mlr(clients), clients, wafl.METHODS[name](), seed=2, **schedule(name))
-    assert same(saved, found)
+    again = wafl.fit(wafl.models.mlr(clients), clients, wafl.METHODS[name](), seed=2, **schedule(name))
+    assert same(saved, again)
 
 
 def quick(method: wafl.Method) -> wafl.Method:

@@ -30,8 +30,8 @@ SHARED = {
 
 
 def files() -> list[Path]:
-    found = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file())
-    return [path for path in found if path.suffix not in PAGES and "__pycache__" not in path.parts]
+    paths = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file())
+    return [path for path in paths if path.suffix not in PAGES and "__pycache__" not in path.parts]
 
 
 def part_of(preset: Preset[...]) -> type:
@@ -57,14 +57,14 @@ def part_of(preset: Preset[...]) -> type:
 )
 def test_a_method_and_its_part_are_named_in_their_own_files_and_one_list(preset: Preset[...], test: str) -> None:
     part = part_of(preset)
-    own = Path(str(sys.modules[part.__module__].__file__))
+    module = Path(str(sys.modules[part.__module__].__file__))
     family = Path(str(sys.modules[preset.options.__module__].__file__))
-    allowed = {own, own.with_name("__init__.py"), own.parents[1] / "__init__.py", family, *SHARED}
-    words = rf"\b({preset.__name__}|{preset.__name__.lower()}|{part.__name__})\b|[\"'.]{own.stem}\b"
+    allowed = {module, module.with_name("__init__.py"), module.parents[1] / "__init__.py", family, *SHARED}
+    words = rf"\b({preset.__name__}|{preset.__name__.lower()}|{part.__name__})\b|[\"'.]{module.stem}\b"
     named = {path for path in files() if re.search(words, path.read_text(errors="ignore"))}
     elsewhere = {str(path.relative_to(ROOT)) for path in named - allowed if path.name != test}
     assert not elsewhere, f"derive these from wafl.METHODS or from the list of the part's folder: {elsewhere}"
-    assert {own, family} <= named
+    assert {module, family} <= named
 
 
 def test_every_preset_is_in_the_list() -> None:

@@ -60,16 +60,16 @@ class Case:
     def work(self) -> dict[str, Any]:
         """How much clients train in a round."""
         steps = {} if "local_epochs" in self.schedule else {"local_steps": STEPS}
-        own = {name: value for name, value in self.schedule.items() if name not in ("rounds", "cohort")}
-        return {**steps, "batch_size": None, **own}
+        options = {name: value for name, value in self.schedule.items() if name not in ("rounds", "cohort")}
+        return {**steps, "batch_size": None, **options}
 
 
 def rows_of(combine: Callable[[list[float], list[list[float]]], list[float]]) -> reference.Aggregate:
     """An aggregate of models from one of rows of numbers; every client takes part, and counts by its examples."""
 
     def aggregate(start: Params, models: list[Params], shares: list[float]) -> Params:
-        found = numbers(combine(flat(start).tolist(), [flat(model).tolist() for model in models]))
-        parts = found.split([value.numel() for value in start.values()])
+        result = numbers(combine(flat(start).tolist(), [flat(model).tolist() for model in models]))
+        parts = result.split([value.numel() for value in start.values()])
         return {name: part.view_as(start[name]) for name, part in zip(start, parts, strict=True)}
 
     return aggregate
@@ -85,24 +85,24 @@ def flat(params: Params) -> Tensor:
 
 def masked(start: list[float], rows: list[list[float]]) -> list[float]:
     """Tenison et al. 2023: a parameter moves by the agreement of the clients' signs, in full from a threshold on."""
-    found: list[float] = []
+    result: list[float] = []
     for column, begin in enumerate(start):
         moves = [row[column] - begin for row in rows]
         agreed = abs(sum(size * math.copysign(1, move) for size, move in zip(SIZES, moves, strict=True))) / sum(SIZES)
         mean = sum(size * move for size, move in zip(SIZES, moves, strict=True)) / sum(SIZES)
-        found.append(begin + (1.0 if agreed >= 0.7 else agreed) * mean)
-    return found
+        result.append(begin + (1.0 if agreed >= 0.7 else agreed) * mean)
+    return result
 
 
 def normalized(start: list[float], rows: list[list[float]]) -> list[float]:
     """Wang et al. 2020: ``x + tau sum p_i d_i``, ``d_i`` being the mean step; with batches of 1, ``tau_i = n_i``."""
     shares = [size / sum(SIZES) for size in SIZES]
     tau = sum(share * size for share, size in zip(shares, SIZES, strict=True))
-    found: list[float] = []
+    result: list[float] = []
     for column, begin in enumerate(start):
         steps = [(row[column] - begin) / size for row, size in zip(rows, SIZES, strict=True)]
-        found.append(begin + tau * sum(share * step for share, step in zip(shares, steps, strict=True)))
-    return found
+        result.append(begin + tau * sum(share * step for share, step in zip(shares, steps, strict=True)))
+    return result
 
 
 def extrapolated(start: list[float], rows: list[list[float]]) -> list[float]:
@@ -146,10 +146,10 @@ def of_variance(beta: float) -> reweighing.Weigh:
     """Krueger et al. 2021: the derivatives of the mean loss plus beta times its variance; below 0 they are 0."""
 
     def weigh(center: list[float], losses: list[float]) -> list[float]:
-        found, shares = (numbers(each) for each in (losses, center))
-        found.requires_grad_()
-        mean = shares @ found
-        slopes = torch.autograd.grad(mean + beta * (shares @ (found - mean) ** 2), found)[0].clamp_min(0)
+        result, shares = (numbers(each) for each in (losses, center))
+        result.requires_grad_()
+        mean = shares @ result
+        slopes = torch.autograd.grad(mean + beta * (shares @ (result - mean) ** 2), result)[0].clamp_min(0)
         return (slopes / slopes.sum()).tolist()
 
     return weigh
@@ -235,8 +235,8 @@ METHODS = {
 }  # fmt: skip
 
 
-def with_rule(rule: weights.ClientWeights, found: Callable[[], Any], **schedule: Any) -> Case:
-    return Case(wafl.FedAvg(client_weights=rule), weights=found, schedule=schedule)
+def with_rule(rule: weights.ClientWeights, result: Callable[[], Any], **schedule: Any) -> Case:
+    return Case(wafl.FedAvg(client_weights=rule), weights=result, schedule=schedule)
 
 
 RULES = {
@@ -264,15 +264,15 @@ def within_chi2(radius: float) -> reweighing.Weigh:
         mean = sum(c * loss for c, loss in zip(center, losses, strict=True))
         deviation = math.sqrt(sum(c * (loss - mean) ** 2 for c, loss in zip(center, losses, strict=True)))
         lean = math.sqrt(2 * radius) / deviation
-        found = [c * (1 + lean * (loss - mean)) for c, loss in zip(center, losses, strict=True)]
-        assert min(found) > 0
-        return found
+        result = [c * (1 + lean * (loss - mean)) for c, loss in zip(center, losses, strict=True)]
+        assert min(result) > 0
+        return result
 
     return weigh
 
 
-def with_server(kind: servers.Server | servers.Optimizer, **found: Any) -> Case:
-    return Case(wafl.FedAvg(server=kind), **found)
+def with_server(kind: servers.Server | servers.Optimizer, **options: Any) -> Case:
+    return Case(wafl.FedAvg(server=kind), **options)
 
 
 SERVERS = {
@@ -320,11 +320,11 @@ COARSE = {"geometric_median": 1e-6}
 def pairs(sizes: tuple[int, ...] = SIZES) -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(3)
     centers = 2 * torch.randn(CLASSES, FEATURES, generator=generator, dtype=torch.float64)
-    found: list[tuple[Tensor, Tensor]] = []
+    result: list[tuple[Tensor, Tensor]] = []
     for client, size in enumerate(sizes):
         y = (torch.arange(size) + client) % CLASSES
-        found.append((centers[y] + torch.randn(size, FEATURES, generator=generator, dtype=torch.float64), y))
-    return found
+        result.append((centers[y] + torch.randn(size, FEATURES, generator=generator, dtype=torch.float64), y))
+    return result
 
 
 @cache
@@ -403,9 +403,9 @@ def test_every_part_is_that_of_the_case_with_its_name() -> None:
     """A case under the wrong name, or an objective that is in no named method, would have no reference."""
     assert {name: type(case.method.client_weights) for name, case in RULES.items()} == weights.RULES
     assert {name: type(case.method.local) for name, case in LOCAL.items()} == LOCAL_STEPS
-    found = {name: case.method.server for name, case in SERVERS.items()}
-    assert {name: type(found[name].optimizer) for name in OPTIMIZERS} == OPTIMIZERS
-    assert {name: type(found[name]) for name in AGGREGATES} == AGGREGATES
+    result = {name: case.method.server for name, case in SERVERS.items()}
+    assert {name: type(result[name].optimizer) for name in OPTIMIZERS} == OPTIMIZERS
+    assert {name: type(result[name]) for name in AGGREGATES} == AGGREGATES
     kinds = {kind for kind in vars(objectives).values() if isinstance(kind, type) and issubclass(kind, Objective)}
     missing = kinds - {Objective} - {type(case.method.objective) for case in METHODS.values()}
     assert not missing, f"{missing}: write a case with it in METHODS of tests/methods/test_small_references.py"

@@ -68,14 +68,14 @@ def test_within_bounds_the_linear_maximizer_is_that_of_sorting_all_coordinates(n
     gammas = torch.tensor([1e-3, 0.1, 1.0, 10.0, 100.0, 1e4], dtype=torch.float64)
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
         g, box = gradient.to(dtype), Room.within(x.to(dtype), (0.0, 1.0))
-        found = linear_maximizer(g, gammas.to(dtype), norm, power, box)
+        result = linear_maximizer(g, gammas.to(dtype), norm, power, box)
         for lane, gamma in enumerate(gammas.tolist()):
             for example in range(5):
                 parts = (part[lane, example].double().numpy() for part in (box.down, box.up))
                 expected = oracles.sorted_linear_maximizer(
                     g[lane, example].double().numpy(), gamma, norm, power, *parts
                 )
-                off = np.linalg.norm(found[lane, example].double().numpy() - expected, ord=norm)
+                off = np.linalg.norm(result[lane, example].double().numpy() - expected, ord=norm)
                 assert off <= tolerance * np.linalg.norm(expected, ord=norm), (gamma, example)
 
 
@@ -114,6 +114,6 @@ def test_above_the_concavity_limit_the_ascent_converges_linearly(kind, ratio):
     best = wafl.robust_loss(model, x, y, gamma=gamma, steps=1000, tolerance=0.0).x_adv
     start = (x - best).norm(dim=1)
     for steps in range(1, 9):
-        found = wafl.robust_loss(model, x, y, gamma=gamma, steps=steps, tolerance=0.0).x_adv
-        left = (found - best).norm(dim=1)
+        result = wafl.robust_loss(model, x, y, gamma=gamma, steps=steps, tolerance=0.0).x_adv
+        left = (result - best).norm(dim=1)
         assert bool((left <= ratio**-steps * start + 1e-12).all())

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from wafl.base.random import Key, Purpose, uniform
 from wafl.objectives import ObjectiveState, mixup
-from wafl.objectives.augmented.mixup import symmetric_beta
+from wafl.objectives.augmented import symmetric_beta
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 
@@ -17,15 +17,15 @@ from wafl.tasks.structured import make_task
 @pytest.mark.parametrize("alpha", [0.2, 0.5, 1.0, 4.0])
 def test_the_weights_have_the_beta_distribution(alpha: float) -> None:
     draws = uniform(Key.of(3), Purpose.START, 40_000).view(-1, 2)
-    found = symmetric_beta(torch.full((len(draws),), alpha, dtype=torch.float64), draws)
-    assert stats.kstest(found.numpy(), stats.beta(alpha, alpha).cdf).pvalue > 0.01
+    values = symmetric_beta(torch.full((len(draws),), alpha, dtype=torch.float64), draws)
+    assert stats.kstest(values.numpy(), stats.beta(alpha, alpha).cdf).pvalue > 0.01
 
 
 @pytest.mark.parametrize("alpha", [1e-6, 1e6])
 def test_extreme_weights_are_finite(alpha: float) -> None:
     draws = torch.tensor([[0.0, 0.0], [1 - 2.0**-24, 0.25], [0.5, 0.75], [0.0, 0.5]], dtype=torch.float64)
-    found = symmetric_beta(torch.full((4,), alpha, dtype=torch.float64), draws)
-    assert bool(((found >= 0) & (found <= 1)).all())
+    values = symmetric_beta(torch.full((4,), alpha, dtype=torch.float64), draws)
+    assert bool(((values >= 0) & (values <= 1)).all())
 
 
 @pytest.mark.parametrize("regression", [False, True])

@@ -85,14 +85,14 @@ def test_lanes_that_share_their_examples_share_their_draws(given: Any) -> None:
 def test_each_example_is_moved_by_one_of_the_shifts_as_the_example_of_its_number() -> None:
     x = images(40)
     given = [shifts.rotation(0.3), shifts.occlusion(0.5), shifts.rotation(0.0), shifts.gaussian_noise(0.2)]
-    found = move_of(moved(given, bounds=None), x, state_of()).x_adv
+    result = move_of(moved(given, bounds=None), x, state_of()).x_adv
     used: set[int] = set()
     for lane, client in enumerate(CLIENTS):
         words = draw(SEED, NUMBERS, ROUND, client, STEP, 80)
-        for place in range(40):
-            number, chosen = words[2 * place], words[2 * place + 1] * 4 // 2**32
-            wanted = given[chosen].apply(x[lane, [place]], rows=torch.tensor([number]))[0]
-            torch.testing.assert_close(found[lane, place], wanted)
+        for example in range(40):
+            number, chosen = words[2 * example], words[2 * example + 1] * 4 // 2**32
+            wanted = given[chosen].apply(x[lane, [example]], rows=torch.tensor([number]))[0]
+            torch.testing.assert_close(result[lane, example], wanted)
             used.add(chosen)
     assert used == {0, 1, 2, 3}
 
@@ -104,7 +104,7 @@ def test_shifts_stay_in_the_box_that_the_data_declare() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"shifts": shifts.label_shift(0.5)}, "must be shifts that move examples, such as"),
         ({"shifts": ["rotation"]}, "shifts='rotation' must be shifts that move examples"),
@@ -113,8 +113,8 @@ def test_shifts_stay_in_the_box_that_the_data_declare() -> None:
         ({"noise": 0.0}, "noise=0.0 must be positive and finite; without noise give shifts"),
     ],
 )
-def test_what_does_not_fit_is_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         moved(**options)
 
 

@@ -57,7 +57,7 @@ def test_what_is_descended_is_the_gradient_of_the_dual(norm: float, label_cost: 
     objective = wasserstein(radius=1.0, power=1, norm=norm, label_cost=label_cost, bounds=None)
     move = objective(problem, x, y, state)
     assert state.weight is not None
-    found = move.descent(problem, state.weight)
+    gradient = move.descent(problem, state.weight)
     assert bool((move.y_adv != y).any()) == math.isfinite(label_cost)
     for lane in range(2):
         weight, bias = (part[lane].clone().requires_grad_() for part in problem.task.linear(problem.params) or ())
@@ -65,7 +65,7 @@ def test_what_is_descended_is_the_gradient_of_the_dual(norm: float, label_cost: 
         ball = {"norm": norm, "label_cost": label_cost, **numbers}
         value = dual_objective(weight, bias, x[lane], y[lane], state.weight[lane], **ball)
         wanted = torch.cat([part.flatten() for part in torch.autograd.grad(value, [weight, bias])])
-        torch.testing.assert_close(found[lane], wanted, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(gradient[lane], wanted, rtol=1e-10, atol=1e-12)
         gamma = objective.slope(Problem(problem.task, problem.params[lane : lane + 1])) + numbers["excess"]
         mean = float((state.weight[lane] * move.value[lane]).sum())
         assert gamma * numbers["radius"] + mean == pytest.approx(float(value.detach()), rel=1e-12)
@@ -88,13 +88,15 @@ def test_a_ball_with_a_shape_is_a_round_one_on_reshaped_data() -> None:
     problem, x, y, state = drawn()
     scale = torch.tensor([2.0, 0.5, 1.0, 3.0, 0.2], dtype=torch.float64)
     shaped = wasserstein(radius=1.0, power=1, bounds=None, shape=scale.numpy())
-    found = shaped(problem, x, y, state).descent(problem, torch.full((2, 7), 1.0 / 7.0, dtype=torch.float64))
+    gradient = shaped(problem, x, y, state).descent(problem, torch.full((2, 7), 1.0 / 7.0, dtype=torch.float64))
     wide = torch.cat([scale.repeat(4), torch.ones(4, dtype=torch.float64)])
-    there = Problem(problem.task, problem.params * wide)
+    stretched = Problem(problem.task, problem.params * wide)
     plain = wasserstein(radius=1.0, power=1, bounds=None)
-    wanted = plain(there, x / scale, y, state).descent(there, torch.full((2, 7), 1.0 / 7.0, dtype=torch.float64))
-    torch.testing.assert_close(found, wanted * wide)
-    assert shaped.slope(problem) == pytest.approx(plain.slope(there))
+    wanted = plain(stretched, x / scale, y, state).descent(
+        stretched, torch.full((2, 7), 1.0 / 7.0, dtype=torch.float64)
+    )
+    torch.testing.assert_close(gradient, wanted * wide)
+    assert shaped.slope(problem) == pytest.approx(plain.slope(stretched))
 
 
 def test_the_excess_settles_and_ends_at_zero_if_labels_leave_something() -> None:
@@ -136,8 +138,8 @@ def test_a_resilient_ball_keeps_what_goes_far_away() -> None:
     assert state.weight is not None
     options: dict[str, Any] = {"radius": 1.0, "power": 1, "bounds": None}
     plain = wasserstein(**options)(problem, x, y, state).descent(problem, state.weight)
-    found = resilient(**options, temperature=1e6)(problem, x, y, state).descent(problem, state.weight)
-    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-4)
+    gradient = resilient(**options, temperature=1e6)(problem, x, y, state).descent(problem, state.weight)
+    torch.testing.assert_close(gradient, plain, rtol=1e-4, atol=1e-4)
     with pytest.raises(ValueError, match=r"label_cost=0.4 with power=1 .* power=2"):
         resilient(**options, label_cost=0.4)(problem, x, y, state)
 
@@ -176,13 +178,14 @@ def trained(x: Array, y: Array, learning_rate: Any, rounds: int, **options: Any)
 def worst_loss(w: Array, b: float, x: Array, y: Array, radius: float, norm: float, label_cost: float) -> float:
     """The dual's minimum over gamma: at the slope, or where a label begins to pay."""
     margin = (2 * y - 1) * (x @ w + b)
-    own, other = np.logaddexp(0.0, -margin), np.logaddexp(0.0, margin)
+    clean, other = np.logaddexp(0.0, -margin), np.logaddexp(0.0, margin)
     slope = float(np.linalg.norm(w, DUALS[norm]))
-    gammas = [slope, *(gamma for gamma in (other - own) / label_cost if gamma > slope)]
+    gammas = [slope, *(gamma for gamma in (other - clean) / label_cost if gamma > slope)]
     tolls = [0.0 if math.isinf(label_cost) else gamma * label_cost for gamma in gammas]
-    moved = other if math.isfinite(label_cost) else own
+    moved = other if math.isfinite(label_cost) else clean
     return min(
-        gamma * radius + float(np.maximum(own, moved - toll).mean()) for gamma, toll in zip(gammas, tolls, strict=True)
+        gamma * radius + float(np.maximum(clean, moved - toll).mean())
+        for gamma, toll in zip(gammas, tolls, strict=True)
     )
 
 

@@ -95,11 +95,11 @@ def test_calfat_is_told_the_classes_of_each_client(digits: wafl.Federation) -> N
     """In one full-batch step from 0 with a ball of size 0, the class that a client lacks gets no slope."""
     method = wafl.CalFAT(epsilon=0.0, client_weights=wafl.weights.fixed([1, 0, 0, 0, 0]))
     run = wafl.fit(wafl.models.mlr(digits), digits, method, rounds=1, local_steps=1, batch_size=None, learning_rate=1.0)
-    own = sorted(set(digits.train.y[: int(digits.train.num_examples[0])].tolist()))
-    others = [label for label in range(10) if label not in own]
-    assert len(own) == 3
+    labels = sorted(set(digits.train.y[: int(digits.train.num_examples[0])].tolist()))
+    others = [label for label in range(10) if label not in labels]
+    assert len(labels) == 3
     assert float(run.params["1.bias"][others].abs().max()) < 1e-6
-    assert float(run.params["1.weight"][own].abs().max()) > 1e-3
+    assert float(run.params["1.weight"][labels].abs().max()) > 1e-3
 
 
 @pytest.mark.filterwarnings("ignore::wafl.base.errors.RadiusWarning")
@@ -111,7 +111,7 @@ def test_losses_of_clients_with_many_examples_are_reported_batch_by_batch() -> N
     weights = []
     wafl.fit(
         model, two, method, rounds=2, local_steps=1, batch_size=None, learning_rate=1.0,
-        on_round=lambda place, record, state: weights.append(state.client_weights),
+        on_round=lambda index, record, state: weights.append(state.client_weights),
     )  # fmt: skip
     run = wafl.fit(model, two, method, rounds=1, local_steps=1, batch_size=None, learning_rate=1.0)
     outputs = two.train.x.flatten(1) @ run.params["1.weight"].T + run.params["1.bias"]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import wafl
 from tests.objectives.networks import MODELS, by_autograd, drawn
 from wafl.objectives import Wasserstein, resilient
-from wafl.objectives.ball.resilient import best_explained
+from wafl.objectives.ball.relatives import best_explained
 
 BALL = {"gamma": 3.0, "steps": 50, "tolerance": 0.0, "bounds": None}
 
@@ -23,14 +23,14 @@ def test_the_weights_are_those_of_a_solver(temperature: float) -> None:
     def objective(w: np.ndarray) -> float:
         return float(w @ losses + temperature * (w * np.log(np.maximum(w, 1e-300) / share)).sum())
 
-    found = minimize(
+    solution = minimize(
         objective, share, bounds=[(1e-12, 1)] * 4, constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
         options={"ftol": 1e-14, "maxiter": 500},
     )  # fmt: skip
     padded = torch.tensor([[*losses, np.inf]]), torch.tensor([[*share, 0.0]])
     value, factor = best_explained(*padded, torch.tensor([[temperature]], dtype=torch.float64))
-    assert float(value) == pytest.approx(found.fun, abs=1e-7)
-    np.testing.assert_allclose(factor[0, :4].numpy() * share, found.x, atol=1e-4)
+    assert float(value) == pytest.approx(solution.fun, abs=1e-7)
+    np.testing.assert_allclose(factor[0, :4].numpy() * share, solution.x, atol=1e-4)
     assert float(factor[0, 4]) == 0.0, "padding never counts"
 
 

@@ -41,9 +41,9 @@ class Stretched(nn.Module):
 def test_the_move_is_that_of_a_round_ball_around_the_stretched_model(name: str, options: dict[str, Any]) -> None:
     model = MODELS[name]()
     problem, x, y, state = drawn(model)
-    there: Task = make_task(Stretched(model).double(), "cross_entropy")
+    stretched: Task = make_task(Stretched(model).double(), "cross_entropy")
     plain = Wasserstein(**BALL, **options)(
-        Problem(there, problem.params), torch.linalg.solve(MATRIX, x.mT).mT.contiguous(), y, state
+        Problem(stretched, problem.params), torch.linalg.solve(MATRIX, x.mT).mT.contiguous(), y, state
     )
     move = Wasserstein(**BALL, **options, shape=MATRIX.numpy())(problem, x, y, state)
     torch.testing.assert_close(move.x_adv, plain.x_adv @ MATRIX.T, rtol=1e-3, atol=1e-3)
@@ -75,9 +75,9 @@ def test_a_sweep_gives_the_runs_one_by_one_and_the_shape_of_clients_is_that_of_t
     clients = digits()
     model, train = wafl.models.mlr(clients), clients.train
     owner = torch.repeat_interleave(torch.arange(4), train.num_examples)
-    found = client_shape(train.x, train.y, owner)
+    between = client_shape(train.x, train.y, owner)
     first, second = wafl.sweep(model, clients, wafl.WAFL(gamma=1.0), {"shape": ["clients", None]}, **SCHEDULE)
-    given = wafl.fit(model, clients, wafl.WAFL(gamma=1.0, shape=found), **SCHEDULE)
+    given = wafl.fit(model, clients, wafl.WAFL(gamma=1.0, shape=between), **SCHEDULE)
     assert torch.equal(weights(first), weights(given))
     assert torch.equal(weights(second), weights(wafl.fit(model, clients, wafl.WAFL(gamma=1.0), **SCHEDULE)))
     assert not torch.equal(weights(first), weights(second))
@@ -97,8 +97,8 @@ def test_the_shape_of_clients_is_that_of_a_slow_loop() -> None:
                 gap = rows.mean(0).numpy() - center
                 between += len(rows) / 40 * np.outer(gap, gap)
     wanted = 0.9 * between / (np.trace(between) / 3) + 0.1 * np.eye(3)
-    found = client_shape(x, y, owner).matrix.numpy()
-    np.testing.assert_allclose(found @ found.T, wanted, rtol=1e-9, atol=1e-12)
+    matrix = client_shape(x, y, owner).matrix.numpy()
+    np.testing.assert_allclose(matrix @ matrix.T, wanted, rtol=1e-9, atol=1e-12)
     assert np.trace(wanted) == pytest.approx(3.0), "a move costs on average what it costs in a round ball"
     assert wanted[0, 0] > 10 * wanted[1, 1]
 

@@ -61,12 +61,12 @@ def by_the_paper(
     for number in range(rounds):
         ends, first = [], 0.0
         for client, (examples, labels) in enumerate(arrays):
-            own = {name: value.clone().requires_grad_() for name, value in params.items()}
+            local = {name: value.clone().requires_grad_() for name, value in params.items()}
             reference = references[client]
             for step in range(STEPS):
                 rows = order(5, BATCH, number, client, step, len(labels))
                 x, y = examples[rows], labels[rows]
-                hidden = functional_call(encoder, {name: own[name] for name, _ in encoder.named_parameters()}, (x,))
+                hidden = functional_call(encoder, {name: local[name] for name, _ in encoder.named_parameters()}, (x,))
                 mean = hidden.flatten(1)
                 if reference is None:
                     reference = tuple(start(CLASSES, mean.shape[1]).double() for start in (torch.zeros, torch.ones))
@@ -74,21 +74,21 @@ def by_the_paper(
                 draws = normal(Key.of(5, number, client, step), Purpose.START, mean.numel()).view_as(mean)
                 z = mean + NOISE * draws
                 outputs = functional_call(
-                    head, {name: own[name] for name, _ in head.named_parameters()}, (z.view_as(hidden),)
+                    head, {name: local[name] for name, _ in head.named_parameters()}, (z.view_as(hidden),)
                 )
                 information = kl_divergence(Normal(mean, NOISE), Normal(center[y], softplus(raw)[y])).sum(1)
                 lengths = mean.square().sum(1) + mean.shape[1] * NOISE**2
                 objective = (cross_entropy(outputs, y, reduction="none") + L2 * lengths + CMI * information).mean()
                 first += float(objective.detach()) * len(y) / sum(SIZES) if step == 0 else 0.0
-                learned = [*own.values(), center, raw]
+                learned = [*local.values(), center, raw]
                 slopes = torch.autograd.grad(objective, learned)
                 *moved, center, raw = (
                     (value - RATE * slope).detach() for value, slope in zip(learned, slopes, strict=True)
                 )
-                own = {name: value.requires_grad_() for name, value in zip(own, moved, strict=True)}
+                local = {name: value.requires_grad_() for name, value in zip(local, moved, strict=True)}
                 reference = (center, raw)
             references[client] = reference
-            ends.append(own)
+            ends.append(local)
         losses.append(first)
         sizes = torch.tensor(SIZES, dtype=torch.float64)
         params = {

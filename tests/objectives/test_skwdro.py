@@ -81,8 +81,8 @@ def ours(x: Tensor, weight: Tensor) -> tuple[float, Tensor]:
 def test_value_and_gradient_are_those_of_skwdro_up_to_sampling_error(importance: bool, error: float) -> None:
     x, weight = drawn()
     value, slope = theirs(x, weight, importance=importance)
-    own, own_slope = ours(x, weight)
+    our_value, our_slope = ours(x, weight)
     clean = float(nn.functional.softplus(-x @ weight).mean())
-    assert own - clean > 0.1, "the ball matters"
-    assert own == pytest.approx(value, abs=error)
-    torch.testing.assert_close(own_slope, slope, rtol=0, atol=2 * error)
+    assert our_value - clean > 0.1, "the ball matters"
+    assert our_value == pytest.approx(value, abs=error)
+    torch.testing.assert_close(our_slope, slope, rtol=0, atol=2 * error)

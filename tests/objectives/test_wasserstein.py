@@ -410,8 +410,8 @@ def test_the_l2_move_of_a_linear_model_within_bounds_is_that_of_lbfgsb(loss, abo
     y = rng.integers(5, size=6) if loss == "cross_entropy" else rng.normal(size=(6, 5))
     gamma = above * (limit(weight) if loss == "cross_entropy" else np.linalg.norm(weight, 2) ** 2)
     model = oracles.linear_model(weight, bias)
-    found = robust_loss(model, x, y, gamma=gamma, bounds=(0.0, 1.0), loss=loss, steps=1000, tolerance=1e-12)
-    assert found.converged.all()
+    robust = robust_loss(model, x, y, gamma=gamma, bounds=(0.0, 1.0), loss=loss, steps=1000, tolerance=1e-12)
+    assert robust.converged.all()
     clipped = 0
     for i in range(len(x)):
 
@@ -424,8 +424,8 @@ def test_the_l2_move_of_a_linear_model_within_bounds_is_that_of_lbfgsb(loss, abo
             return value - gamma * float(np.sum((v - x[i]) ** 2)), gradient - 2.0 * gamma * (v - x[i])
 
         point, value = oracles.concave_box_maximum(objective, x[i], 0.0, 1.0)
-        assert float(found.value[i]) == pytest.approx(value, rel=1e-9)
-        np.testing.assert_allclose(found.x_adv[i].numpy(), point, rtol=0, atol=1e-6)
+        assert float(robust.value[i]) == pytest.approx(value, rel=1e-9)
+        np.testing.assert_allclose(robust.x_adv[i].numpy(), point, rtol=0, atol=1e-6)
         clipped += int(((point == 0.0) | (point == 1.0)).sum())
     assert clipped > len(x), "the bounds must matter"
 

@@ -66,7 +66,7 @@ def chances_of_all_orders(total: int) -> dict[tuple[int, ...], float]:
     """The chance of each order of ``0 .. total-1`` after all turns, if every amount is uniform and independent."""
     rows = math.ceil(math.sqrt(total))
     columns = math.ceil(total / rows)
-    grid = [divmod(place, columns) for place in range(rows * columns)]
+    grid = [divmod(position, columns) for position in range(rows * columns)]
     downs = [
         tuple((row + move[column]) % rows * columns + column for row, column in grid)
         for move in itertools.product(range(rows), repeat=columns)
@@ -80,15 +80,15 @@ def chances_of_all_orders(total: int) -> dict[tuple[int, ...], float]:
         turns, after = along if turn % 2 else downs, dict[tuple[int, ...], float]()
         for order, chance in chances.items():
             for moved in turns:
-                image = tuple(moved[place] for place in order)
+                image = tuple(moved[position] for position in order)
                 after[image] = after.get(image, 0.0) + chance / len(turns)
         chances = after
     walked: dict[tuple[int, ...], float] = {}
     for order, chance in chances.items():
-        places: list[int] = []
-        for place in order[:total]:
-            while place >= total:
-                place = order[place]
-            places.append(place)
-        walked[tuple(places)] = walked.get(tuple(places), 0.0) + chance
+        positions: list[int] = []
+        for position in order[:total]:
+            while position >= total:
+                position = order[position]
+            positions.append(position)
+        walked[tuple(positions)] = walked.get(tuple(positions), 0.0) + chance
     return walked

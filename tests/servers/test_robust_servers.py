@@ -56,8 +56,8 @@ def test_the_trimmed_mean_leaves_out_the_same_weight_at_both_ends(drawn: Any) ->
     start, rows, weights = drawn
     for each in (weights, [1] * len(rows)):
         for cut in (0, 1, 3):
-            found = aggregate(servers.trimmed_mean(cut / sum(each)), start, rows, each)
-            assert found == pytest.approx(robust.trimmed_mean(rows, each, cut), abs=1e-12)
+            result = aggregate(servers.trimmed_mean(cut / sum(each)), start, rows, each)
+            assert result == pytest.approx(robust.trimmed_mean(rows, each, cut), abs=1e-12)
 
 
 @pytest.mark.parametrize("liars", [0, 1, 2])
@@ -86,8 +86,8 @@ def test_bulyan_is_the_mean_near_the_median_of_the_models_that_krum_selects(
 ) -> None:
     monkeypatch.setattr(lengths, "NUMBERS", 16)
     start, rows, weights = robust.draw(clients, clients, 5)
-    found = aggregate(servers.bulyan(liars), start, rows, weights)
-    assert found == pytest.approx(robust.bulyan(rows, liars), abs=1e-12)
+    result = aggregate(servers.bulyan(liars), start, rows, weights)
+    assert result == pytest.approx(robust.bulyan(rows, liars), abs=1e-12)
 
 
 def test_bulyan_needs_enough_replies_from_clients_with_a_weight() -> None:
@@ -104,8 +104,8 @@ def test_bulyan_needs_enough_replies_from_clients_with_a_weight() -> None:
 def test_the_geometric_median_has_the_least_sum_of_weighted_distances(drawn: Any) -> None:
     start, rows, weights = drawn
     rows = [row[:3] for row in rows]
-    found = aggregate(servers.geometric_median(), start[:3], rows, weights)
-    assert found == pytest.approx(robust.geometric_median(rows, weights), abs=1e-5)
+    result = aggregate(servers.geometric_median(), start[:3], rows, weights)
+    assert result == pytest.approx(robust.geometric_median(rows, weights), abs=1e-5)
     held = [100 if i == 2 else 1 for i in range(len(rows))]
     assert aggregate(servers.geometric_median(), start[:3], rows, held) == pytest.approx(rows[2], abs=1e-4)
 
@@ -113,8 +113,8 @@ def test_the_geometric_median_has_the_least_sum_of_weighted_distances(drawn: Any
 def test_clipping_shortens_what_is_longer_than_the_multiple_of_the_median(drawn: Any) -> None:
     start, rows, weights = drawn
     for multiple in (0.5, 1.0, 3.0, 1000.0):
-        found = aggregate(servers.clipped(multiple), start, rows, weights)
-        assert found == pytest.approx(robust.clipped(start, rows, weights, multiple), abs=1e-12)
+        result = aggregate(servers.clipped(multiple), start, rows, weights)
+        assert result == pytest.approx(robust.clipped(start, rows, weights, multiple), abs=1e-12)
 
 
 def test_of_two_updates_the_longer_is_compared_with_the_shorter() -> None:
@@ -125,16 +125,16 @@ def test_of_two_updates_the_longer_is_compared_with_the_shorter() -> None:
 
 def test_an_update_that_overflows_float32_is_shortened() -> None:
     start, models = torch.zeros(2), torch.tensor([[1.0, 0.0], [1.0, 0.0], [1e30, 1e30]])
-    found = servers.clipped(1.0).aggregate(seen(start, torch.ones(3), models))
-    assert found.tolist() == pytest.approx([(2 + 0.5**0.5) / 3, 0.5**0.5 / 3])
+    result = servers.clipped(1.0).aggregate(seen(start, torch.ones(3), models))
+    assert result.tolist() == pytest.approx([(2 + 0.5**0.5) / 3, 0.5**0.5 / 3])
 
 
 def test_clipping_without_a_long_update_gives_the_bits_of_averaging() -> None:
     generator = torch.Generator().manual_seed(0)
     start, models = torch.randn(50, generator=generator), torch.randn(6, 50, generator=generator)
     weights = torch.rand(6, generator=generator, dtype=torch.float64)
-    found = servers.clipped(5.0).aggregate(seen(start, weights, models))
-    assert torch.equal(found, weighted_mean(weights, models))
+    result = servers.clipped(5.0).aggregate(seen(start, weights, models))
+    assert torch.equal(result, weighted_mean(weights, models))
 
 
 @pytest.mark.parametrize("name", ROBUST)
@@ -142,8 +142,8 @@ def test_one_liar_among_ten_does_not_decide_and_models_that_agree_stay(name: str
     generator = torch.Generator().manual_seed(1)
     honest = 1.0 + 0.1 * torch.randn(9, 20, generator=generator)
     models = torch.cat([honest, torch.full((1, 20), -1e6)])
-    found = ROBUST[name].aggregate(seen(torch.zeros(20), torch.full((10,), 0.1), models))
-    assert 0.5 < float(found.min()) < float(found.max()) < 1.5
+    result = ROBUST[name].aggregate(seen(torch.zeros(20), torch.full((10,), 0.1), models))
+    assert 0.5 < float(result.min()) < float(result.max()) < 1.5
     same = ROBUST[name].aggregate(seen(torch.zeros(20), torch.ones(10), torch.ones(10, 20)))
     torch.testing.assert_close(same, torch.ones(20))
     assert same.dtype == torch.float32
@@ -156,9 +156,9 @@ def test_a_robust_server_has_the_optimizer_that_it_is_given(name: str) -> None:
     server: Any = type(plain)(**{**vars(plain), "optimizer": adam})
     start, models = torch.zeros(4), torch.arange(28.0).view(7, 4)
     update, memory = seen(start, torch.ones(7, dtype=torch.float64), models), server.initial_memory(start)
-    found, kept = server.step(update, memory)
+    result, kept = server.step(update, memory)
     expected, as_kept = adam.apply(start, plain.aggregate(update), memory)
-    assert torch.equal(found, expected)
+    assert torch.equal(result, expected)
     assert kept.keys() == as_kept.keys() == {"mean", "square"}
 
 

@@ -68,10 +68,10 @@ def options(**changes: Any) -> dict[str, Any]:
 
 
 def fit(name: str = "WAFL, learned gamma", clients: wafl.Federation = CLIENTS, **changes: Any) -> wafl.Run:
-    method, own = METHODS[name]
+    method, settings = METHODS[name]
     if "radius" in changes:
         method = wafl.WAFL(radius=changes.pop("radius"))
-    return wafl.fit(wafl.models.mlr(clients), clients, method, **options(**{**own, **changes}))
+    return wafl.fit(wafl.models.mlr(clients), clients, method, **options(**{**settings, **changes}))
 
 
 def sweep(name: str, **changes: Any) -> list[wafl.Run]:
@@ -98,11 +98,11 @@ class Seen(Callback):
         self.rounds.append(moment.record.round)
 
 
-def stop_at(round: int, place: int = 0) -> Callable[[Moment], None]:
+def stop_at(round: int, index: int = 0) -> Callable[[Moment], None]:
     """A user's callback that fails in this round."""
 
     def fails(moment: Moment) -> None:
-        if (moment.place, moment.record.round) == (place, round):
+        if (moment.place, moment.record.round) == (index, round):
             raise InterruptError
 
     return fails
@@ -175,10 +175,10 @@ def test_a_run_interrupted_between_any_two_queries_ends_with_the_same_bits(
 def test_a_sweep_interrupted_in_any_round_ends_with_the_same_bits(tmp_path: Path, name: str, every: int) -> None:
     """In any round of its first run, and of its last, which trains later if their shapes differ."""
     whole = [bits(run) for run in sweep(name, rounds=3)]
-    for place in (0, len(whole) - 1):
-        for at in range(len(whole[place]["history"])):
-            folder = tmp_path / f"{place}-{at}"
-            interrupted = {"checkpoint": Checkpoint(folder, every=every), "callbacks": [stop_at(at, place)]}
+    for index in (0, len(whole) - 1):
+        for at in range(len(whole[index]["history"])):
+            folder = tmp_path / f"{index}-{at}"
+            interrupted = {"checkpoint": Checkpoint(folder, every=every), "callbacks": [stop_at(at, index)]}
             with pytest.raises(InterruptError):
                 sweep(name, rounds=3, **interrupted)
             again = sweep(name, rounds=3, checkpoint=Checkpoint(folder, every=every))
@@ -231,7 +231,7 @@ def crash(monkeypatch: pytest.MonkeyPatch) -> None:
 def rounds_on_disk(folder: Path) -> list[dict[int, int]]:
     """How far each run had come in each checkpoint, oldest first."""
     states = [unsealed((path / "state.json").read_bytes()) for path in written(folder)]
-    return [{int(place): run["round"] for place, run in state["runs"].items()} for state in states]
+    return [{int(index): run["round"] for index, run in state["runs"].items()} for state in states]
 
 
 @pytest.mark.usefixtures("crash")
@@ -256,7 +256,7 @@ def test_with_a_checkpoint_every_three_rounds_runs_that_train_later_lose_no_more
         wafl.sweep(wafl.models.mlr(CLIENTS), CLIENTS, wafl.FedAvg(), grid, rounds=7, local_steps=1, **changes)
 
     with pytest.raises(InterruptError):
-        train(checkpoint=Checkpoint(tmp_path, every=3), callbacks=[stop_at(6, place=1)])
+        train(checkpoint=Checkpoint(tmp_path, every=3), callbacks=[stop_at(6, index=1)])
     assert rounds_on_disk(tmp_path)[-1][1] >= 4, "no more than three rounds are lost"
 
 
@@ -335,10 +335,10 @@ def test_memory_that_changes_is_appended_and_outdated_memory_is_removed(tmp_path
     names = set[str]()
 
     def measure(_: Moment) -> None:
-        found = sorted(tmp_path.glob("memory-*.journal"))
-        names.update(path.name for path in found)
-        sizes.append(sum(path.stat().st_size for path in found))
-        assert len(found) <= 3
+        journals = sorted(tmp_path.glob("memory-*.journal"))
+        names.update(path.name for path in journals)
+        sizes.append(sum(path.stat().st_size for path in journals))
+        assert len(journals) <= 3
 
     def train(**changes: Any) -> wafl.Run:
         return fit("FedRobust", clients, rounds=60, cohort=2, **changes)

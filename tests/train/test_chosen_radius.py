@@ -60,8 +60,8 @@ def test_a_larger_radius_is_chosen_only_if_it_is_clearly_better() -> None:
     assert best_place(same)[0] == 0
     better = same.clone()
     better[2] += 0.1  # for every client: there is no error of this difference
-    place, why = best_place(better)
-    assert place == 2
+    index, why = best_place(better)
+    assert index == 2
     assert "accuracy 80%" in why
     assert "the best mean" in why
     better[0], better[1] = torch.nan, torch.nan
@@ -78,12 +78,12 @@ def test_an_auto_run_is_the_run_with_the_radius_that_was_chosen(clients: wafl.Fe
             heard.append((place, name, chosen.radius))
 
     runs = wafl.sweep(model, clients, wafl.WAFL(radius="auto"), {"seed": [0, 1]}, callbacks=[Hears()], **QUICK)
-    for place, run in enumerate(runs):
+    for index, run in enumerate(runs):
         chosen = run.settings["chosen"]
         assert chosen["radius"] == run.settings["method"]["objective"]["radius"]
         assert [row["radius"] for row in chosen["tried"]] == sorted(row["radius"] for row in chosen["tried"])
-        assert heard[place] == (place, f"WAFL (seed={place})", chosen["radius"])
-        known = wafl.fit(model, clients, wafl.WAFL(radius=chosen["radius"]), seed=place, **QUICK)
+        assert heard[index] == (index, f"WAFL (seed={index})", chosen["radius"])
+        known = wafl.fit(model, clients, wafl.WAFL(radius=chosen["radius"]), seed=index, **QUICK)
         assert all(torch.equal(run.params[name], known.params[name]) for name in run.params)
 
 
@@ -110,8 +110,8 @@ def test_test_examples_do_not_decide(clients: wafl.Federation) -> None:
 def test_a_learning_rate_that_falls_does_so_in_the_shorter_training_too() -> None:
     schedule = Schedule(rounds=40, local_steps=1, learning_rate=lambda number: 1.0 / (1 + number))
     shorter = chosen_radius._shorter(schedule, [10, 10])
-    assert [shorter.rate(place) for place in range(shorter.rounds)] == [
-        1.0 / (1 + place * 40 // 16) for place in range(16)
+    assert [shorter.rate(index) for index in range(shorter.rounds)] == [
+        1.0 / (1 + index * 40 // 16) for index in range(16)
     ]
 
 

@@ -84,8 +84,8 @@ LINEAR = [
 def test_a_certificate_from_the_gpu_is_that_of_the_cpu(model, asked) -> None:
     some = wafl.load_dataset("digits").partition(num_clients=20, iid=True).of_clients([0, 1, 2])
     run = wafl.fit(model(some), some, wafl.FedAvg(), rounds=3, local_epochs=1)
-    here, there = (wafl.certify(run, some, radii=[0.1, 1.0], device=device, **asked) for device in ("cpu", "cuda"))
-    for one, other in zip(here.rows, there.rows, strict=True):
+    here, on_gpu = (wafl.certify(run, some, radii=[0.1, 1.0], device=device, **asked) for device in ("cpu", "cuda"))
+    for one, other in zip(here.rows, on_gpu.rows, strict=True):
         assert other.value == pytest.approx(one.value, rel=1e-3)
         assert other.simple == pytest.approx(one.simple, rel=1e-9)
 
@@ -149,9 +149,9 @@ def test_a_sweep_over_clients_of_very_different_sizes_ends_where_the_cpu_ends() 
         device: wafl.sweep(model, clients, wafl.WAFL(), {"gamma": [1.0, 2.0, 4.0, 8.0]}, device=device, **options)
         for device in ("cpu", "cuda")
     }
-    for there, here in zip(on["cuda"], on["cpu"], strict=True):
+    for on_gpu, here in zip(on["cuda"], on["cpu"], strict=True):
         for name, value in here.params.items():
-            torch.testing.assert_close(there.params[name], value, atol=1e-8, rtol=0)
+            torch.testing.assert_close(on_gpu.params[name], value, atol=1e-8, rtol=0)
 
 
 def test_what_cannot_be_captured_is_said_and_computed_all_the_same(digits: wafl.Federation) -> None:
@@ -160,9 +160,9 @@ def test_what_cannot_be_captured_is_said_and_computed_all_the_same(digits: wafl.
             outputs = super().forward(x.flatten(1))
             return outputs if bool(outputs.isfinite().all()) else outputs * 0
 
-    with pytest.warns(wafl.SequentialWarning) as said:
+    with pytest.warns(wafl.SequentialWarning) as caught:
         on_gpu = wafl.fit(Peeking(64, 10), digits, wafl.FedAvg(), rounds=2, local_epochs=1, device="cuda")
-    assert any("captured" in str(each.message) for each in said)
+    assert any("captured" in str(each.message) for each in caught)
     assert len(on_gpu.history) == 2
 
 
@@ -209,8 +209,8 @@ def test_bias_relu_and_pooling_in_one_kernel_have_the_bits_of_three(dtype, layou
     slope = torch.randn(plain.shape, device="cuda", generator=generator).to(dtype)
     torch.testing.assert_close(kernel.forward(images, bias), plain, atol=0, rtol=0, equal_nan=True)
     slope[0, 0, 0, 0] = 0.0  # where the largest is not a number
-    there = torch.autograd.grad(plain, sums, slope)[0]
-    torch.testing.assert_close(kernel.backward(images, bias, slope), there, atol=0, rtol=0)
+    expected = torch.autograd.grad(plain, sums, slope)[0]
+    torch.testing.assert_close(kernel.backward(images, bias, slope), expected, atol=0, rtol=0)
 
 
 def test_gray_images_have_the_gradient_of_their_layers() -> None:
@@ -245,8 +245,8 @@ def test_a_convolution_that_pools_in_one_kernel_is_three_layers(depth, channels,
     filters = (draw(lanes, channels, side, side, depth) / 8).bfloat16().permute(0, 1, 4, 2, 3)
     bias, slope = draw(lanes, channels).bfloat16(), draw(lanes, images, channels, height // 2, width // 2).bfloat16()
     pooled, choice = kernel.forward(x, filters, bias)
-    found = kernel.backward(slope, choice, filters, x)
-    assert found.dtype == x.dtype
+    gradient = kernel.backward(slope, choice, filters, x)
+    assert gradient.dtype == x.dtype
     last_bit = 1 / 64  # of the largest sums: two pixels of a window may be equal but for it, and either is taken
     for lane in range(lanes):
         point = x[lane].bfloat16().double()
@@ -260,8 +260,10 @@ def test_a_convolution_that_pools_in_one_kernel_is_three_layers(depth, channels,
         torch.testing.assert_close(pooled[lane].double(), expected, atol=last_bit, rtol=0.01)
         assert (taken == windows.argmax(-1))[expected > 0].double().mean() > 0.999
         rise = (some * slope[lane].double()[..., None]).unflatten(4, (2, 2)).transpose(3, 4).reshape(sums.shape)
-        there = torch.nn.functional.conv_transpose2d(rise, filters[lane].double(), padding=side // 2)
-        torch.testing.assert_close(found[lane].double(), there, atol=1e-5 if few else 0.02, rtol=1e-5 if few else 0.01)
+        back = torch.nn.functional.conv_transpose2d(rise, filters[lane].double(), padding=side // 2)
+        torch.testing.assert_close(
+            gradient[lane].double(), back, atol=1e-5 if few else 0.02, rtol=1e-5 if few else 0.01
+        )
 
 
 def _rounded(values: torch.Tensor) -> torch.Tensor:

@@ -88,8 +88,8 @@ def test_draws_are_philox_of_seed_round_client_and_attempt() -> None:
     faults = Faults(**RATES, seed=9)
     for t, attempt, kind in ((0, 0, "train"), (5, 2, "train"), (5, 0, "loss")):
         by_hand = {client: fate(faults, 11, t, client, attempt, kind) for client in range(60)}
-        found = faults.befall(question(range(60), round=t, seed=11, kind=kind), attempt)
-        assert found == {client: name for client, name in by_hand.items() if name is not None}
+        fates = faults.befall(question(range(60), round=t, seed=11, kind=kind), attempt)
+        assert fates == {client: name for client, name in by_hand.items() if name is not None}
 
 
 def test_rates_that_sum_to_more_than_1_are_refused() -> None:
@@ -206,10 +206,10 @@ def test_fedavg_is_the_mean_of_the_clients_that_count() -> None:
     params, lost = hand.start, 0
     for t in range(6):
         asked = reference.choose(0, reference.COHORT, t, len(SIZES), 5)
-        there = hand.survivors(asked, t)
-        lost += len(asked) - len(there)
-        shares = [SIZES[client] / sum(SIZES[other] for other in there) for client in there]
-        params = reference.weighted_sum(shares, [hand.update(params, t, client).path[-1] for client in there])
+        survivors = hand.survivors(asked, t)
+        lost += len(asked) - len(survivors)
+        shares = [SIZES[client] / sum(SIZES[other] for other in survivors) for client in survivors]
+        params = reference.weighted_sum(shares, [hand.update(params, t, client).path[-1] for client in survivors])
     assert lost > 0
     run = fit(wafl.FedAvg(), rounds=6, faults=FAULTS, tolerance=LENIENT)
     assert_agree(run, params, [size / sum(SIZES) for size in SIZES])
@@ -219,11 +219,11 @@ def test_afl_leaves_the_weights_of_absent_clients_alone_until_it_projects() -> N
     hand = ByHand(reference.Work(local_steps=1, batch_size=4))
     params, lam, lost = hand.start, [1 / len(SIZES)] * len(SIZES), 0
     for t in range(6):
-        there = hand.survivors(list(range(len(SIZES))), t)
-        lost += len(SIZES) - len(there)
-        updates = {client: hand.update(params, t, client) for client in there}
-        shares = [lam[client] / sum(lam[other] for other in there) for client in there]
-        params = reference.weighted_sum(shares, [updates[client].path[-1] for client in there])
+        survivors = hand.survivors(list(range(len(SIZES))), t)
+        lost += len(SIZES) - len(survivors)
+        updates = {client: hand.update(params, t, client) for client in survivors}
+        shares = [lam[client] / sum(lam[other] for other in survivors) for client in survivors]
+        params = reference.weighted_sum(shares, [updates[client].path[-1] for client in survivors])
         lam = reference.project([w + 0.1 * (updates[c].loss if c in updates else 0.0) for c, w in enumerate(lam)])
     assert lost > 0
     run = fit(wafl.AFL(weights_step=0.1), ALL, rounds=6, faults=FAULTS, tolerance=LENIENT)
@@ -235,10 +235,10 @@ def test_drfa_counts_the_clients_that_replied_in_each_of_its_queries() -> None:
     params, lam, lost, unheard = hand.start, [1 / total] * total, 0, 0
     for t in range(6):
         drawn = sorted(reference.choose_by_weight(0, t, lam, cohort))
-        there = hand.survivors(drawn, t)
-        lost += len(drawn) - len(there)
-        updates = [hand.update(params, t, client) for client in there]
-        shares = [1 / len(there)] * len(there)
+        survivors = hand.survivors(drawn, t)
+        lost += len(drawn) - len(survivors)
+        updates = [hand.update(params, t, client) for client in survivors]
+        shares = [1 / len(survivors)] * len(survivors)
         step = reference.draw(0, reference.SNAPSHOT, t, 0, 0, 1)[0] % 3 + 1
         snapshot = reference.weighted_sum(shares, [update.path[step] for update in updates])
         params = reference.weighted_sum(shares, [update.path[-1] for update in updates])
@@ -260,12 +260,12 @@ def test_the_loss_of_a_round_is_the_mean_of_the_clients_that_count() -> None:
     hand = ByHand(reference.Work(local_steps=3, batch_size=4))
     run = fit(wafl.FedAvg(), init={f"1.{name}": value + 1.0 for name, value in hand.start.items()},
               rounds=1, faults=FAULTS, tolerance=LENIENT)  # fmt: skip
-    there = hand.survivors(reference.choose(0, reference.COHORT, 0, len(SIZES), 5), 0)
+    survivors = hand.survivors(reference.choose(0, reference.COHORT, 0, len(SIZES), 5), 0)
     start = {name: value + 1.0 for name, value in hand.start.items()}
-    losses = {client: hand.update(start, 0, client).loss for client in there}
-    mean = sum(SIZES[client] * losses[client] for client in there) / sum(SIZES[client] for client in there)
+    losses = {client: hand.update(start, 0, client).loss for client in survivors}
+    mean = sum(SIZES[client] * losses[client] for client in survivors) / sum(SIZES[client] for client in survivors)
     assert run.history[0].loss == pytest.approx(mean, abs=1e-12)
-    assert run.history[0].participants == tuple(there)
+    assert run.history[0].participants == tuple(survivors)
 
 
 def test_a_learned_gamma_follows_only_the_clients_that_count() -> None:
@@ -315,9 +315,9 @@ def ask(*clients: int, iterates: dict[str, int] | None = None, kind: Any = "trai
 )
 def test_a_reply_that_cannot_be_used_is_left_out_with_its_reason(bad: Reply, reason: str | None) -> None:
     received = [reply(3), bad, reply(0), reply(2)]
-    found = admit(ask(0, 1, 2, 3), received, Tolerance())
-    counted, replies = found.query, found.replies
-    assert found.excluded == ([] if reason is None else [Exclusion(1, reason)])
+    admitted = admit(ask(0, 1, 2, 3), received, Tolerance())
+    counted, replies = admitted.query, admitted.replies
+    assert admitted.excluded == ([] if reason is None else [Exclusion(1, reason)])
     expected = (0, 1, 2, 3) if reason is None else (0, 2, 3)
     assert counted.clients == replies.clients == expected, "in the order they were asked, not as they came"
     assert counted.weights.tolist() == [10.0 * (client + 1) for client in expected], "weights stay as they were"
@@ -336,21 +336,21 @@ def test_a_reply_without_a_usable_snapshot_is_left_out_if_one_was_asked_for(
     snapshot: Tensor | None, reason: str
 ) -> None:
     good = [reply(client, snapshot=torch.zeros(3)) for client in (0, 2)]
-    found = admit(ask(0, 1, 2, iterates={"snapshot": 1}), [*good, reply(1, snapshot=snapshot)], Tolerance())
-    assert found.excluded == [Exclusion(1, reason)]
-    assert found.replies.vectors["snapshot"].shape == (2, 3)
+    admitted = admit(ask(0, 1, 2, iterates={"snapshot": 1}), [*good, reply(1, snapshot=snapshot)], Tolerance())
+    assert admitted.excluded == [Exclusion(1, reason)]
+    assert admitted.replies.vectors["snapshot"].shape == (2, 3)
 
 
 def test_a_reply_to_a_query_for_losses_needs_no_update() -> None:
     losses = [Reply(client, torch.tensor(1.0 + client), torch.tensor(0.0)) for client in range(3)]
-    found = admit(ask(0, 1, 2, kind="loss"), losses, Tolerance())
-    assert (found.query.clients, found.excluded) == ((0, 1, 2), [])
-    assert (found.replies.loss.tolist(), found.replies.vectors) == ([1.0, 2.0, 3.0], {})
+    admitted = admit(ask(0, 1, 2, kind="loss"), losses, Tolerance())
+    assert (admitted.query.clients, admitted.excluded) == ((0, 1, 2), [])
+    assert (admitted.replies.loss.tolist(), admitted.replies.vectors) == ([1.0, 2.0, 3.0], {})
 
 
 def test_if_no_reply_can_be_used_nobody_counts() -> None:
-    found = admit(ask(0, 1), [reply(c, [math.nan] * 3) for c in (0, 1)], Tolerance())
-    assert (found.query.clients, found.replies.clients, len(found.excluded)) == ((), (), 2)
+    admitted = admit(ask(0, 1), [reply(c, [math.nan] * 3) for c in (0, 1)], Tolerance())
+    assert (admitted.query.clients, admitted.replies.clients, len(admitted.excluded)) == ((), (), 2)
 
 
 def test_an_update_is_outsized_only_among_three_or_more_that_move() -> None:
@@ -365,9 +365,9 @@ def test_an_update_is_outsized_only_among_three_or_more_that_move() -> None:
 
 def test_a_loss_or_cost_above_its_cap_is_left_out_with_its_reason() -> None:
     liars = [reply(1, loss=torch.tensor(8.0)), reply(3, loss=torch.tensor(-8.0)), reply(4, cost=torch.tensor(3.0))]
-    found = admit(ask(0, 1, 2, 3, 4), [reply(0), reply(2), *liars], Tolerance(), Caps(loss=5.0, cost=2.0))
-    assert found.query.clients == (0, 2)
-    assert {out.client: out.reason for out in found.excluded} == {
+    admitted = admit(ask(0, 1, 2, 3, 4), [reply(0), reply(2), *liars], Tolerance(), Caps(loss=5.0, cost=2.0))
+    assert admitted.query.clients == (0, 2)
+    assert {out.client: out.reason for out in admitted.excluded} == {
         1: "a loss of 8, above caps.loss = 5",
         3: "a loss of -8, above caps.loss = 5",
         4: "a cost of 3, above caps.cost = 2",
@@ -382,11 +382,11 @@ def test_an_update_longer_than_the_clip_is_shortened_and_the_others_keep_their_b
     def bounded(query: Query, replies: list[Reply], clip: float = math.inf) -> Admitted:
         return Trust(clip).bound(admit(query, replies, Tolerance()), decides=False, aimed=None)
 
-    found = bounded(ask(0, 1, 2, 3, iterates={"snapshot": 1}), received, 2.0)
-    assert found.excluded == []
-    assert found.shortened == {1: pytest.approx(1 / 15)}, "the lower median is 1"
-    assert found.replies.params.tolist() == [away[0], [0.0, pytest.approx(-2.0), 0.0], away[2], away[3]]
-    assert found.replies.vectors["snapshot"][:, 2].tolist() == pytest.approx([0.1, 0.2, 0.1, 0.1])
+    admitted = bounded(ask(0, 1, 2, 3, iterates={"snapshot": 1}), received, 2.0)
+    assert admitted.excluded == []
+    assert admitted.shortened == {1: pytest.approx(1 / 15)}, "the lower median is 1"
+    assert admitted.replies.params.tolist() == [away[0], [0.0, pytest.approx(-2.0), 0.0], away[2], away[3]]
+    assert admitted.replies.vectors["snapshot"][:, 2].tolist() == pytest.approx([0.1, 0.2, 0.1, 0.1])
     two = bounded(ask(0, 1), received[:2], 2.0)
     assert two.shortened == {1: pytest.approx(1 / 15)}, "of two, the longer is compared with the shorter"
     assert bounded(ask(0, 1), received[:2]).shortened == {}, "by default none is"
@@ -451,7 +451,7 @@ def test_too_few_replies_end_the_training_with_the_round() -> None:
         TooFewRepliesError,
         match=r"round 0: fewer than 50% of 5 clients gave a usable reply \(update with NaN .*\), 3 times",
     ):
-        fit(wafl.FedAvg(), faults=Faults(nan=1.0), on_round=lambda place, record, state: seen.append(record))
+        fit(wafl.FedAvg(), faults=Faults(nan=1.0), on_round=lambda index, record, state: seen.append(record))
     assert seen == []
     for fault in ("dropout", "late", "infinity", "wrong_shape"):
         with pytest.raises(TooFewRepliesError, match=r"100% of 5 clients .* 1 times"):
@@ -464,8 +464,8 @@ def hindered(runs: int) -> tuple[Faults, int]:
     """Faults that leave less than 70% of the clients in one of the runs, and the first round in which they do."""
     for seed in range(100):
         faults = Faults(dropout=0.3, seed=seed)
-        there = [[sum(fate(faults, run, t, c) is None for c in range(8)) for run in range(runs)] for t in range(8)]
-        first = next((t for t, counts in enumerate(there) if min(counts) < 0.7 * 8), 0)
+        present = [[sum(fate(faults, run, t, c) is None for c in range(8)) for run in range(runs)] for t in range(8)]
+        first = next((t for t, counts in enumerate(present) if min(counts) < 0.7 * 8), 0)
         if first >= 2:
             return faults, first
     raise AssertionError("there are no such faults")
@@ -548,15 +548,15 @@ def test_with_a_tolerance_a_client_with_nan_is_left_out_and_the_others_train(
 
 def memories(folder: Path, **changes: Any) -> tuple[wafl.Run, list[dict[int, Tensor]]]:
     """The clients' FedRobust maps after each round."""
-    found: list[dict[int, Tensor]] = []
+    kept_memory: list[dict[int, Tensor]] = []
 
     def look(moment: Moment) -> None:
         if moment.record.round:
             progress, _ = read_progress(sorted(path for path in folder.iterdir() if path.name.isdigit())[-1])
-            found.append({client: kept["objective"] for (_, client), kept in progress.memory.items()})
+            kept_memory.append({client: kept["objective"] for (_, client), kept in progress.memory.items()})
 
     run = fit(wafl.FedRobust(step_size=0.1), **changes, checkpoint=Checkpoint(folder), callbacks=[look])
-    return run, found
+    return run, kept_memory
 
 
 def test_the_memory_of_a_client_stays_as_it_is_while_the_client_is_away(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_a_cohort_without_any_weight_leaves_the_model_as_it_is(few: wafl.Federat
     weights = wafl.weights.fixed([0, 0, 0, 1, 1, 1, 1])
     run = fit(
         few, wafl.FedAvg(client_weights=weights), cohort=1, rounds=12,
-        on_round=lambda place, record, state: seen.append((record.cohort, state.params)),
+        on_round=lambda index, record, state: seen.append((record.cohort, state.params)),
     )  # fmt: skip
     idle = [t for t in range(1, 12) if run.history[t].cohort[0] < 3]
     busy = [t for t in range(1, 12) if run.history[t].cohort[0] >= 3]
@@ -155,7 +155,7 @@ def gammas_and_limits(clients: wafl.Federation, method: wafl.Method, **changes: 
     """Gamma and the concavity limit after each round."""
     seen: list[tuple[float, float]] = []
 
-    def note(place: int, record: Any, state: Any) -> None:
+    def note(index: int, record: Any, state: Any) -> None:
         seen.append((state.scalars["gamma"], mlr_limit(state.params[:640].view(10, 64))))
 
     fit(clients, method, **{"on_round": note, "batch_size": 32, "init": None, **changes})
@@ -200,12 +200,12 @@ def test_gamma_below_the_limit_warns_once_with_the_round_and_the_limit(digits: w
         )
     assert len(caught) == 1
     message = str(caught[0].message)
-    found = re.match(r"round (\d+): gamma=0\.2 is below the concavity limit ([\d.]+) ", message)
-    assert found is not None
-    first = next(place for place, (gamma, limit) in enumerate(seen, start=1) if gamma < limit)
+    match = re.match(r"round (\d+): gamma=0\.2 is below the concavity limit ([\d.]+) ", message)
+    assert match is not None
+    first = next(index for index, (gamma, limit) in enumerate(seen, start=1) if gamma < limit)
     assert first > 1
-    assert int(found[1]) == first
-    assert float(found[2]) == pytest.approx(seen[first - 1][1], rel=1e-3)
+    assert int(match[1]) == first
+    assert float(match[2]) == pytest.approx(seen[first - 1][1], rel=1e-3)
     assert "raise gamma" in message
     assert "weight_decay" in message
 

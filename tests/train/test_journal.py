@@ -38,10 +38,10 @@ def test_a_flip_of_any_bit_is_noticed(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     journal.append(ENTRIES[:3])
     whole = journal.path.read_bytes()
-    for place in range(len(whole)):
+    for offset in range(len(whole)):
         for bit in (1, 128):
             damaged = bytearray(whole)
-            damaged[place] ^= bit
+            damaged[offset] ^= bit
             journal.path.write_bytes(bytes(damaged))
             with pytest.raises(ValueError, match="journal is damaged"):
                 list(journal.read())

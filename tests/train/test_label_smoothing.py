@@ -35,11 +35,11 @@ def test_it_is_that_of_the_loss_with_spread_labels(method: wafl.Method, clients:
         nn.functional.cross_entropy(torch.eye(3), torch.tensor([0, 2, 1]), label_smoothing=0.2, reduction="none"),
     )
     model = wafl.models.mlr(clients).double()
-    found = wafl.fit(model, clients, method, label_smoothing=0.2, **SCHEDULE)
+    smoothed = wafl.fit(model, clients, method, label_smoothing=0.2, **SCHEDULE)
     wanted = wafl.fit(model, clients, method, loss=spread, **SCHEDULE)
     plain = wafl.fit(model, clients, method, **SCHEDULE)
     for name, value in wanted.params.items():
-        torch.testing.assert_close(found.params[name], value, rtol=0, atol=1e-7)
+        torch.testing.assert_close(smoothed.params[name], value, rtol=0, atol=1e-7)
     assert max(float((value - wanted.params[name]).abs().max()) for name, value in plain.params.items()) > 1e-3
 
 

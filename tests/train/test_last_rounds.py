@@ -49,9 +49,9 @@ def test_it_is_the_mean_of_a_plain_loops_models(gamma: float | None) -> None:
 @pytest.mark.parametrize("method", [wafl.DRFA(weights_step=0.1), wafl.SCAFFOLD(), wafl.FedAdam(), wafl.AFL()])
 def test_training_does_not_notice_and_learned_weights_are_averaged_too(method: wafl.Method) -> None:
     seen: list[State] = []
-    own: dict[str, Any] = {"cohort": 3} if method.name != "AFL" else {"local_epochs": None, "local_steps": 1}
-    run = fit(method, average_last=0.4, on_round=lambda place, record, state: seen.append(state), **own)
-    usual = fit(method, **own)
+    options: dict[str, Any] = {"cohort": 3} if method.name != "AFL" else {"local_epochs": None, "local_steps": 1}
+    run = fit(method, average_last=0.4, on_round=lambda index, record, state: seen.append(state), **options)
+    usual = fit(method, **options)
     assert torch.equal(flat(run.last_params), flat(usual.params))
     assert usual.last_params is usual.params
     torch.testing.assert_close(run.client_weights, (seen[3].client_weights + seen[4].client_weights) / 2)
@@ -89,11 +89,11 @@ def test_more_rounds_begin_the_window_anew() -> None:
         return state
 
     first = trained(State(0, torch.zeros(1), torch.ones(1)), Schedule(rounds=4, local_steps=1, average_last=0.5))
-    found, _ = mean_of(first) or (None, None)
-    assert found == 3.5  # rounds 3 and 4
+    mean, _ = mean_of(first) or (None, None)
+    assert mean == 3.5  # rounds 3 and 4
     further = trained(first, Schedule(rounds=6, local_steps=1, average_last=1.0))
-    found, _ = mean_of(further) or (None, None)
-    assert found == 5.5, "rounds 5 and 6: those before are in a mean from which they cannot be taken"
+    mean, _ = mean_of(further) or (None, None)
+    assert mean == 5.5, "rounds 5 and 6: those before are in a mean from which they cannot be taken"
 
 
 def test_a_client_that_joins_had_no_weight_before() -> None:

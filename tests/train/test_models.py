@@ -253,14 +253,14 @@ class Words(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.long() if self.casts else x
-        there = (x > 0)[..., None]
-        mean = (self.embedding(x) * there).sum(1) / there.sum(1)
+        present = (x > 0)[..., None]
+        mean = (self.embedding(x) * present).sum(1) / present.sum(1)
         return self.head(self.drop(self.middle(mean).tanh()))
 
 
 def reading(model: nn.Module, x: Tensor, delta: Tensor, step: plain.Step) -> Tensor:
-    words, there = x.long(), (x > 0)[..., None]
-    mean = ((model.get_submodule("embedding")(words) + delta) * there).sum(1) / there.sum(1)
+    words, present = x.long(), (x > 0)[..., None]
+    mean = ((model.get_submodule("embedding")(words) + delta) * present).sum(1) / present.sum(1)
     h = model.get_submodule("middle")(mean).tanh() * step.mask(0, (len(x), 5), 0.3)
     return model.get_submodule("head")(h)
 

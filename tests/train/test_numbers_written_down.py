@@ -15,7 +15,7 @@ GOLDEN: dict[str, Any] = json.loads(numbers.GOLDEN.read_text())
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
+def runs() -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # gammas below the concavity limit are among the cases
         return {name: numbers.plain(run) for name, run in numbers.small_cases()}
@@ -25,13 +25,13 @@ def test_batches_are_the_ones_written_down() -> None:
     assert numbers.batches() == GOLDEN["batches"]
 
 
-def test_every_case_is_written_down(found: dict[str, Any]) -> None:
-    assert set(found) == set(GOLDEN["runs"])
+def test_every_case_is_written_down(runs: dict[str, Any]) -> None:
+    assert set(runs) == set(GOLDEN["runs"])
 
 
 @pytest.mark.parametrize("name", GOLDEN["runs"])
-def test_cohorts_and_parameters_are_the_ones_written_down(found: dict[str, Any], name: str) -> None:
-    assert found[name]["cohorts"] == GOLDEN["runs"][name]["cohorts"]
+def test_cohorts_and_parameters_are_the_ones_written_down(runs: dict[str, Any], name: str) -> None:
+    assert runs[name]["cohorts"] == GOLDEN["runs"][name]["cohorts"]
     torch.testing.assert_close(
-        torch.tensor(found[name]["params"]), torch.tensor(GOLDEN["runs"][name]["params"]), rtol=0, atol=1e-5
+        torch.tensor(runs[name]["params"]), torch.tensor(GOLDEN["runs"][name]["params"]), rtol=0, atol=1e-5
     )

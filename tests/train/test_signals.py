@@ -24,13 +24,13 @@ ROUNDS = 5
 @pytest.fixture(autouse=True)
 def handlers() -> Generator[dict[int, Any], None, None]:
     """The handlers of a plain process, which must be there again in the end."""
-    own = {number: signal.getsignal(number) for number in ENDING}
+    before = {number: signal.getsignal(number) for number in ENDING}
     plain: dict[int, Any] = {**dict.fromkeys(ENDING, signal.SIG_DFL), signal.SIGINT: signal.default_int_handler}
     for number, handler in plain.items():
         signal.signal(number, handler)
     yield plain
     left = {number: signal.getsignal(number) for number in ENDING}
-    for number, handler in own.items():
+    for number, handler in before.items():
         signal.signal(number, handler)
     assert left == plain
 
@@ -112,16 +112,16 @@ def test_a_second_signal_before_and_while_the_checkpoint_is_written_loses_nothin
     assert rounds_left(tmp_path) == ROUNDS - 3
 
 
-@pytest.mark.parametrize("place", ["append", "write_state", "rmtree"])
+@pytest.mark.parametrize("function", ["append", "write_state", "rmtree"])
 def test_the_first_signal_waits_for_a_checkpoint_that_is_being_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
     owner: Any = {
         "append": checkpoint_module.Journal,
         "write_state": checkpoint_module,
         "rmtree": checkpoint_module.shutil,
-    }[place]
-    work, calls = getattr(owner, place), 0
+    }[function]
+    work, calls = getattr(owner, function), 0
 
     def interrupted(*arguments: Any, **options: Any) -> None:
         nonlocal calls
@@ -130,7 +130,7 @@ def test_the_first_signal_waits_for_a_checkpoint_that_is_being_written(
         if calls == 2:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(owner, place, interrupted)
+    monkeypatch.setattr(owner, function, interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit(tmp_path, every=1)
     monkeypatch.undo()

@@ -74,7 +74,7 @@ def test_statistics_are_learned_as_in_a_plain_loop_over_unequal_clients(statisti
 def test_a_run_resumes_to_the_same_bits(statistics: str, tmp_path: Any):
     timing: dict[str, Any] = {**TIMING, "rounds": 4, "cohort": 2, "statistics": statistics}
 
-    def stop(place: int, record: Any, state: Any) -> None:
+    def stop(index: int, record: Any, state: Any) -> None:
         if record.round == 1:
             raise KeyboardInterrupt
 
@@ -184,11 +184,11 @@ def test_the_model_of_a_run_shares_nothing_with_it(tmp_path: Any):
 
 def test_a_run_moves_to_a_device_as_another_run():
     run = wafl.fit(seeded(Twofold), clients_of(images()), wafl.FedAvg(), **TIMING, statistics="averaged")
-    there = run.to("meta")
-    for each, device in ((there, "meta"), (run, "cpu")):
+    on_meta = run.to("meta")
+    for each, device in ((on_meta, "meta"), (run, "cpu")):
         tensors = (*each.params.values(), *each.module.state_dict().values(), *each.model.state_dict().values())
         assert {value.device.type for value in tensors} == {device}
-    assert there.layout == run.layout
+    assert on_meta.layout == run.layout
 
 
 def test_a_saved_run_says_which_statistics_were_learned_whatever_the_mode_of_its_model(tmp_path: Any):

@@ -27,9 +27,9 @@ def weights(*values: float) -> torch.Tensor:
 
 def capped(*values: float, share: Any = "double", **options: Any) -> list[float]:
     given = weights(*values)
-    found = Shares.of(given, share, **options).capped(given)
-    assert float(found.sum()) == pytest.approx(float(given.sum()))
-    return (found / found.sum()).tolist()
+    limited = Shares.of(given, share, **options).capped(given)
+    assert float(limited.sum()) == pytest.approx(float(given.sum()))
+    return (limited / limited.sum()).tolist()
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_what_exceeds_a_share_goes_to_the_others_in_proportion(
     ("given", "share"), [((3, 2, 2, 2, 1), "double"), ((99, 1), "double"), ((99, 1, 1), 1.0), ((1, 1, 1), 0.2)]
 )
 def test_weights_within_their_shares_have_the_same_bits(given: tuple[float, ...], share: Any) -> None:
-    found = weights(*given)
-    again = Shares.of(found, share).capped(found)
-    assert torch.equal(again / again.sum(), found / found.sum())
+    limited = weights(*given)
+    again = Shares.of(limited, share).capped(limited)
+    assert torch.equal(again / again.sum(), limited / limited.sum())
     held = weights(97, 1, 1, 1, 1)
     once = Shares.of(held, "double").capped(held)
     assert torch.equal(Shares.of(once, "double").capped(once), once), "what was capped is not capped again"
@@ -76,10 +76,10 @@ def answer(
 def test_who_counts_twice_goes_half_as_far() -> None:
     """Three times the median for an equal share, 1.5 times for twice that: nobody moves the mean further."""
     given = answer([[100.0, 0.0], [0.0, 100.0], *[[1.0, 0.0]] * 8], weights(1000, *[1] * 9))
-    found = FLOWER.bound(given, decides=False, aimed=None)
-    assert found.replies.params[:2].tolist() == [[1.5, 0.0], [0.0, 3.0]]
-    assert found.shortened == pytest.approx({0: 0.015, 1: 0.03})
-    assert found.limited == ((0, "a weight held at 0.2"),)
+    believed = FLOWER.bound(given, decides=False, aimed=None)
+    assert believed.replies.params[:2].tolist() == [[1.5, 0.0], [0.0, 3.0]]
+    assert believed.shortened == pytest.approx({0: 0.015, 1: 0.03})
+    assert believed.limited == ((0, "a weight held at 0.2"),)
     sized = Trust(3.0, "double", frozenset({0})).bound(given, decides=False, aimed=None)
     assert sized.replies.params[0].tolist() == [3.0, 0.0], "a size that is known is no claim"
     assert torch.equal(sized.query.weights, given.query.weights)
@@ -87,10 +87,10 @@ def test_who_counts_twice_goes_half_as_far() -> None:
 
 def test_losses_and_costs_count_for_three_times_the_median_where_they_decide_something() -> None:
     given = answer([[1.0, 0.0]] * 4, weights(1, 1, 1, 1), loss=[99.0, 2.0, 2.0, -99.0], cost=[1e3, 2.0, 1.0, 2.0])
-    found = FLOWER.bound(given, decides=True, aimed=0.5)
-    assert found.replies.loss.tolist() == [6.0, 2.0, 2.0, -6.0]
-    assert found.replies.cost.tolist() == [6.0, 2.0, 1.0, 2.0]
-    assert (0, "a cost of 1e+03, counted as 6") in found.limited
+    believed = FLOWER.bound(given, decides=True, aimed=0.5)
+    assert believed.replies.loss.tolist() == [6.0, 2.0, 2.0, -6.0]
+    assert believed.replies.cost.tolist() == [6.0, 2.0, 1.0, 2.0]
+    assert (0, "a cost of 1e+03, counted as 6") in believed.limited
     assert torch.equal(FLOWER.bound(given, decides=False, aimed=None).replies.loss, given.replies.loss)
     still = answer([[1.0, 0.0]] * 3, weights(1, 1, 1), cost=[9.0, 0.0, 0.0])
     assert FLOWER.bound(still, decides=False, aimed=0.5).replies.cost.tolist() == [1.5, 0.0, 0.0], "the radius is known"
@@ -143,8 +143,8 @@ def test_a_spread_that_one_client_claims_moves_the_mean_of_all_a_little(total: f
     assert FLOWER.of_examples([*sums, 200.0], [*sizes, 10]) == ([*sums, 200.0], [*sizes, 10]), "within what is usual"
     assert BELIEVED.of_examples([*sums, total], [*sizes, size]) == ([*sums, total], [*sizes, size])
     together = Trust(3.0, "double", nodes=(0, 0, 0, 1, 2)).of_examples([1e6, 1e6, 1e6, 90.0, 90.0], [10] * 5)
-    found = [total / count for total, count in zip(*together, strict=True)]
-    assert found == pytest.approx([27.0, 27.0, 27.0, 9.0, 9.0]), "a node has one vote"
+    means = [total / count for total, count in zip(*together, strict=True)]
+    assert means == pytest.approx([27.0, 27.0, 27.0, 9.0, 9.0]), "a node has one vote"
 
 
 def test_class_means_that_one_client_claims_do_not_decide_the_shape() -> None:

@@ -89,28 +89,28 @@ def watch_over(radii: list[float], gammas: list[float], losses: list[float] | No
 
 @pytest.mark.parametrize("radius", [0.75, 1.3])
 def test_a_radius_missed_by_more_than_a_fifth_is_said(radius: float) -> None:
-    (said,) = watch_over([radius] * 20, [1.0] * 20, radius=1.0)
-    assert said.startswith(f"radius=1 was missed: from round 15 on it was {radius}. Train for more rounds")
+    (message,) = watch_over([radius] * 20, [1.0] * 20, radius=1.0)
+    assert message.startswith(f"radius=1 was missed: from round 15 on it was {radius}. Train for more rounds")
 
 
 def test_a_ball_so_large_that_the_model_forgets_what_it_learned_is_said() -> None:
     guessing = math.log(2)
-    (said,) = watch_over([1.0] * 20, [1.0] * 20, [0.6] * 4 + [0.2] + [guessing] * 15, radius=1.0)
-    assert said.startswith(
+    (message,) = watch_over([1.0] * 20, [1.0] * 20, [0.6] * 4 + [0.2] + [guessing] * 15, radius=1.0)
+    assert message.startswith(
         "radius=1 is too large for this model: its loss was 0.2 in round 4, when the ball was smaller"
     )
-    assert said.endswith("now it is 0.693, no better than guessing. Ask for a smaller radius")
+    assert message.endswith("now it is 0.693, no better than guessing. Ask for a smaller radius")
     assert not watch_over([1.0] * 20, [1.0] * 20, [guessing] * 20, radius=1.0), "it never learned, in any ball"
     assert not watch_over([1.0] * 20, [1.0] * 20, [0.2] * 10 + [0.6] * 10, radius=1.0)
     assert not watch_over([1.0] * 20, [1.0] * 20, [0.2] * 10 + [guessing] * 10, gamma=1.0)
 
 
 def test_a_gamma_that_runs_away_in_vain_is_said_as_a_radius_that_cannot_be_reached() -> None:
-    (said,) = watch_over([0.5] * 20, [0.5**n for n in range(20)], radius=1.0)
-    assert "Examples cannot move that far" in said
-    assert "or the model has become flat: ask for a smaller radius" in said
-    (said,) = watch_over([1.0] * 18 + [0.0] * 2, [0.5] * 20, radius=1.0)
-    assert "the model has become flat" in said
+    (message,) = watch_over([0.5] * 20, [0.5**n for n in range(20)], radius=1.0)
+    assert "Examples cannot move that far" in message
+    assert "or the model has become flat: ask for a smaller radius" in message
+    (message,) = watch_over([1.0] * 18 + [0.0] * 2, [0.5] * 20, radius=1.0)
+    assert "the model has become flat" in message
 
 
 @pytest.mark.parametrize(
@@ -199,9 +199,9 @@ def dear(label_cost: float, rounds: int = 10) -> None:
 def test_labels_that_change_for_almost_nothing_are_said_at_the_line_of_the_user() -> None:
     with pytest.warns(wafl.LabelCostWarning, match=r"label_cost=0\.01 is low: .* is below 2\.29,") as caught:
         dear(0.01)
-    (said,) = [each for each in caught if each.category is wafl.LabelCostWarning]
-    assert said.filename == __file__
-    assert "Raise label_cost" in str(said.message)
+    (warning,) = [each for each in caught if each.category is wafl.LabelCostWarning]
+    assert warning.filename == __file__
+    assert "Raise label_cost" in str(warning.message)
 
 
 @pytest.mark.parametrize(("label_cost", "rounds"), [(20.0, 10), (0.01, 3)])

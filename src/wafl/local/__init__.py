@@ -1,13 +1,17 @@
-"""Local steps: what clients do with a gradient, one file per idea.
+"""Local steps: what clients do with a gradient, one file per family.
 
-A new one is a class here and a line in the list below.
+A new one is a class in one of the files and a line in the lists below.
 """
 
-from wafl.local.consensus import Consensus, consensus
-from wafl.local.control import ControlVariates, GradientControl, control_variates, gradient_control
-from wafl.local.descent import SGD, Prox, prox, sgd
-from wafl.local.dynamic import Dynamic, dynamic
-from wafl.local.sharpness import SAM, sam
+from wafl.local.control import (
+    Consensus,
+    ControlVariates,
+    GradientControl,
+    consensus,
+    control_variates,
+    gradient_control,
+)
+from wafl.local.descent import SAM, SGD, Dynamic, Prox, dynamic, prox, sam, sgd
 from wafl.parts.local_step import LocalState, LocalStep, Outcome
 
 __all__ = [

@@ -1,16 +1,24 @@
-"""Local steps corrected for how far a client's gradients are from those of all clients: SCAFFOLD and Scaff-PD.
+"""Local steps corrected for how far a client's gradients are from those of all clients: SCAFFOLD, Scaff-PD, ADMM.
 
 SCAFFOLD has the paper's option II for the clients' control variates. In Scaff-PD, clients send their gradient with
 their loss before a round trains, and nothing is kept between rounds.
+
+Consensus is for DRFL: Bai, Wong, Qiao and Ho, "Distributionally robust federated learning: An ADMM algorithm"
+(2503.18436, 2025). From this paper we take that clients, each with its own ball, agree by the alternating direction
+method of multipliers (ADMM). The paper's own steps, of a linearized proximal ADMM for a min-max-min problem, were not
+available to us. Ours are consensus ADMM as in section 7.1 of Boyd et al., "Distributed optimization and statistical
+learning via the alternating direction method of multipliers" (2011), where a client does not solve its problem exactly
+but takes its local steps.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from wafl.base.options import maker
+from wafl.base.options import Positive, Tunable, frozen, maker
 from wafl.parts.local_step import LocalState, LocalStep, Outcome
 from wafl.parts.messages import GRADIENT, Query, Replies, Vectors, weighted_mean
 
@@ -66,12 +74,12 @@ class GradientControl(LocalStep):
     reports = (GRADIENT,)
 
     def begin(self, state: LocalState) -> Mapping[str, Tensor]:
-        return {"own": torch.zeros_like(state.params), "begun": torch.zeros_like(state.params[:, :1])}
+        return {"first": torch.zeros_like(state.params), "begun": torch.zeros_like(state.params[:, :1])}
 
     def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
-        own = torch.where(state.carry["begun"] > 0, state.carry["own"], gradient)
+        first = torch.where(state.carry["begun"] > 0, state.carry["first"], gradient)
         begun = torch.ones_like(state.carry["begun"])
-        return gradient - own + state.vectors[CONTROL], {"own": own, "begun": begun}
+        return gradient - first + state.vectors[CONTROL], {"first": first, "begun": begun}
 
     def initial_vectors(self, params: Tensor) -> Vectors:
         return {CONTROL: torch.zeros_like(params)}
@@ -80,5 +88,42 @@ class GradientControl(LocalStep):
         return {CONTROL: weighted_mean(client_weights, replies.vectors[GRADIENT])}
 
 
+@frozen
+class Consensus(ControlVariates):
+    """Descend ``loss + <u_i, w - z> + coupling / 2 ||w - z||^2``, with a dual variable ``u_i`` of the client.
+
+    After its steps ``u_i <- u_i + coupling (w_i - z)``, and then ``z <- sum_i lambda_i (w_i + u_i / coupling)``: ADMM
+    for models ``w_i`` that are to agree. The model of the server is ``sum_i lambda_i w_i``, where clients start. It
+    also keeps ``u = sum_i lambda_i u_i``, and z is its model plus ``u / coupling``. As ``-u_i`` takes the part of
+    SCAFFOLD's control variate, it is sent and kept under that name. Clients that are not asked keep theirs.
+    """
+
+    coupling: Annotated[
+        float,
+        Positive(),
+        Tunable(30.0),
+        "How strongly the clients' models are tied to the common one, and how fast their dual variables change.",
+    ] = 0.1
+
+    def scalars(self) -> dict[str, float]:
+        return {"coupling": self.coupling}
+
+    def begin(self, state: LocalState) -> Mapping[str, Tensor]:
+        return {}
+
+    def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
+        assert state.memory is not None
+        return gradient - state.memory + state.vectors[CONTROL] + self._pull(state), state.carry
+
+    def end(self, state: LocalState, steps: Tensor) -> Outcome:
+        assert state.memory is not None
+        change = -state.vectors[CONTROL] - self._pull(state)
+        return Outcome(state.memory + change, {CONTROL: change})
+
+    def _pull(self, state: LocalState) -> Tensor:
+        return state.scalars["coupling"] * (state.params - state.start)
+
+
 control_variates = maker(ControlVariates)
 gradient_control = maker(GradientControl)
+consensus = maker(Consensus)

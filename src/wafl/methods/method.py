@@ -64,8 +64,8 @@ class Method:
                 continue
             if name not in owners:
                 raise ValueError(f"{self.name} has no option {name!r}; it has: {', '.join(method.options())}")
-            slot, own_name = owners[name]
-            grouped.setdefault(slot, {})[own_name] = value
+            slot, field_name = owners[name]
+            grouped.setdefault(slot, {})[field_name] = value
         changed = {slot: method._part(slot).changed(**options) for slot, options in grouped.items()}
         if "optimizer" in changed:
             server = changed.get("server", method.server)
@@ -74,14 +74,14 @@ class Method:
 
     def declared(self) -> dict[str, tuple[Option, Any]]:
         """What each option of the method's parts declares about itself, and its value."""
-        found: dict[str, tuple[Option, Any]] = {}
-        for name, (slot, own_name) in self._owners().items():
+        options: dict[str, tuple[Option, Any]] = {}
+        for name, (slot, field_name) in self._owners().items():
             owner = self._part(slot)
             try:
-                found[name] = replace(options_of(type(owner))[own_name], name=name), getattr(owner, own_name)
+                options[name] = replace(options_of(type(owner))[field_name], name=name), getattr(owner, field_name)
             except NameError:  # your own part, whose annotations name what only its function knows
                 continue
-        return found
+        return options
 
     def within(self, declared: Box | None) -> Self:
         """The same method on data that declare this box, if any, which is where its objective stays by default."""
@@ -92,16 +92,16 @@ class Method:
 
     def _owners(self) -> dict[str, tuple[str, str]]:
         """For each option, by name: the part that has it, and what the part calls it."""
-        found: dict[str, tuple[str, str]] = {}
+        owners: dict[str, tuple[str, str]] = {}
         for slot in ("objective", "local", "optimizer", "server"):
             owner = self._part(slot)
             for field in fields(owner) if is_dataclass(owner) else ():
                 if field.name != "optimizer":
-                    found.setdefault(field.name, (slot, field.name))
+                    owners.setdefault(field.name, (slot, field.name))
         for name in _limited(self.client_weights):
             public = "weights_step" if name == "step_size" else name
-            found[f"weights_{name}" if public in found else public] = ("client_weights", name)
-        return found
+            owners[f"weights_{name}" if public in owners else public] = ("client_weights", name)
+        return owners
 
 
 def _limited(rule: ClientWeights) -> list[str]:

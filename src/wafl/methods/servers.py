@@ -6,8 +6,7 @@ from wafl.local import Dynamic
 from wafl.methods.preset import Stepped, Weighted, preset
 from wafl.servers import Adam, Extrapolated, Masked, Momentum, Normalized, Yogi
 from wafl.servers import Dynamic as DynamicServer
-from wafl.servers.extrapolated import Epsilon
-from wafl.servers.masked import Agreement
+from wafl.servers.rescaled import Agreement, Epsilon
 
 
 @preset(

@@ -13,7 +13,6 @@ from torch import Tensor
 from wafl.base.mover import Mover
 from wafl.base.options import Part, frozen, record
 from wafl.base.random import Key, Purpose
-from wafl.objectives.learner import Learner
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Moved
@@ -90,6 +89,43 @@ class Move:
     def x_adv(self) -> Tensor:
         """The moved examples ``[L, B, ...]``; if the ball is at a layer, its moved outputs."""
         return dense(self.inputs)
+
+
+class Learner(ABC):
+    """Changes an objective's scalars round by round: derive from it, and write ``next_scalars``."""
+
+    server_side: frozenset[str] = frozenset()
+    """The names of the objective's options that only this uses; they may differ between lanes of one batched run."""
+    endless: bool = False
+    """Whether the ball has distributions with a little mass as far away as you like."""
+    averages_cost: bool = False
+    """Whether clients report the mean cost of all local steps instead of the cost of the first step."""
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the radius is still to be chosen, by leaving clients out."""
+        return False
+
+    @property
+    def target(self) -> float | None:
+        """The root mean cost that training is to achieve, if there is one."""
+        return None
+
+    def warm_up(self, rounds: int) -> int:
+        """Return after how many of so many rounds the scalars no longer depend on how many there are."""
+        return 0
+
+    def first_scalars(self, scalars: Mapping[str, float], lowest: float, rounds: int) -> dict[str, float]:
+        """Return the scalars of the first round; ``lowest`` is the :meth:`lowest_gamma` of the first model."""
+        return dict(scalars)
+
+    @abstractmethod
+    def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float, rounds: int) -> dict[str, float]:
+        """Return the scalars after a round whose moves cost ``cost`` on average."""
+
+    def lowest_gamma(self, problem: Problem) -> float:
+        """Return what a gamma that is learned must not fall below for the model of the first lane."""
+        return 0.0
 
 
 class Objective(Part, Mover, ABC):
@@ -175,6 +211,15 @@ def example_draws(draw: Callable[[Key, Purpose, int], Tensor], key: Key, batch: 
     if key.seed.ndim == 2:
         return draw(key, Purpose.START, count)
     return draw(key, Purpose.START, batch * count).view(-1, batch, count)
+
+
+def random_starts(
+    draw: Callable[[Key, Purpose, int], Tensor], state: ObjectiveState | None, like: Tensor, shape: tuple[int, int, int]
+) -> tuple[Tensor, ...]:
+    """Return random vectors for each example of each lane; ``shape`` has the examples, the starts and their length."""
+    batch, count, length = shape
+    draws = example_draws(draw, lane_key(state, like), batch, count * length).to(like)
+    return draws.unflatten(-1, (count, length)).expand(len(like), -1, -1, -1).unbind(2)
 
 
 def better(one: Move, other: Move) -> Move:

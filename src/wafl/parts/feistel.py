@@ -32,14 +32,14 @@ def first(seed: int, purpose: Purpose, total: int, count: int, round: int = 0) -
     rows = math.isqrt(total - 1) + 1
     columns = -(-total // rows)
     amounts = _amounts(seed, purpose, round, rows)
-    places = _permuted(np.arange(count), rows, columns, amounts)
-    while (outside := places >= total).any():
-        places[outside] = _permuted(places[outside], rows, columns, amounts)
-    return places.tolist()
+    positions = _permuted(np.arange(count), rows, columns, amounts)
+    while (outside := positions >= total).any():
+        positions[outside] = _permuted(positions[outside], rows, columns, amounts)
+    return positions.tolist()
 
 
-def _permuted(places: Integers, rows: int, columns: int, amounts: Callable[[int, Integers], Integers]) -> Integers:
-    row, column = np.divmod(places, columns)
+def _permuted(positions: Integers, rows: int, columns: int, amounts: Callable[[int, Integers], Integers]) -> Integers:
+    row, column = np.divmod(positions, columns)
     for turn in range(0, TURNS, 2):
         row = (row + amounts(turn, column)) % rows
         column = (column + amounts(turn + 1, row)) % columns
@@ -50,10 +50,10 @@ def _amounts(seed: int, purpose: Purpose, round: int, largest: int) -> Callable[
     """Random words, one for each turn and each row or column."""
     key, (at, client) = (seed, int(purpose)), (np.array([round]), np.array([0]))
 
-    def draw(turn: Integers, line: Integers) -> Integers:
-        return philox_array((line, turn, at, client), key)[0]
+    def draw(turn: Integers, coordinate: Integers) -> Integers:
+        return philox_array((coordinate, turn, at, client), key)[0]
 
     if largest > TABLE:
-        return lambda turn, line: draw(np.array([turn]), line)
+        return lambda turn, coordinate: draw(np.array([turn]), coordinate)
     table = draw(np.arange(TURNS)[:, None], np.arange(largest))
-    return lambda turn, line: table[turn, line]
+    return lambda turn, coordinate: table[turn, coordinate]

@@ -1,6 +1,6 @@
 """Lengths and inner products of updates, and shortening those that are far longer than most.
 
-``servers/clipped.py`` names the paper. Wide matrices are read a few columns at a time, so that copies stay small.
+``servers/averaging.py`` names the paper (Clipped). Wide matrices are read a few columns at a time to keep copies small.
 """
 
 import math
@@ -27,8 +27,8 @@ def gram(rows: Tensor, start: Tensor) -> Tensor:
     """The inner products ``[n, n]`` of the rows, measured from ``start``, in double precision."""
 
     def products(part: Tensor, begin: Tensor) -> Tensor:
-        moved = part.double() - begin.double()
-        return moved @ moved.T
+        deltas = part.double() - begin.double()
+        return deltas @ deltas.T
 
     return reduce(torch.add, by_columns(products, rows, start))
 
@@ -54,8 +54,8 @@ def longest_of(lengths: Tensor, multiple: float, nodes: Sequence[int] = ()) -> f
     middle one, so of two updates the longer is compared with the shorter. Nodes that did not move have no vote.
     """
     votes = by_node(lengths, nodes)
-    moved = votes[votes > 0]
-    return multiple * float(moved.median()) if len(moved) > 1 else math.inf
+    positive = votes[votes > 0]
+    return multiple * float(positive.median()) if len(positive) > 1 else math.inf
 
 
 def shortened(start: Tensor, models: Tensor, lengths: Tensor, longest: Tensor) -> Tensor:

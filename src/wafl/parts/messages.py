@@ -58,10 +58,11 @@ class Query:
         "The node of each client, by number; empty if every client is by itself. It stays on the server.",
     ] = ()
 
-    def only(self, places: Sequence[int]) -> Self:
-        """The same query to the clients in these places alone."""
-        clients, nodes = (tuple(each[place] for place in places) for each in (self.clients, self.nodes or self.clients))
-        return replace(self, clients=clients, weights=self.weights[list(places)], nodes=nodes if self.nodes else ())
+    def only(self, indices: Sequence[int]) -> Self:
+        """Return the same query to the clients at these indices alone."""
+        clients = tuple(self.clients[index] for index in indices)
+        nodes = tuple(self.nodes[index] for index in indices) if self.nodes else ()
+        return replace(self, clients=clients, weights=self.weights[list(indices)], nodes=nodes)
 
     @property
     def wanted(self) -> tuple[str, ...]:

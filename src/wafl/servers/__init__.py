@@ -1,20 +1,14 @@
-"""Servers and their optimizers, which turn the clients' models into the next model; one file per idea.
+"""Servers and their optimizers, which turn the clients' models into the next model; one file per family.
 
-A new one is a class here and a line in the lists below.
+A new one is a class in one of the files and a line in the lists below.
 """
 
-from wafl.parts.server import Optimizer, Server
-from wafl.parts.update import Update
-from wafl.servers.averaging import Aggregating, Averaging, averaging
-from wafl.servers.bulyan import Bulyan, bulyan
-from wafl.servers.clipped import Clipped, clipped
-from wafl.servers.dynamic import Dynamic, dynamic
-from wafl.servers.extrapolated import Extrapolated, extrapolated
-from wafl.servers.krum import Krum, MultiKrum, krum, multi_krum
-from wafl.servers.masked import Masked, masked
+from wafl.parts.server import Optimizer, Server, Update
+from wafl.servers.averaging import Aggregating, Averaging, Clipped, Dynamic, averaging, clipped, dynamic
+from wafl.servers.krum import Bulyan, Krum, MultiKrum, bulyan, krum, multi_krum
 from wafl.servers.medians import GeometricMedian, Median, TrimmedMean, geometric_median, median, trimmed_mean
-from wafl.servers.normalized import Normalized, normalized
 from wafl.servers.optimizers import SGD, Adam, Momentum, Yogi, adam, momentum, sgd, yogi
+from wafl.servers.rescaled import Extrapolated, Masked, Normalized, extrapolated, masked, normalized
 
 __all__ = [
     "SGD", "Adam", "Aggregating", "Averaging", "Bulyan", "Clipped", "Dynamic", "Extrapolated", "GeometricMedian",

@@ -1,14 +1,19 @@
-"""Krum and multi-Krum: Blanchard et al., "Machine learning with adversaries" (NeurIPS 2017)."""
+"""Servers that select models by their distances: Krum, multi-Krum and Bulyan.
+
+Krum and multi-Krum: Blanchard et al., "Machine learning with adversaries" (NeurIPS 2017). Bulyan: El Mhamdi et al.,
+"The hidden vulnerability of distributed learning in Byzantium" (ICML 2018).
+"""
 
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from wafl.base.errors import TooFewRepliesError
 from wafl.base.options import Count, frozen, maker
-from wafl.parts.lengths import gram
+from wafl.parts.lengths import by_columns, gram
 from wafl.parts.messages import weighted_mean
-from wafl.parts.update import Update
+from wafl.parts.server import Update
 from wafl.servers.averaging import Aggregating
 
 
@@ -39,9 +44,6 @@ class Krum(Aggregating):
         return update.params[chosen[0]]
 
 
-krum = maker(Krum)
-
-
 @frozen
 class MultiKrum(Krum):
     """The mean of the ``kept`` models with the best scores of :class:`Krum`, weighted by lambda."""
@@ -61,9 +63,6 @@ class MultiKrum(Krum):
         return weighted_mean(update.weights[best], update.params[best.to(update.params.device)])
 
 
-multi_krum = maker(MultiKrum)
-
-
 def squared_distances(start: Tensor, models: Tensor) -> Tensor:
     """Return the squared distance ``[n, n]`` between each two models; each model is infinitely far from itself."""
     products = gram(models, start)
@@ -76,3 +75,57 @@ def scores(distances: Tensor, liars: int) -> Tensor:
     """Return Krum's score of each model: the sum of its squared distances to the ``n - liars - 2`` nearest others."""
     nearest = max(1, len(distances) - liars - 2)  # fewer may have replied than were asked
     return distances.sort(1).values[:, :nearest].sum(1)
+
+
+@frozen
+class Bulyan(Aggregating):
+    """Each parameter is the mean of the values nearest to the median, among models that Krum selects.
+
+    Of n models, Krum selects one after another until ``n - 2 liars`` are selected. Of their values,
+    ``n - 4 liars`` count: those nearest to the median. All of these count the same; a client without weight takes no
+    part.
+    """
+
+    liars: Annotated[int, Count(0), "How many clients per round may lie; a round needs 4 liars + 3 clients."] = 1
+
+    def check(self, num_clients: int) -> None:
+        if num_clients < self._least:
+            raise ValueError(
+                f"bulyan with liars={self.liars} needs at least {self._least} clients per round, and there are "
+                f"{num_clients}: lower liars, or use another of wafl.servers, such as median()"
+            )
+
+    def aggregate(self, update: Update) -> Tensor:
+        models = update.params[update.weights.nonzero().flatten().to(update.params.device)]
+        if len(models) < self._least:
+            raise TooFewRepliesError(
+                f"bulyan with liars={self.liars} needs at least {self._least} replies per round, and {len(models)} "
+                "arrived: lower liars, or raise cohort or tolerance.min_replies"
+            )
+        selected = self._selected(squared_distances(update.start, models))
+        count = len(models) - 4 * self.liars
+
+        def mean_near_median(part: Tensor) -> Tensor:
+            values, middle = part.sort(0).values, len(part) // 2
+            median = (values[middle] + values[-1 - middle]) / 2
+            nearest = (values - median).abs().argsort(dim=0, stable=True)[:count]
+            return values.gather(0, nearest).mean(0)
+
+        return torch.cat(by_columns(mean_near_median, models[selected]))
+
+    def _selected(self, distances: Tensor) -> list[int]:
+        """Return the models that Krum selects, one after another, each among those that are left."""
+        left = list(range(len(distances)))
+        selected: list[int] = []
+        while len(selected) < len(distances) - 2 * self.liars:
+            selected.append(left.pop(int(scores(distances[left][:, left], self.liars).argmin())))
+        return selected
+
+    @property
+    def _least(self) -> int:
+        return 4 * self.liars + 3
+
+
+krum = maker(Krum)
+multi_krum = maker(MultiKrum)
+bulyan = maker(Bulyan)

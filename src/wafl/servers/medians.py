@@ -12,7 +12,7 @@ from torch import Tensor
 from wafl.base.options import Count, Positive, Range, frozen, maker
 from wafl.parts.lengths import by_columns, gram
 from wafl.parts.messages import weighted_mean
-from wafl.parts.update import Update
+from wafl.parts.server import Update
 from wafl.servers.averaging import Aggregating
 
 ROUNDING = 1e-12

@@ -18,11 +18,11 @@ SMALLEST = 16
 """Below this many examples a step takes as long as with one."""
 
 
-def room_for(count: int) -> int:
-    """The least of 16, 24, 32, 48, 64, 96, ... that holds ``count`` examples: at most half of it is added."""
-    octave = max(SMALLEST, 1 << (count - 1).bit_length())
+def room_for(count: int, smallest: int = SMALLEST) -> int:
+    """Return the least of 16, 24, 32, 48, 64, 96, ... (or from another power of 2 on) that is at least ``count``."""
+    octave = max(smallest, 1 << (count - 1).bit_length())
     smaller = octave * 3 // 4
-    return smaller if smaller >= max(count, SMALLEST) else octave
+    return smaller if smaller >= max(count, smallest) else octave
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ def _drawn(
         for values in (lanes, counts, work.num_steps(counts), [work.steps_per_epoch(count) for count in counts])
     )
     epochs = torch.arange(int((-(-steps // per_epoch)).max()), device=device)[:, None]
-    own = Key(key.seed[lanes], key.round[lanes], key.client[lanes], epochs)
-    order = permutation(own, Purpose.BATCH, sizes[:, 0], width)
+    epoch_key = Key(key.seed[lanes], key.round[lanes], key.client[lanes], epochs)
+    order = permutation(epoch_key, Purpose.BATCH, sizes[:, 0], width)
     position = torch.arange(width, device=device)
     step = epochs[..., None] * per_epoch + position // cut
     slots = (lane * shape[1] + step) * shape[2] + position % cut

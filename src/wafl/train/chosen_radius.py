@@ -39,18 +39,18 @@ DRAWS = 1000
 """How often clients are drawn for a standard error."""
 
 
-def settled(trainer: Trainer, specs: Sequence[Spec], progress: Progress, told: Sequence[Callback]) -> list[Spec]:
+def settled(trainer: Trainer, specs: Sequence[Spec], progress: Progress, callbacks: Sequence[Callback]) -> list[Spec]:
     """The same runs with numbers for their radii; what is chosen now is kept in ``progress``, and callbacks hear it."""
-    found: list[Spec] = []
-    for place, spec in enumerate(specs):
+    decided: list[Spec] = []
+    for index, spec in enumerate(specs):
         if spec.undecided:
-            if place not in progress.chosen:
-                progress.chosen[place] = choose_radius(trainer, place, spec)
-                for callback in told:
-                    callback.on_choice(place, spec.name, progress.chosen[place])
-            spec = spec.with_radius(progress.chosen[place].radius)
-        found.append(spec)
-    return found
+            if index not in progress.chosen:
+                progress.chosen[index] = choose_radius(trainer, index, spec)
+                for callback in callbacks:
+                    callback.on_choice(index, spec.name, progress.chosen[index])
+            spec = spec.with_radius(progress.chosen[index].radius)
+        decided.append(spec)
+    return decided
 
 
 def check_undecided(trainer: Trainer, specs: Sequence[Spec]) -> None:
@@ -73,7 +73,7 @@ def check_undecided(trainer: Trainer, specs: Sequence[Spec]) -> None:
             raise ValueError(f"radius='auto' leaves clients out: {error}; or give the radius as a number") from error
 
 
-def choose_radius(trainer: Trainer, place: int, spec: Spec) -> ChosenRadius:
+def choose_radius(trainer: Trainer, index: int, spec: Spec) -> ChosenRadius:
     """The radius of a run: each half of the clients trains all candidates, and the other half judges them."""
     clients, objective, roster = trainer.clients, spec.method.objective, trainer.clients.roster
     assert isinstance(clients, Divisible)
@@ -82,8 +82,8 @@ def choose_radius(trainer: Trainer, place: int, spec: Spec) -> ChosenRadius:
     parted = halves(roster.num_clients, spec.schedule.seed)
     schedule = _shorter(spec.schedule, [len(half) for half in parted])
     specs = [replace(spec.with_radius(radius), schedule=schedule) for radius in radii]
-    parts = [_judged(trainer, *clients.apart(judges, place, spec), len(judges), specs) for judges in parted]
-    values = torch.cat(parts, dim=1)
+    judged = [_judged(trainer, *clients.apart(judges, index, spec), len(judges), specs) for judges in parted]
+    values = torch.cat(judged, dim=1)
     larger = roster.num_classes is not None
     best, why = best_place(values, larger_is_better=larger)
     summaries = [_summary(row, larger) for row in values]
@@ -107,26 +107,23 @@ def best_place(values: Tensor, *, larger_is_better: bool = True) -> tuple[int, s
         return 0, "every radius diverged, and it is the smallest"
     scores = torch.where(usable, _score(signed), -torch.inf)
     best = int(scores.argmax())
-    for place in range(best):
-        if bool(usable[place]) and scores[best] - scores[place] <= _standard_error(signed[best], signed[place]):
-            break
-    else:
-        place = best
+    gaps = scores[best] - scores  # infinite for a radius that diverged
+    index = next(each for each in range(best + 1) if gaps[each] <= _standard_error(signed[best], signed[each]))
     words, scale, unit = ("accuracy", 100.0, "%") if larger_is_better else ("loss", 1.0, "")
-    mean, worst = (scale * float(part[place]) for part in _parts(values, larger_is_better))
+    mean, worst = (scale * float(means[index]) for means in _mean_and_worst(values, larger_is_better))
     judged = f"clients that were left out have {words} {mean:.3g}{unit}, and their worst tenth {worst:.3g}{unit}"
-    if place == best:
-        return place, f"{judged}, the best mean of the two"
-    return place, f"{judged}, and no larger one is better by more than a standard error"
+    if index == best:
+        return index, f"{judged}, the best mean of the two"
+    return index, f"{judged}, and no larger one is better by more than a standard error"
 
 
 def _score(signed: Tensor) -> Tensor:
     """The mean of the clients' mean and of that of their worst tenth, where larger is better: ``[R]``."""
-    mean, worst = _parts(signed, True)
+    mean, worst = _mean_and_worst(signed, True)
     return (mean + worst) / 2.0
 
 
-def _parts(values: Tensor, larger_is_better: bool) -> tuple[Tensor, Tensor]:
+def _mean_and_worst(values: Tensor, larger_is_better: bool) -> tuple[Tensor, Tensor]:
     """The mean over clients, and over the worst tenth of them, at least one: ``[R]`` each."""
     worst = values.topk(worst_count(0.1, values.shape[1]), dim=1, largest=not larger_is_better).values
     return values.mean(1), worst.mean(1)
@@ -144,7 +141,7 @@ def _standard_error(one: Tensor, other: Tensor) -> float:
 def _summary(values: Tensor, larger_is_better: bool) -> dict[str, float | None]:
     if not bool(torch.isfinite(values).all()):
         return {"mean": None, "worst_tenth": None}
-    mean, worst = _parts(values[None], larger_is_better)
+    mean, worst = _mean_and_worst(values[None], larger_is_better)
     return {"mean": float(mean), "worst_tenth": float(worst)}
 
 
@@ -153,7 +150,7 @@ def candidates(spread: float, norm: float, features: int) -> list[float]:
     unit = spread * typical_length(norm, features)
     if not unit > 0.0:
         raise ValueError("radius='auto': no client has two different examples to measure a radius by: give a number")
-    return [rounded(part * unit, 3) for part in CANDIDATES]
+    return [rounded(share * unit, 3) for share in CANDIDATES]
 
 
 def halves(num_clients: int, seed: int) -> list[list[int]]:
@@ -187,15 +184,15 @@ def _judged(trainer: Trainer, clients: Clients, judge: Judge, judges: int, specs
         for category in TOO_FAR:
             warnings.simplefilter("ignore", category)
         runs = here.train(specs)
-    said: dict[int, Mapping[int, float]] = {}
-    for place, run in enumerate(runs):
+    scores: dict[int, Mapping[int, float]] = {}
+    for index, run in enumerate(runs):
         if not run.diverged:
             with suppress(ValueError):  # finite parameters whose losses are not
-                said[place] = judge(run)
+                scores[index] = judge(run)
     # A client on a node may be away for one of them.
-    heard = sorted(set[int].intersection(*(set(each) for each in said.values()))) if said else range(judges)
+    heard = sorted(set[int].intersection(*(set(each) for each in scores.values()))) if scores else range(judges)
     values = torch.full((len(specs), len(heard)), torch.nan, dtype=torch.float64)
-    for place, each in said.items():
+    for index, each in scores.items():
         # The last bits of a mean differ between engines, and must not decide.
-        values[place] = torch.tensor([round(each[client], 12) for client in heard], dtype=torch.float64)
+        values[index] = torch.tensor([round(each[client], 12) for client in heard], dtype=torch.float64)
     return values

@@ -6,7 +6,6 @@ the same numbers.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -16,14 +15,14 @@ from wafl.objectives import ObjectiveState
 from wafl.parts.messages import GRADIENT, PARAMS, Vectors
 from wafl.tasks.problem import Problem
 from wafl.train.batches import draw_batches
-from wafl.train.client_task import LOCAL, OBJECTIVE, STATISTICS, ClientTask, LaneInput, each_lane, mapped, present
+from wafl.train.client_task import LOCAL, OBJECTIVE, STATISTICS, ClientTask, LaneInput, Rows, each_lane, mapped, present
 from wafl.train.step import Batch, Carry, Eager, Step, begin, joined, local_state, smoothed
 
 EAGER = Eager()
 
 
 @dataclass(frozen=True)
-class LaneOutput:
+class LaneOutput(Rows):
     """What each lane sends back (see :class:`wafl.parts.messages.Replies`) and what its client keeps."""
 
     loss: Tensor
@@ -31,17 +30,13 @@ class LaneOutput:
     vectors: Vectors = field(default_factory=dict[str, Tensor])
     memory: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
-    def take(self, rows: slice) -> Self:
-        """What these lanes send back."""
-        return mapped(lambda value: value[rows], self)
-
 
 def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) -> LaneOutput:
     """What each lane sends back after its local steps: ``theta <- theta - rate / |D| sum over the batch of grad phi``.
 
     Lanes with more steps come first; one that has taken all of its steps is left behind while others go on.
     """
-    lanes = _with_own(client, lanes)
+    lanes = _with_statistics(client, lanes)
     key, first, sizes = _distinct(client, lanes)
     batches = draw_batches(client.work, key, sizes, client.batch_room(int(sizes[0])))
     shares, least = batches.shares(lanes.params.dtype), 2 if client.pairs and lanes.sharing == 1 else 1
@@ -74,8 +69,8 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) 
     if clip is not None:
         short = _clipped(lanes.params[:, trained], sent[:, trained], clip[:, None])
         sent = torch.cat([short, sent[:, trained.stop :]], dim=1)
-    own = carry.params[:, client.kept_places] if client.kept_places else None
-    left = present({OBJECTIVE: carry.memory, LOCAL: outcome.memory, STATISTICS: own})
+    statistics = carry.params[:, client.kept_places] if client.kept_places else None
+    left = present({OBJECTIVE: carry.memory, LOCAL: outcome.memory, STATISTICS: statistics})
     loss = carry.loss
     if client.judges_ends:
         loss = report_loss(client, replace(lanes, params=carry.params, memory=left)).loss
@@ -87,7 +82,7 @@ def _first(count: int, lanes: LaneInput) -> Tensor:
     return torch.arange(len(lanes.params), device=lanes.params.device) < count
 
 
-def _with_own(client: ClientTask, lanes: LaneInput) -> LaneInput:
+def _with_statistics(client: ClientTask, lanes: LaneInput) -> LaneInput:
     """The same lanes, which begin with the BatchNorm parameters that their clients have kept."""
     kept = lanes.memory.get(STATISTICS)
     if kept is None:
@@ -106,7 +101,7 @@ def _clipped(start: Tensor, params: Tensor, longest: Tensor) -> Tensor:
 
 def report_loss(client: ClientTask, lanes: LaneInput, *, with_gradient: bool = False) -> LaneOutput:
     """The mean of what each lane's client minimizes, over all its examples, at the parameters it was sent."""
-    lanes = _with_own(client, lanes)
+    lanes = _with_statistics(client, lanes)
     _, first, sizes = _distinct(client, lanes)
     counts: list[int] = sizes.tolist()
     loss, cost = (lanes.params.new_zeros(len(lanes.params)) for _ in range(2))
@@ -134,9 +129,9 @@ def report_loss(client: ClientTask, lanes: LaneInput, *, with_gradient: bool = F
             loss[here] += (weight * value).sum(1)
             cost[here] += (weight * paid).sum(1)
         if gradient is not None:
-            found = problem.descent(x, y, weight) if move is None else move.descent(problem, weight)
+            descent = problem.descent(x, y, weight) if move is None else move.descent(problem, weight)
             smoothing = some.columns.get("label_smoothing")
-            gradient[here] += smoothed(found, problem, move or (x, y), weight, smoothing)
+            gradient[here] += smoothed(descent, problem, move or (x, y), weight, smoothing)
     if gradient is None:
         return LaneOutput(loss, cost)
     return LaneOutput(loss, cost, {GRADIENT: gradient + lanes.scalars["weight_decay"][:, None] * lanes.params})

@@ -31,8 +31,16 @@ REPORT_BATCH = 256
 """How many examples a client looks at together when it reports its loss."""
 
 
+class Rows:
+    """Tensors with one row per lane."""
+
+    def take(self, rows: Tensor | slice) -> Self:
+        """Return these lanes alone."""
+        return mapped(lambda value: value[rows], self)
+
+
 @dataclass(frozen=True)
-class LaneInput:
+class LaneInput(Rows):
     """What each lane is sent: ``params [L, P]``, its client, its scalars ``[L]`` and its key.
 
     ``memory`` is what the client keeps, by the part of the method that keeps it. ``vectors [L, P]`` and
@@ -57,11 +65,7 @@ class LaneInput:
     def split(self, chunk: int) -> list[Self]:
         """The same lanes in pieces of at most ``chunk``, without separating lanes that share their batches."""
         size = max(chunk // self.sharing, 1) * self.sharing
-        return [self.take(slice(place, place + size)) for place in range(0, len(self.clients), size)]
-
-    def take(self, rows: Tensor | slice) -> Self:
-        """These lanes alone."""
-        return mapped(lambda value: value[rows], self)
+        return [self.take(slice(start, start + size)) for start in range(0, len(self.clients), size)]
 
 
 @dataclass(frozen=True)
@@ -141,8 +145,8 @@ class ClientTask:
         if not (self.work.shift or self.work.flip):
             return x
         each = len(lanes.params) // len(x.base)
-        own = Key(*(part[::each] for part in (key.seed, key.round, key.client, key.step)))
-        return replace(x, base=augmented(x.base, own, self.work.shift, self.work.flip))
+        group_key = Key(*(part[::each] for part in (key.seed, key.round, key.client, key.step)))
+        return replace(x, base=augmented(x.base, group_key, self.work.shift, self.work.flip))
 
     def fetch(self, rows: Tensor, lanes: LaneInput) -> tuple[Inputs, Tensor]:
         """The examples in these rows ``[G, B]``, a row per group of lanes; floats get the type of the parameters."""
@@ -184,11 +188,11 @@ def mapped(function: Callable[..., Tensor], first: T, *others: T) -> T:
 
 def tensors_of(value: Any) -> list[Tensor]:
     """Return all tensors of a value."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def take(tensor: Tensor) -> Tensor:
-        found.append(tensor)
+        tensors.append(tensor)
         return tensor
 
     mapped(take, value)
-    return found
+    return tensors

@@ -54,9 +54,9 @@ class Roster:
         return len(self.names)
 
     def __str__(self) -> str:
-        task = "regression" if self.num_classes is None else f"{self.num_classes} classes"
+        kind = "regression" if self.num_classes is None else f"{self.num_classes} classes"
         examples = f", {sum(self.num_examples)} training examples" if any(self.num_examples) else ""
-        return f"{self.num_clients} clients{examples}, of shape {self.input_shape}, {task}"
+        return f"{self.num_clients} clients{examples}, of shape {self.input_shape}, {kind}"
 
 
 class Engine(Protocol):
@@ -74,7 +74,7 @@ def trust_in(
     tolerance, caps, learns = tolerance or Tolerance(), caps or Caps(), rule is not None and rule.learns
     given = rule is not None and rule.closed and not learns  # weights that you gave, client by client
     declared = {} if learns else caps.sizes or {}  # a size says nothing about a loss
-    known = [place for place, name in enumerate(roster.names) if name in declared] if declared else []
+    known = [index for index, name in enumerate(roster.names) if name in declared] if declared else []
     numbers = {node: number for number, node in enumerate(dict.fromkeys(roster.nodes))}
     nodes = tuple(numbers[node] for node in roster.nodes)
     return Trust(tolerance.multiple, 1.0 if given else caps.client_share or 1.0, frozenset(known), nodes)
@@ -154,8 +154,8 @@ class Divisible(Protocol):
         """How far a client's training examples lie from their mean: the root mean square over all examples."""
         ...
 
-    def apart(self, left_out: Sequence[int], place: int, spec: Spec) -> tuple[Clients, Judge]:
-        """The clients without those left out, to train candidates for the run of this spec and place; and the judge."""
+    def apart(self, left_out: Sequence[int], index: int, spec: Spec, /) -> tuple[Clients, Judge]:
+        """Return the clients without those left out, to train candidates for the run of this spec, and the judge."""
         ...
 
 

@@ -31,10 +31,9 @@ from wafl.train.clients import Clients, Engine, Judge, Roster, root_mean_square,
 from wafl.train.lanes.features import with_fixed_features
 from wafl.train.lanes.lanes import Lanes
 from wafl.train.spec import Spec
-from wafl.train.trust.admission import Admitted, Exclusion, Tolerance, split
+from wafl.train.trust.admission import Admitted, Arrivals, Exclusion, Tolerance, Tolerant, split
 from wafl.train.trust.caps import Caps
 from wafl.train.trust.faults import Faults, spoil, without
-from wafl.train.trust.tolerant import Arrivals, Tolerant
 from wafl.train.trust.trust import Trust
 
 
@@ -85,8 +84,8 @@ class Embedded:
         for objective in objectives:
             objective.check_model(problem)
             # One step shows as well as a thousand whether the objective fits the model.
-            brief = objective.changed(steps=1) if objective.steps > 1 and is_dataclass(objective) else objective
-            brief(problem, x, y, ObjectiveState())
+            short = objective.changed(steps=1) if objective.steps > 1 and is_dataclass(objective) else objective
+            short(problem, x, y, ObjectiveState())
 
     def shape_of_clients(self) -> Shape:
         return self._shape
@@ -109,7 +108,7 @@ class Embedded:
     def _trust(self) -> Trust:
         return trust_in(self.roster, self.tolerance, self.caps)
 
-    def apart(self, left_out: Sequence[int], place: int, spec: Spec) -> tuple[Clients, Judge]:
+    def apart(self, left_out: Sequence[int], index: int, spec: Spec) -> tuple[Clients, Judge]:
         """The clients without those left out, none of whom fails on purpose; those left out judge."""
         train, judges = self.federation.set_apart(left_out)
         judges = replace(judges, test=judges.train)
@@ -190,13 +189,13 @@ class _Failing:
         fates = [self._faults.befall(query, attempt) for query in queries]
         gone = [[client for client, fate in fate.items() if fate == "dropout"] for fate in fates]
         present = [without(query, absent) for query, absent in zip(queries, gone, strict=True)]
-        asked = [place for place, query in enumerate(present) if query.clients]
-        answers = self._whole.run([present[place] for place in asked], [runs[place] for place in asked])
-        arrived = {place: split(answer.replies) for place, answer in zip(asked, answers, strict=True)}
+        asked = [index for index, query in enumerate(present) if query.clients]
+        answers = self._whole.run([present[index] for index in asked], [runs[index] for index in asked])
+        arrived = {index: split(answer.replies) for index, answer in zip(asked, answers, strict=True)}
         arrivals: list[Arrivals] = []
-        for place, fate in enumerate(fates):
-            sound, late = spoil(arrived.get(place, []), fate)
-            arrivals.append(Arrivals(sound, [*(Exclusion(client, "dropped out") for client in gone[place]), *late]))
+        for index, fate in enumerate(fates):
+            sound, late = spoil(arrived.get(index, []), fate)
+            arrivals.append(Arrivals(sound, [*(Exclusion(client, "dropped out") for client in gone[index]), *late]))
         return arrivals
 
     def undo(self, runs: Sequence[int]) -> None:

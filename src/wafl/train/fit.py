@@ -170,7 +170,7 @@ class _Rounds(Callback):
 
     def on_progress(self, progress: Progress) -> None:
         runs = progress.runs
-        done = sum(self.rounds[place] if run.stopped else len(run.history) for place, run in runs.items())
+        done = sum(self.rounds[index] if run.stopped else len(run.history) for index, run in runs.items())
         last = [run.history[-1].loss for run in runs.values() if run.history]
         reached(done, sum(self.rounds), "rounds", f"loss {fmean(last):.4g}" if last else "")
 
@@ -184,21 +184,21 @@ def train(
 ) -> list[Run]:
     """Train all runs, from where a checkpoint left them if there is one."""
     rounds = [_Rounds([spec.schedule.rounds for spec in specs])] if is_shown() else []
-    told = [*as_callbacks(callbacks, on_round), *rounds]
+    listeners = [*as_callbacks(callbacks, on_round), *rounds]
     check_undecided(trainer, specs)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"checkpoint is {what_is(checkpoint)}: pass a wafl.train.checkpoint.checkpoint.Checkpoint")
     progress = None if checkpoint is None else checkpoint.read(trainer.fingerprint(specs))
-    for callback in told:
+    for callback in listeners:
         callback.on_start(progress)
     progress = progress or Progress()
     with checkpoint or nullcontext():
-        kept = told if checkpoint is None else [*told, checkpoint]
-        runs = trainer.train(settled(trainer, specs, progress, told), kept, progress)
+        everyone = listeners if checkpoint is None else [*listeners, checkpoint]
+        runs = trainer.train(settled(trainer, specs, progress, listeners), everyone, progress)
         if checkpoint is not None:
             checkpoint.write()  # here a signal can only delay it
-    for place, chosen in progress.chosen.items():
-        runs[place].settings["chosen"] = asdict(chosen)
+    for index, chosen in progress.chosen.items():
+        runs[index].settings["chosen"] = asdict(chosen)
     return runs
 
 

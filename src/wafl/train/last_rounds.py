@@ -24,7 +24,7 @@ def with_mean(rounds: int, share: float, before: State, after: State) -> State:
     if after.round > before.round > first - 1:
         count = int(kept["window"][1]) + 1 if kept else 1
         now = {"params": after.params, "client_weights": after.client_weights}
-        kept = {name: _moved(kept.get(name), value.double(), count) for name, value in now.items()}
+        kept = {name: _next_mean(kept.get(name), value.double(), count) for name, value in now.items()}
         kept["window"] = torch.tensor([rounds, count])
     others = {name: value for name, value in after.vectors.items() if not name.startswith(f"{MEAN}.")}
     return replace(after, vectors={**others, **named(MEAN, kept)})
@@ -36,7 +36,7 @@ def mean_of(state: State) -> tuple[Tensor, Tensor] | None:
     return (kept["params"].to(state.params.dtype), kept["client_weights"]) if kept else None
 
 
-def _moved(mean: Tensor | None, value: Tensor, count: int) -> Tensor:
+def _next_mean(mean: Tensor | None, value: Tensor, count: int) -> Tensor:
     """The mean of ``count`` values; a client that joined had no weight before."""
     if mean is None:
         return value

@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -41,7 +41,8 @@ MANY_CLIENTS = 1000
 class _ActiveRun:
     """A run in training: where it stands, and what has happened in the current round."""
 
-    place: int
+    index: int
+    name: str
     spec: Spec
     algorithm: Algorithm
     watch: Watch
@@ -53,10 +54,6 @@ class _ActiveRun:
     limited: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     attempts: int = 1
     error: DivergedError | UnboundedError | None = None
-
-    @cached_property
-    def name(self) -> str:
-        return self.spec.name
 
     def fail(self, error: DivergedError | UnboundedError) -> None:
         """End the run here, with the parameters of its last good round."""
@@ -75,7 +72,7 @@ class _ActiveRun:
         self.watch.check_growth(query, answer.replies, names, self.reached.history)
         answer = self.algorithm.bound(before, answer)
         query = answer.query
-        after, agreement = self.algorithm.told(before, query, answer.replies)
+        after, agreement = self.algorithm.next_state(before, query, answer.replies)
         self.watch.check_params(query, after)
 
         if query.kind == "train":
@@ -150,21 +147,21 @@ class Trainer:
             objective.check_unit(self.roster.bounds, self.roster.input_shape, self.roster.unit)
         progress = progress or Progress()
         active: list[_ActiveRun] = []
-        for place, (spec, algorithm) in enumerate(zip(specs, algorithms, strict=True)):
-            if place not in progress.runs:
-                progress.runs[place] = RunProgress(algorithm.init(self.start))
-            reached = progress.runs[place]
+        for index, (spec, algorithm) in enumerate(zip(specs, algorithms, strict=True)):
+            if index not in progress.runs:
+                progress.runs[index] = RunProgress(algorithm.init(self.start))
+            reached = progress.runs[index]
             state = reached.state
             vectors = {name: value.to(self.clients.device) for name, value in state.vectors.items()}
             reached.state = replace(state, params=state.params.to(self.clients.device), vectors=vectors)
             watch = Watch(spec.method, self.task, self.roster.num_classes, self.clients.tolerance)
-            active.append(_ActiveRun(place, spec, algorithm, watch, reached))
+            active.append(_ActiveRun(index, spec.name, spec, algorithm, watch, reached))
         self._welcome(active)
         groups: dict[tuple[Any, ...], list[_ActiveRun]] = {}
         for run in active:
             groups.setdefault(run.spec.shape(), []).append(run)
         for number, group in enumerate(groups.values()):
-            engine = self.clients.engine(self.task, {run.place: run.spec for run in group}, number, progress)
+            engine = self.clients.engine(self.task, {run.index: run.spec for run in group}, number, progress)
             self._train_lanes(engine, group, callbacks, progress)
             self._welcome(active)
         if all(run.reached.history.diverged for run in active):
@@ -210,8 +207,8 @@ class Trainer:
 
     def within(self, specs: Sequence[Spec]) -> list[Spec]:
         """The runs on these clients' data, which decide where examples stay and, if asked, the shape of the ball."""
-        found = [spec.within(self.roster.bounds) for spec in specs]
-        return [spec.shaped(self.clients.shape_of_clients()) if spec.asks_shape else spec for spec in found]
+        bounded = [spec.within(self.roster.bounds) for spec in specs]
+        return [spec.shaped(self.clients.shape_of_clients()) if spec.asks_shape else spec for spec in bounded]
 
     def _train_lanes(
         self, engine: Engine, group: Sequence[_ActiveRun], callbacks: Sequence[Callback], progress: Progress
@@ -248,7 +245,7 @@ class Trainer:
             if callbacks:
                 finished = self._finish(run.spec, run.reached)
                 for callback in callbacks:
-                    callback.on_end(run.place, finished)
+                    callback.on_end(run.index, finished)
 
     def _end_round(self, run: _ActiveRun, record: Record, callbacks: Sequence[Callback]) -> None:
         """Tell callbacks about the round, and add it to the history with the metrics that they added."""
@@ -258,7 +255,7 @@ class Trainer:
         def make_run() -> Run:  # as if training ended with this round, even if it is called later
             return self._finish(run.spec, RunProgress(state, History([*history[:rounds], moment.final_record()])))
 
-        moment = Moment(run.place, run.name, record, state, history, make_run)
+        moment = Moment(run.index, run.name, record, state, history, make_run)
         for callback in callbacks:
             callback.on_round(moment)
         history.append(moment.final_record())
@@ -325,8 +322,8 @@ def _answers(engine: Engine, asking: Sequence[tuple[_ActiveRun, Query]]) -> list
     kinds: dict[tuple[Any, ...], list[tuple[_ActiveRun, Query]]] = {}
     for run, query in asking:
         kinds.setdefault((query.kind, query.wanted), []).append((run, query))
-    found: dict[int, Admitted] = {}
+    answers: dict[int, Admitted] = {}
     for alike in kinds.values():
-        places = [run.place for run, _ in alike]
-        found.update(zip(places, engine.run([query for _, query in alike], places), strict=True))
-    return [found[run.place] for run, _ in asking]
+        indices = [run.index for run, _ in alike]
+        answers.update(zip(indices, engine.run([query for _, query in alike], indices), strict=True))
+    return [answers[run.index] for run, _ in asking]

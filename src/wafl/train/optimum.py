@@ -36,7 +36,7 @@ def check_near(trainer: Trainer, specs: Sequence[Spec], runs: Sequence[Run], wan
     if wanted is False or not trainer.clients.sees_updates:
         return
     linear = trainer.task.linear(trainer.start[None]) is not None
-    for place, (spec, run) in enumerate(zip(specs, runs, strict=True)):
+    for index, (spec, run) in enumerate(zip(specs, runs, strict=True)):
         schedule, rule = spec.schedule, spec.method.client_weights
         plain = not (schedule.shift or schedule.flip or schedule.label_smoothing)
         still = plain and schedule.statistics == FROZEN
@@ -48,7 +48,7 @@ def check_near(trainer: Trainer, specs: Sequence[Spec], runs: Sequence[Run], wan
         if spec.undecided:
             spec = spec.with_radius(run.settings["chosen"]["radius"])
         (spec,) = trainer.within([spec])
-        losses = list(_losses_ahead(trainer, place, spec, run))
+        losses = list(_losses_ahead(trainer, index, spec, run))
         fall = 1.0 - min(losses) / losses[0] if losses and losses[0] > 0 else 0.0
         if losses and fall > MOST_FALL:
             warn_user(
@@ -58,7 +58,7 @@ def check_near(trainer: Trainer, specs: Sequence[Spec], runs: Sequence[Run], wan
             )
 
 
-def _losses_ahead(trainer: Trainer, place: int, spec: Spec, run: Run) -> Iterator[float]:
+def _losses_ahead(trainer: Trainer, index: int, spec: Spec, run: Run) -> Iterator[float]:
     """What all clients minimize at the model and after each step; nothing if clients remember something for it.
 
     With a radius it is ``gamma radius^p + E phi_gamma``, the dual of the worst loss; nothing if the last gamma is not
@@ -75,13 +75,13 @@ def _losses_ahead(trainer: Trainer, place: int, spec: Spec, run: Run) -> Iterato
             return
     if isinstance(clients, Embedded):
         clients = replace(clients, faults=None, tolerance=None)
-    engine, everyone = clients.engine(task, {place: spec}, 0, Progress()), tuple(range(trainer.roster.num_clients))
+    engine, everyone = clients.engine(task, {index: spec}, 0, Progress()), tuple(range(trainer.roster.num_clients))
     rate = max(schedule.rate(record.round) for record in run.history)
     scalars = {**learned, **spec.method.local.scalars(), **schedule.scalars(run.history[-1].round)}
     for step in range(STEPS + 1):
         here = len(run.history), schedule.seed, everyone, run.client_weights, params
         try:
-            (answer,) = engine.run([Query("loss", *here, scalars, sends=(GRADIENT,))], [place])
+            (answer,) = engine.run([Query("loss", *here, scalars, sends=(GRADIENT,))], [index])
         except TooFewRepliesError:
             return
         query, replies = answer.query, answer.replies

@@ -6,17 +6,16 @@ has it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from wafl.parts.client_weights import ClientWeights, LossQuery, Round
 from wafl.parts.local_step import LocalStep
-from wafl.parts.messages import PARAMS, Query, Replies, State, Vectors, named, owned, weighted_mean
+from wafl.parts.messages import PARAMS, Query, Replies, State, named, owned, weighted_mean
 from wafl.parts.schedule import LocalWork
-from wafl.parts.server import Server
-from wafl.parts.update import Update
+from wafl.parts.server import Server, Update
 from wafl.train.trust.trust import per_node
 
 SNAPSHOT = "snapshot"
@@ -27,31 +26,21 @@ LOSSES, LAST_LOSSES = "losses", "last_losses"
 """What each client reported before this round trains, and before the last: NaN for those that did not report."""
 
 
-@dataclass(frozen=True)
-class ServerStep:
-    """The result of the server's part of a round; ``mean`` is the weighted mean of the clients' models."""
-
-    params: Tensor
-    memory: Vectors
-    snapshots: Vectors
-    mean: Tensor
-
-
 def server_step(
-    server: Server, rule: ClientWeights, state: State, query: Query, update: Update, num_statistics: int = 0
-) -> ServerStep:
+    server: Server, rule: ClientWeights, state: State, query: Query, update: Update, trained: int
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Let the server take its step, which the rule for the client weights may shorten; average the statistics.
 
-    The last ``num_statistics`` parameters are statistics. The server does not see them: their next value is the mean.
+    Only the first ``trained`` parameters are no statistics. The server does not see the others: their next value is
+    the mean. Returns the next parameters, and the vectors to remember: the server's memory and snapshots.
     """
-    trained, mean = len(update.start) - num_statistics, update.mean()
     memory = owned("server", state.vectors)
     memory = {name: value[:trained] for name, value in memory.items()}  # older checkpoints have statistics here too
     params, memory = server.step(_seen(server, update, query.nodes, trained), memory)
     params = damped(rule, state, query, _first(update, trained), params)
-    params = torch.cat([params, mean[trained:]]) if num_statistics else params
     snapshots = {name: _snapshot(server, update, name, query, trained) for name in query.iterates}
-    return ServerStep(params, memory, snapshots, mean)
+    params = torch.cat([params, update.mean()[trained:]]) if trained < len(update.start) else params
+    return params, {**named("server", memory), **snapshots}
 
 
 def update_of(state: State, query: Query, replies: Replies, work: LocalWork, num_examples: Sequence[int]) -> Update:
@@ -95,7 +84,7 @@ def _snapshot(server: Server, update: Update, name: str, query: Query, trained: 
     return torch.cat([aggregate, taken.mean()[trained:]])
 
 
-def place_to_report(state: State, asked: LossQuery | None) -> Tensor | None:
+def params_to_report(state: State, asked: LossQuery | None) -> Tensor | None:
     """The parameters at which clients report their losses now; None if it is not their turn, or nobody is asked."""
     if asked is None:
         return None
@@ -106,12 +95,12 @@ def place_to_report(state: State, asked: LossQuery | None) -> Tensor | None:
 
 def after_losses(rule: ClientWeights, local: LocalStep, state: State, replies: Replies, now: Round, cap: Cap) -> State:
     """The state after clients have reported: a round that has a snapshot ends, another holds the losses to its end."""
-    told = with_learned_weights(rule, state, replies, now, cap)
+    after = with_learned_weights(rule, state, replies, now, cap)
     if SNAPSHOT in state.vectors:
-        return ended(rule, told)
+        return ended(rule, after)
     asked = list(replies.clients)
-    vectors = local.tell_reports(owned("local", state.vectors), replies, told.client_weights[asked])
-    return with_losses(replace(told, vectors={**state.vectors, **named("local", vectors)}), replies)
+    vectors = local.tell_reports(owned("local", state.vectors), replies, after.client_weights[asked])
+    return with_losses(replace(after, vectors={**state.vectors, **named("local", vectors)}), replies)
 
 
 def with_losses(state: State, replies: Replies) -> State:
@@ -129,11 +118,6 @@ def with_learned_weights(rule: ClientWeights, state: State, replies: Replies, no
     now = replace(now, last_losses=last)
     learned = rule.learn(state.client_weights, replies.clients, replies.loss, now)
     return replace(state, client_weights=cap(learned, replies.clients))
-
-
-def held_losses(state: State) -> dict[str, Tensor]:
-    """What clients reported before this round trains, under its name; empty if nobody did."""
-    return {name: value for name, value in state.vectors.items() if name == LOSSES}
 
 
 def damped(rule: ClientWeights, state: State, query: Query, update: Update, params: Tensor) -> Tensor:

@@ -7,49 +7,33 @@ An algorithm asks for client work and is told the replies; it never knows where 
         state = algorithm.tell(state, query, engine.run(query))
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from wafl.base.options import frozen
-from wafl.objectives import Objective
-from wafl.objectives.base import learner_of
-from wafl.objectives.learner import Learner
+from wafl.methods import Method
+from wafl.objectives.base import Learner, learner_of
 from wafl.parts.lengths import lengths_of
-from wafl.parts.local_step import LocalStep
 from wafl.parts.messages import Query, Replies, State, mean_reply, named, owned
 from wafl.parts.schedule import Schedule
-from wafl.parts.server import Server
 from wafl.train import replies as replied
 from wafl.train.last_rounds import with_mean
-from wafl.train.replies import SNAPSHOT, server_step, update_of
+from wafl.train.replies import LOSSES, SNAPSHOT, server_step, update_of
 from wafl.train.trust.admission import Admitted
 from wafl.train.trust.trust import Trust
-from wafl.weights import ClientWeights, Round
-
-
-class Parts(Protocol):
-    """What a method is made of."""
-
-    @property
-    def objective(self) -> Objective | None: ...
-    @property
-    def client_weights(self) -> ClientWeights: ...
-    @property
-    def server(self) -> Server: ...
-    @property
-    def local(self) -> LocalStep: ...
+from wafl.weights import Round
 
 
 @frozen
 class Algorithm:
     """A method on a schedule: it asks for client work round by round, and makes the next state of the replies."""
 
-    method: Annotated[Parts, "The objective, the client weights, the server and the local step."]
+    method: Annotated[Method, "The objective, the client weights, the server and the local step."]
     schedule: Annotated[Schedule, "Rounds, cohort, local work and learning rate."]
     num_examples: Annotated[Sequence[int], "The number of training examples of each client."]
     lowest_gamma: Annotated[
@@ -94,12 +78,12 @@ class Algorithm:
         here = state.round, self.schedule.seed
         scalars = {**state.scalars, **method.local.scalars(), **self.schedule.scalars(state.round)}
         asked = method.client_weights.loss_query(now)
-        place = replied.place_to_report(state, asked)
-        if asked is not None and place is not None:
+        params = replied.params_to_report(state, asked)
+        if asked is not None and params is not None:
             equal = torch.ones(len(asked.clients), dtype=torch.float64)
             sends = () if asked.step else method.local.reports
             nodes = self.trust.nodes_of(asked.clients)
-            return Query("loss", *here, asked.clients, equal, place, scalars, sends=sends, nodes=nodes)
+            return Query("loss", *here, asked.clients, equal, params, scalars, sends=sends, nodes=nodes)
         cohort = method.client_weights.draw(state.client_weights, now)
         train = Query("train", *here, cohort.clients, cohort.weights, state.params, scalars)
         iterates = {SNAPSHOT: asked.step} if asked is not None and asked.step else {}
@@ -124,51 +108,49 @@ class Algorithm:
 
     def tell(self, state: State, query: Query, replies: Replies) -> State:
         """The state after the replies to a query."""
-        return self.told(state, query, replies)[0]
+        return self.next_state(state, query, replies)[0]
 
-    def told(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
-        """The state after the replies to a query and, if clients have trained, how far their updates agree."""
-        after, agreement = self._told(state, query, replies)
+    def next_state(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
+        """Return the state after the replies to a query and, if clients have trained, how far their updates agree."""
+        after, agreement = self._after(state, query, replies)
         rounds, share = self.schedule.rounds, self.schedule.average_last
         return after if share is None else with_mean(rounds, share, state, after), agreement
 
-    def _told(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
+    def _after(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
         rule, now = self.method.client_weights, self._round(state)
         if query.kind == "loss":
             return replied.after_losses(rule, self.method.local, state, replies, now, self.capped), None
         counts = float(query.weights.sum()) > 0  # otherwise no client that replied counts
-        told, agreement = self._trained(state, query, replies) if counts else (state, None)
-        if SNAPSHOT in told.vectors:
-            return told, agreement  # the round ends with the losses there
+        after, agreement = self._trained(state, query, replies) if counts else (state, None)
+        if SNAPSHOT in after.vectors:
+            return after, agreement  # the round ends with the losses there
         if rule.judges_ends:
-            told = replied.with_losses(told, replies)
+            after = replied.with_losses(after, replies)
         if rule.loss_query(now) is None:  # the losses came with the models
-            told = replied.with_learned_weights(rule, told, replies, now, self.capped)
-        return replied.ended(rule, told), agreement
+            after = replied.with_learned_weights(rule, after, replies, now, self.capped)
+        return replied.ended(rule, after), agreement
 
     def _trained(self, state: State, query: Query, replies: Replies) -> tuple[State, float | None]:
         """Return the state after clients have trained and the server has stepped, and how far their updates agree."""
         method = self.method
         update = update_of(state, query, replies, self.schedule.local_work, self.num_examples)
-        step = server_step(method.server, method.client_weights, state, query, update, self.num_statistics)
+        trained = len(state.params) - self.num_statistics
+        params, memory = server_step(method.server, method.client_weights, state, query, update, trained)
         local = method.local.tell(owned("local", state.vectors), query, replies, update.shares)
-        scalars = self._learned_scalars(state, step.params, mean_reply(query, replies.cost))
-        held = {**step.snapshots, **replied.held_losses(state)}
-        vectors = {**named("server", step.memory), **named("local", local), **held}
-        agreement = self._agreement(query, replies, step.mean) if self.sees_updates else None
-        return replace(state, params=step.params, scalars=scalars, vectors=vectors), agreement
+        held = {LOSSES: state.vectors[LOSSES]} if LOSSES in state.vectors else {}
+        scalars, learner = state.scalars, self._learner
+        if learner is not None:
+            cost, lowest = mean_reply(query, replies.cost), self.lowest_gamma(params)
+            scalars = learner.next_scalars(scalars, cost, lowest, self.schedule.rounds)
+        agreement = self._agreement(query, replies, update.mean()) if self.sees_updates else None
+        vectors = {**memory, **named("local", local), **held}
+        return replace(state, params=params, scalars=scalars, vectors=vectors), agreement
 
     def _agreement(self, query: Query, replies: Replies, mean: Tensor) -> float | None:
         """Return the length of the mean update over the mean length of the updates, or None if no client moved."""
         trained = slice(len(mean) - self.num_statistics)
         lengths = mean_reply(query, lengths_of(query.params[trained], replies.params[:, trained]).cpu())
         return float(lengths_of(query.params[trained], mean[None, trained])) / lengths if lengths > 0.0 else None
-
-    def _learned_scalars(self, state: State, params: Tensor, cost: float) -> Mapping[str, float]:
-        learner = self._learner
-        if learner is None:
-            return state.scalars
-        return learner.next_scalars(state.scalars, cost, self.lowest_gamma(params), self.schedule.rounds)
 
     def _round(self, state: State) -> Round:
         schedule, total = self.schedule, len(self.num_examples)

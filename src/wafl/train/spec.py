@@ -74,11 +74,11 @@ class Spec:
             except TypeError:  # not a function of the round
                 return describe(function)
 
-        found = describe(self, by_round)
+        settings = describe(self, by_round)
         for name in ("average_last", "label_smoothing"):
-            if not found["schedule"][name]:  # a checkpoint from before there was this option goes on
-                del found["schedule"][name]
-        return found
+            if not settings["schedule"][name]:  # a checkpoint from before there was this option goes on
+                del settings["schedule"][name]
+        return settings
 
     @property
     def needs_sizes(self) -> bool:

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,11 +17,11 @@ from wafl.local import LocalState, LocalStep
 from wafl.objectives import Move, ObjectiveState
 from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
-from wafl.train.client_task import LOCAL, OBJECTIVE, ClientTask, LaneInput, mapped
+from wafl.train.client_task import LOCAL, OBJECTIVE, ClientTask, LaneInput, Rows, mapped
 
 
 @dataclass(frozen=True)
-class Carry:
+class Carry(Rows):
     """What lanes take from step to step; ``loss`` and ``cost`` are of the first one, or ``cost`` is the mean so far."""
 
     params: Tensor
@@ -32,9 +32,6 @@ class Carry:
     memory: Tensor | None
     local: Mapping[str, Tensor]
     iterates: Mapping[str, Tensor]
-
-    def take(self, rows: slice) -> Self:
-        return mapped(lambda value: value[rows], self)
 
 
 @dataclass(frozen=True)

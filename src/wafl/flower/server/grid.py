@@ -46,10 +46,9 @@ from wafl.train.chosen_radius import CANDIDATES
 from wafl.train.clients import Engine, Judge, Roster, root_mean_square, trust_in
 from wafl.train.spec import Spec
 from wafl.train.survey import SurveyReplies
-from wafl.train.trust.admission import Tolerance
+from wafl.train.trust.admission import Tolerance, Tolerant
 from wafl.train.trust.caps import Caps
 from wafl.train.trust.faults import without
-from wafl.train.trust.tolerant import Tolerant
 from wafl.train.trust.trust import Trust
 
 

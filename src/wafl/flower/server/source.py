@@ -6,8 +6,7 @@ from logging import INFO, WARNING
 from wafl.flower.wire.logs import log
 from wafl.flower.wire.values import NodeQuery
 from wafl.parts.messages import Query, Reply
-from wafl.train.trust.admission import Exclusion
-from wafl.train.trust.tolerant import Arrivals
+from wafl.train.trust.admission import Arrivals, Exclusion
 
 Asked = tuple[Mapping[int, list[list[Reply]]], Mapping[int, NodeQuery], Mapping[int, str]]
 """The replies by node, what each node was asked, and by client why there is no reply."""

@@ -7,7 +7,7 @@ Linearized at the current point, ``max <g, d> - gamma ||d||^p`` has a closed for
 
 which for the squared l2 cost is gradient ascent with step ``a / (2 gamma)``. For a loss that is convex in x the full
 step (a = 1) never descends: the linearized objective lies below the true one and touches it at d, and the step goes to
-its maximum. So a linear model needs no line search (``accelerated.py``); otherwise each example finds its own a
+its maximum. So a linear model needs no line search (``class_space.py``); otherwise each example finds its own a
 (``backtrack``).
 """
 
@@ -44,8 +44,8 @@ class Room:
         if direction.is_cuda:
             return torch.where(direction >= 0, self.up, self.down)
         up = torch.ge(direction, 0.0, out=torch.empty_like(direction))  # on a CPU, booleans take four times as long
-        found = up * self.up
-        return torch.maximum(found, up.neg_().add_(1.0).mul_(self.down), out=found)
+        space = up * self.up
+        return torch.maximum(space, up.neg_().add_(1.0).mul_(self.down), out=space)
 
 
 def linear_maximizer(gradient: Tensor, gamma: Tensor, norm: float, power: int, room: Room | None = None) -> Tensor:
@@ -116,15 +116,6 @@ def _linf_level(size: Tensor, space: Tensor, gamma: Tensor, power: int) -> Tenso
     return crossing(space, size, price, lambda gain, price: gain / (2.0 * price))
 
 
-@dataclass(frozen=True)
-class Ascent:
-    """Where the iteration ended: for each lane and example the point, its objective, and whether it has settled."""
-
-    point: Tensor
-    value: Tensor
-    converged: Tensor
-
-
 def backtrack(
     evaluate: Callable[[Tensor], tuple[Tensor, Tensor]],
     aim_at: Callable[[Tensor], Tensor],
@@ -135,8 +126,10 @@ def backtrack(
     tolerance: float,
     feature_dim: int,
     last_value: Callable[[Tensor], Tensor] | None = None,
-) -> Ascent:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Iterate to the fixed point with a separate damping for each example, halved whenever a step would descend.
+
+    Returns the last points, their objective, and which examples have settled.
 
     Points are ``[L, B, D]`` (``feature_dim`` 2) or ``[L, C, B]`` (1). ``evaluate(point)`` gives the objective and
     what ``aim_at`` needs to find the linear maximizer there; ``length`` gives the size of a move. An example that has
@@ -158,10 +151,10 @@ def backtrack(
             trial_value = last_value(trial)
             climbs = not_lower(trial_value, value) & ~settled
             if at_hand and bool(climbs.all()):
-                return Ascent(trial, trial_value, climbs)
+                return trial, trial_value, climbs
             stays = close(length(aim - point), settling(tolerance, value), length(aim - origin))
             point = torch.where(climbs.unsqueeze(feature_dim), trial, point)
-            return Ascent(point, torch.where(climbs, trial_value, value), settled | climbs | stays)
+            return point, torch.where(climbs, trial_value, value), settled | climbs | stays
         trial_value, slope = evaluate(trial)
         climbs = not_lower(trial_value, value) & ~settled
         if at_hand and bool(climbs.all()):
@@ -172,7 +165,7 @@ def backtrack(
         aim = torch.where(climbs.unsqueeze(feature_dim), aim_at(slope), aim)
         damping = torch.where(climbs | settled, damping, damping / 2.0)
     settled = settled | close(length(aim - point), settling(tolerance, value), length(aim - origin))
-    return Ascent(point, value, settled)
+    return point, value, settled
 
 
 def not_lower(trial: Tensor, value: Tensor) -> Tensor:

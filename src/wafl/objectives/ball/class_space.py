@@ -1,25 +1,43 @@
-"""The l2 ascent of a linear model, in as many dimensions as it has outputs."""
+"""The l2 ascent of a linear model, in as many dimensions as it has outputs, without bounds and within a box.
+
+For a convex loss the full step of the fixed-point iteration never descends, but near the concavity limit it converges
+slowly. Each step is then about ``ratio`` times the one before, so all remaining steps add up to ``ratio / (1 - ratio)``
+times the last one. They are taken at once, example by example (Aitken, "On Bernoulli's numerical solution of algebraic
+equations", 1926).
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from wafl.objectives.ball.accelerated import Spot, accelerate
-from wafl.objectives.ball.ascent import backtrack, close, settling
+from wafl.base.bounds import Box
+from wafl.objectives.ball.ascent import backtrack, close, not_lower, settling
 from wafl.objectives.base import Move
+from wafl.objectives.capture import check_inside, everywhere
 from wafl.tasks.gpu.kernels import kernels
 from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 from wafl.tasks.products import product
 
+TURN = 4
+"""The number of full steps between two extrapolations: the first steps settle all but the slowest direction."""
+LARGEST_RATIO = 0.98
+"""The slowest convergence that is extrapolated in full."""
+LARGEST_BOXED_RATIO = 0.8
+"""The slowest convergence within a box that is extrapolated; beyond it, an example has hardly begun to converge."""
+
 
 @dataclass(frozen=True)
-class Reached(Spot):
-    """A spot with the outputs there ``[L, C, B]``."""
+class Spot:
+    """A point ``[L, C, B]``, the point it aims at, its objective ``[L, B]``, its squared distance and its outputs."""
 
+    point: Tensor
+    aim: Tensor
+    value: Tensor
+    squared: Tensor
     outputs: Tensor
 
 
@@ -79,29 +97,58 @@ class ClassSpace:
     def length(self, move: Tensor) -> Tensor:
         return self.squared(move).sqrt()
 
-    def evaluate(self, point: Tensor) -> Reached:
+    def evaluate(self, point: Tensor) -> Spot:
         """All about a point; from ``base``, outputs would lose digits to a tiny gamma."""
         move = point - self.origin
         change = torch.bmm(self.gram, move)
         outputs, squared = self.at_rest + change, self._squared(change, move)
         value = torch.addcmul(self.loss.value(outputs.mT, self.y), self.gamma[:, None], squared, value=-1.0)
-        return Reached(point, self.slope(outputs), value, squared, outputs)
+        return Spot(point, self.slope(outputs), value, squared, outputs)
 
     @cached_property
-    def rest(self) -> Reached:
+    def rest(self) -> Spot:
         return self.evaluate(self.origin)
 
-    def climb(self, start: Tensor | None, steps: int, tolerance: float) -> tuple[Reached, Tensor]:
+    def climb(self, start: Tensor | None, steps: int, tolerance: float) -> tuple[Spot, Tensor]:
         """Where the iteration ends, and whether it has settled there."""
         if not self.loss.convex:
             return self._backtrack(self.origin if start is None else start, steps, tolerance)
         begin = self.rest if start is None else self.evaluate(start)
         if tolerance > 0:
-            return accelerate(self.evaluate, self.aim_at, self.squared, begin, steps, tolerance)
+            return self._accelerate(begin, steps, tolerance)
         last = self.evaluate(self._full_steps(begin.aim, steps - 1))
         return last, close(
             self.length(last.aim - last.point), settling(0.0, last.point), self.length(last.aim - self.origin)
         )
+
+    def _accelerate(self, at: Spot, steps: int, tolerance: float) -> tuple[Spot, Tensor]:
+        """Take at most ``steps`` full steps, extrapolated after every ``TURN`` of them."""
+        while True:
+            settled = self.squared(at.aim - at.point) <= tolerance**2 * at.squared
+            if steps <= 0 or everywhere(settled):
+                return at, settled
+            path = [at.aim]
+            while len(path) < min(steps, TURN):
+                path.append(self.aim_at(path[-1]))
+            steps -= len(path)
+            ahead = _extrapolated(path) if len(path) == TURN else path[-1]
+            at = self._climbed(at, torch.where(settled[:, None], at.point, ahead), path[-1])
+
+    def _climbed(self, at: Spot, ahead: Tensor, full: Tensor) -> Spot:
+        """Return the spot ahead; for an example that is lower there, the spot after its full steps."""
+        trial = self.evaluate(ahead)
+        climbs = not_lower(trial.value, at.value)
+        if everywhere(climbs):
+            return trial
+        trial = self.evaluate(torch.where(climbs[:, None], ahead, full))
+        # If the supremum is infinite, an example stays where further steps would overflow.
+        finite = torch.isfinite(trial.value)
+
+        def pick(name: str) -> Tensor:
+            new, old = getattr(trial, name), getattr(at, name)
+            return torch.where(finite if new.ndim == 2 else finite[:, None], new, old)
+
+        return Spot(*(pick(field.name) for field in fields(Spot)))
 
     def _full_steps(self, point: Tensor, steps: int) -> Tensor:
         """Full steps, which never descend; after one that changes no bit, the others would not either."""
@@ -114,12 +161,12 @@ class ClassSpace:
             point = aim
         return point
 
-    def _backtrack(self, start: Tensor, steps: int, tolerance: float) -> tuple[Reached, Tensor]:
+    def _backtrack(self, start: Tensor, steps: int, tolerance: float) -> tuple[Spot, Tensor]:
         def valued(point: Tensor) -> tuple[Tensor, Tensor]:
             return self.evaluate(point).value, point
 
-        ascent = backtrack(valued, self.aim_at, self.length, start, self.origin, steps, tolerance, 1)
-        return self.evaluate(ascent.point), ascent.converged
+        point, _, settled = backtrack(valued, self.aim_at, self.length, start, self.origin, steps, tolerance, 1)
+        return self.evaluate(point), settled
 
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
         (at, converged), rest = self.climb(start, steps, tolerance), self.rest
@@ -138,3 +185,71 @@ def _one_kernel(point: Tensor) -> Callable[[Tensor, Tensor, Tensor, int], Tensor
         return None
     kernel = kernels("wafl.objectives.ball.one_kernel")
     return kernel.softmax_steps if kernel is not None and point.shape[1] <= kernel.MOST_CLASSES else None
+
+
+def _extrapolated(path: list[Tensor]) -> Tensor:
+    """Return where the last three points of the path lead; where it does not converge, its last point."""
+    before, last = path[-2] - path[-3], path[-1] - path[-2]
+    ratio = (last * before).sum(1) / before.square().sum(1)
+    ratio = torch.where(ratio < 1.0, ratio, 0.0).clamp_(0.0, LARGEST_RATIO)  # steps that grow lead away from it
+    return torch.addcmul(path[-1], last, (ratio / (1.0 - ratio))[:, None])
+
+
+class BoxSpace(ClassSpace):
+    """The ascent for a convex loss and the squared l2 cost, where moves stay in a box.
+
+    The whole step of the iteration, ``v <- dloss(W clip(x + W^T v / 2 gamma) + b)``, never descends, as without
+    bounds; but the clipped inputs have to be written. So it starts from the solution without bounds, which stays if it
+    lies inside the box, and every second step is extrapolated (Aitken).
+    """
+
+    def __init__(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, bounds: Box) -> None:
+        super().__init__(problem, x, y, gamma)
+        assert problem.linear is not None
+        self.bounds, self.bias = bounds, problem.linear[1]
+        self.shape, self.flat = x.base.shape[2:], x.dense().flatten(2)
+        check_inside(x.base, bounds)
+
+    def moved(self, move: Tensor) -> Tensor:
+        """The examples ``[L, B, D]`` at a point minus the origin."""
+        return torch.baddbmm(self.flat, (move * self.half_price[:, None, None]).mT, self.weight).clamp_(*self.bounds)
+
+    def boxed_outputs(self, moved: Tensor) -> Tensor:
+        return product(self.weight, moved, self.bias[..., None])
+
+    def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
+        free = self.climb(start, steps, tolerance)[0].point
+        free = torch.where(free.isfinite(), free, self.origin)
+        point, converged = self._climb_boxed(free, steps, tolerance)
+        moved = self.moved(point - self.origin)
+        outputs = self.boxed_outputs(moved)
+        squared = torch.linalg.vector_norm(moved - self.flat, dim=-1).square()
+        value = self.loss.value(outputs.mT, self.y) - self.gamma[:, None] * squared
+        at_rest = self.loss.value(self.at_rest.mT, self.y)
+        climbed = value >= at_rest
+        if not everywhere(climbed):  # rounding, or a maximum without bounds that is none within them
+            moved = torch.where(climbed[..., None], moved, self.flat)
+            outputs = torch.where(climbed[:, None], outputs, self.at_rest)
+        inputs = Inputs(moved.unflatten(-1, self.shape), len(moved), outputs=outputs)
+        return Move(inputs, self.y, torch.maximum(value, at_rest), torch.where(climbed, squared, 0.0), converged)
+
+    def _climb_boxed(self, point: Tensor, steps: int, tolerance: float) -> tuple[Tensor, Tensor]:
+        """Take full steps, every second one extrapolated; return the last point, and which examples have settled."""
+        enough = settling(tolerance, point)
+        last, settled = torch.full_like(point, torch.inf), torch.zeros_like(point[:, 0], dtype=torch.bool)
+        for turn in range(steps):
+            aim = self.slope(self.boxed_outputs(self.moved(point - self.origin)))
+            step = aim - point
+            arrived = settled
+            if tolerance > 0 or turn == steps - 1:
+                arrived = close(self.length(step), enough, self.length(aim - self.origin))
+            ahead = aim
+            if turn % 2:
+                ratio = (last * step).sum(1) / last.square().sum(1)
+                ratio = ratio.nan_to_num(0.0).clamp(0.0, LARGEST_BOXED_RATIO)
+                ahead = torch.addcmul(aim, step, (ratio / (1.0 - ratio))[:, None])
+            point = torch.where(settled[:, None], point, ahead)
+            last, settled = step, settled | arrived
+            if everywhere(settled):
+                break
+        return point, settled

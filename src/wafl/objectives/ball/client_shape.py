@@ -29,10 +29,10 @@ class ClassMeans:
 def class_means(x: Tensor, y: Tensor, owner: Tensor) -> ClassMeans:
     """The class means of examples ``x [N, ...]`` with labels ``y [N]``, whose clients are ``owner [N]``."""
     labels = torch.zeros_like(owner) if y.is_floating_point() else y
-    groups, place = torch.stack([labels, owner], dim=1).unique(dim=0, return_inverse=True)
-    counts = torch.bincount(place, minlength=len(groups))
+    groups, group = torch.stack([labels, owner], dim=1).unique(dim=0, return_inverse=True)
+    counts = torch.bincount(group, minlength=len(groups))
     return ClassMeans(
-        groups[:, 0], groups[:, 1], _sums(x.flatten(1).double(), place, len(groups)) / counts[:, None], counts
+        groups[:, 0], groups[:, 1], _sums(x.flatten(1).double(), group, len(groups)) / counts[:, None], counts
     )
 
 
@@ -44,7 +44,7 @@ def joined(parts: Sequence[ClassMeans]) -> ClassMeans:
     return ClassMeans(labels[order], clients[order], means[order], counts[order])
 
 
-def shape_of_means(found: ClassMeans, shrinkage: float = 0.1) -> Shape:
+def shape_of_means(classes: ClassMeans, shrinkage: float = 0.1) -> Shape:
     """The root of the covariance of the class means between clients, shrunk toward a round shape.
 
     ``B = sum_c sum_i n_ic (m_ic - m_c)(m_ic - m_c)^T / sum n_ic``, with ``m_ic`` the mean of the class c at client i,
@@ -52,10 +52,10 @@ def shape_of_means(found: ClassMeans, shrinkage: float = 0.1) -> Shape:
     ``A^2 = (1 - shrinkage) B / b + shrinkage I`` with ``b = trace(B) / D``, so that a move costs on average what it
     costs in a round ball.
     """
-    means, counts = found.means, found.counts.double()
-    classes, of_class = found.labels.unique(return_inverse=True)
-    totals = torch.zeros(len(classes), dtype=torch.float64).index_add_(0, of_class, counts)
-    centers = _sums(counts[:, None] * means, of_class, len(classes)) / totals[:, None]
+    means, counts = classes.means, classes.counts.double()
+    labels, of_class = classes.labels.unique(return_inverse=True)
+    totals = torch.zeros(len(labels), dtype=torch.float64).index_add_(0, of_class, counts)
+    centers = _sums(counts[:, None] * means, of_class, len(labels)) / totals[:, None]
     shares = (counts / counts.sum())[:, None]
     apart = (means - centers[of_class]) * shares.sqrt()
     between = apart.T @ apart
@@ -83,5 +83,5 @@ def check_size(input_shape: tuple[int, ...]) -> None:
     check_memory(f"shape={CLIENTS!r} of {features} features", 24.0 * features**2, remedy)
 
 
-def _sums(values: Tensor, place: Tensor, groups: int) -> Tensor:
-    return values.new_zeros(groups, values.shape[1]).index_add_(0, place, values)
+def _sums(values: Tensor, group: Tensor, groups: int) -> Tensor:
+    return values.new_zeros(groups, values.shape[1]).index_add_(0, group, values)

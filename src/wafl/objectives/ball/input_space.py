@@ -1,5 +1,7 @@
 """The ascent on the inputs themselves: any model, norm, power and bounds."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -13,28 +15,25 @@ from wafl.tasks.problem import Problem
 from wafl.tasks.products import product
 
 
+@dataclass
 class InputSpace:
     """The space of the inputs: points are moves ``[L, B, D]``, priced by ``gamma ||move||^power``."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        x: Inputs,
-        y: Tensor,
-        gamma: Tensor,
-        norm: float,
-        power: int,
-        bounds: Box | None,
-        watched: bool = True,
-    ) -> None:
-        self.problem, self.y, self.gamma = problem, y, gamma
-        self.watched = watched
-        self.norm, self.power, self.bounds = norm, power, bounds
-        self.x = x.dense()
+    problem: Problem
+    inputs: Inputs
+    y: Tensor
+    gamma: Tensor
+    norm: float
+    power: int
+    bounds: Box | None
+    watched: bool = True
+
+    def __post_init__(self) -> None:
+        self.x = self.inputs.dense()
         self.flat = self.x.flatten(2)
         self.features = self.flat.shape[-1]
-        check_inside(self.flat, bounds)
-        self.room = None if bounds is None else Room.within(self.flat, bounds)
+        check_inside(self.flat, self.bounds)
+        self.room = None if self.bounds is None else Room.within(self.flat, self.bounds)
         self._last: tuple[Tensor, Inputs] | None = None  # the last move that was valued, and the examples there
 
     def cost(self, delta: Tensor) -> Tensor:
@@ -45,9 +44,9 @@ class InputSpace:
         return loss - self.gamma[:, None] * self.cost(delta), gradient.flatten(2)
 
     def value(self, delta: Tensor) -> Tensor:
-        there = self.problem.forward(self.x + delta.view_as(self.x))
-        self._last = delta, there
-        loss = self.problem.loss(there, self.y)
+        inputs = self.problem.forward(self.x + delta.view_as(self.x))
+        self._last = delta, inputs
+        loss = self.problem.loss(inputs, self.y)
         return loss - self.gamma[:, None] * self.cost(delta)
 
     def aim_at(self, gradient: Tensor) -> Tensor:
@@ -60,9 +59,9 @@ class InputSpace:
         """For each class k, where ``s_k - s_y``, the difference of the losses of two labels, aims."""
         if self.problem.output_loss.probabilities is None:
             return []
-        own = self.problem.gradient(self.x, self.y)
+        gradient = self.problem.gradient(self.x, self.y)
         labels = (torch.full_like(self.y, label) for label in range(num_classes(self.problem, shared(self.x))))
-        return [self.aim_at((own - self.problem.gradient(self.x, label)).flatten(2)) for label in labels]
+        return [self.aim_at((gradient - self.problem.gradient(self.x, label)).flatten(2)) for label in labels]
 
     def random_start(self, draw: Tensor) -> Tensor:
         """As far away as the first step goes, in a direction that the norm favors."""
@@ -73,17 +72,19 @@ class InputSpace:
         origin = torch.zeros_like(self.flat)
         begin = origin if start is None else start
         last_value = None if self.watched else self.value
-        ascent = backtrack(self.evaluate, self.aim_at, self.length, begin, origin, steps, tolerance, 2, last_value)
-        return Move(self.moved(ascent.point), self.y, ascent.value, self.cost(ascent.point), ascent.converged)
+        delta, value, settled = backtrack(
+            self.evaluate, self.aim_at, self.length, begin, origin, steps, tolerance, 2, last_value
+        )
+        return Move(self.moved(delta), self.y, value, self.cost(delta), settled)
 
     def moved(self, delta: Tensor) -> Tensor | Inputs:
         """The examples after a move, with their forward pass if the last one was made there."""
         last = self._last
-        there = last[1] if last is not None and last[0] is delta else shared(self.x + delta.view_as(self.x))
+        inputs = last[1] if last is not None and last[0] is delta else shared(self.x + delta.view_as(self.x))
         if self.bounds is None:
-            return there
-        inside = there.base.clamp(*self.bounds)
-        return there if there.passed and everywhere(inside == there.base) else inside
+            return inputs
+        inside = inputs.base.clamp(*self.bounds)
+        return inputs if inputs.passed and everywhere(inside == inputs.base) else inside
 
 
 def num_classes(problem: Problem, x: Inputs) -> int:

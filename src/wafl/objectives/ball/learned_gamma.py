@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from wafl.objectives.ball.order_one import FIRST_EXCESS, FIRST_PACE, next_excess
-from wafl.objectives.learner import Learner
+from wafl.objectives.base import Learner
 from wafl.tasks.problem import Problem
 
 AUTO = "auto"

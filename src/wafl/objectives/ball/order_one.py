@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.norms import dual, power_norm, steepest
-from wafl.objectives.base import Move, ObjectiveState, Term
+from wafl.objectives.base import Move, ObjectiveState, Term, lane_scalar
 from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 
@@ -66,27 +66,20 @@ def known_slopes(problem: Problem, norm: float, shape: Tensor | None = None) -> 
 
 
 def descend_dual(
-    problem: Problem,
-    x: Inputs,
-    y: Tensor,
-    state: ObjectiveState,
-    radius: Tensor,
-    excess: Tensor,
-    norm: float,
-    label_cost: float,
+    problem: Problem, x: Inputs, y: Tensor, state: ObjectiveState, radius: float, norm: float, label_cost: float
 ) -> Move:
-    """The labels that pay, and what the model descends; ``radius`` and ``excess`` are ``[L]``."""
+    """Return the labels that pay, and the terms that the model descends; the state may have another radius per lane."""
+    radii = lane_scalar(state, "radius", radius, problem.params)
+    excess = lane_scalar(state, "excess", 0.0, problem.params)
     slope = known_slopes(problem, norm).amax(-1)
     outputs = problem.outputs(x)
     value, y_adv, toll = _labels_that_pay(problem, outputs, y, slope + excess, label_cost)
     ones = torch.ones_like(value)
     weight = ones if state.weight is None else state.weight
     paid = (weight * toll).sum(1) / weight.sum(1).clamp_min(torch.finfo(weight.dtype).tiny)
-    escapes = torch.where(excess > 0, 0.0, (radius - paid).clamp_min(0.0))
-    terms = (
-        Term(x, problem.output_loss.gradient(outputs, y_adv)),
-        *_steeper(problem, x, radius[:, None] - toll, norm),
-    )
+    escapes = torch.where(excess > 0, 0.0, (radii - paid).clamp_min(0.0))
+    at_rest = Term(x, problem.output_loss.gradient(outputs, y_adv))
+    terms = (at_rest, *_steeper(problem, x, radii[:, None] - toll, norm))
     return Move(x, y_adv, value, toll + escapes[:, None], ones.bool(), state=state, terms=terms)
 
 

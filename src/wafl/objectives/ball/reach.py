@@ -30,7 +30,18 @@ def gamma_of_reach(
 
     if norm == 2 and bounds is None and problem.linear is not None:
         return _by_outputs(problem, x, y, problem.linear[0], rms, reach)
-    return _by_inputs(problem, x.dense(), y, rms, reach, norm, bounds)
+    x_rest = x.dense()
+    flat = x_rest.flatten(2)
+    room = None if bounds is None else Room.within(flat, bounds)
+    # If bounds cut moves short, only the part ``kept`` of gamma is left.
+    gamma, kept, delta = reach, torch.ones_like(reach), torch.zeros_like(flat)
+    for _ in range(STEPS):
+        gradient = problem.gradient(x_rest + delta.view_as(x_rest), y).flatten(2)
+        gamma = _positive(kept * rms(power_norm(gradient, dual(norm), 2)) / (2.0 * reach))
+        delta = linear_maximizer(gradient, gamma, norm, 2, room)
+        if room is not None:
+            kept = kept * rms(power_norm(delta, norm, 2)) / reach
+    return gamma
 
 
 def _by_outputs(
@@ -45,28 +56,6 @@ def _by_outputs(
         change = torch.bmm(pull, gram)
         gamma = _positive(rms((pull * change).sum(-1).clamp_min(0.0)) / (2.0 * reach))
         outputs = at_rest + change / (2.0 * gamma[:, None, None])
-    return gamma
-
-
-def _by_inputs(
-    problem: Problem,
-    x: Tensor,
-    y: Tensor,
-    rms: Callable[[Tensor], Tensor],
-    reach: Tensor,
-    norm: float,
-    bounds: Box | None,
-) -> Tensor:
-    """For any model; ``kept`` is the part of gamma that is left when bounds cut moves short."""
-    flat = x.flatten(2)
-    room = None if bounds is None else Room.within(flat, bounds)
-    gamma, kept, delta = reach, torch.ones_like(reach), torch.zeros_like(flat)
-    for _ in range(STEPS):
-        gradient = problem.gradient(x + delta.view_as(x), y).flatten(2)
-        gamma = _positive(kept * rms(power_norm(gradient, dual(norm), 2)) / (2.0 * reach))
-        delta = linear_maximizer(gradient, gamma, norm, 2, room)
-        if room is not None:
-            kept = kept * rms(power_norm(delta, norm, 2)) / reach
     return gamma
 
 

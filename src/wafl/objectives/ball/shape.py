@@ -129,8 +129,8 @@ class ShapedProblem(Problem):
 
     @cached_property
     def linear(self) -> tuple[Tensor, Tensor] | None:
-        found = self.inner.linear
-        return None if found is None else (_product(found[0], self.factor), found[1])
+        linear = self.inner.linear
+        return None if linear is None else (_product(linear[0], self.factor), linear[1])
 
     @cached_property
     def curvature(self) -> Tensor | None:

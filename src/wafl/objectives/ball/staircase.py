@@ -10,11 +10,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-Line = Callable[[Tensor, Tensor], Tensor]
+Inverse = Callable[[Tensor, Tensor], Tensor]
 """The t at which a rising line has a height, for a price ``[..., 1]``."""
 
 
-def crossing(reach: Tensor, gain: Tensor, price: Tensor, line: Line) -> Tensor:
+def crossing(reach: Tensor, gain: Tensor, price: Tensor, inverse: Inverse) -> Tensor:
     """The t >= 0 where the sum of ``gain`` over ``reach > t`` falls below a line that does not fall; ``[..., 1]``.
 
     A coordinate drops out at its ``reach [..., D]``, finite and at least 0, and adds its ``gain``, at least 0, until
@@ -22,32 +22,32 @@ def crossing(reach: Tensor, gain: Tensor, price: Tensor, line: Line) -> Tensor:
     three repetitions mostly show that; the other examples are narrowed down by themselves.
     """
     if reach.is_cuda:
-        return by_sorting(reach, gain, price, line)
-    before = t = line(gain.sum(-1, keepdim=True), price)
+        return by_sorting(reach, gain, price, inverse)
+    before = t = inverse(gain.sum(-1, keepdim=True), price)
     beyond = torch.empty_like(gain)
     for _ in range(3):
         torch.gt(reach, t, out=beyond)  # as numbers: a comparison that makes booleans takes eight times as long
-        before, t = t, line(torch.linalg.vecdot(gain, beyond).unsqueeze(-1), price)
+        before, t = t, inverse(torch.linalg.vecdot(gain, beyond).unsqueeze(-1), price)
         if torch.equal(before, t):
             return t
     rows = (before != t).squeeze(-1).nonzero(as_tuple=True)
-    t[rows] = _narrowed(reach[rows], gain[rows], price.expand_as(t)[rows], line)
+    t[rows] = _narrowed(reach[rows], gain[rows], price.expand_as(t)[rows], inverse)
     return t
 
 
-def _narrowed(reach: Tensor, gain: Tensor, price: Tensor, line: Line) -> Tensor:
+def _narrowed(reach: Tensor, gain: Tensor, price: Tensor, inverse: Inverse) -> Tensor:
     """The t of :func:`crossing`, from a bracket that closes exactly, on a step or on an edge.
 
     Each turn looks at one t. The height of the staircase there, and the end of its step on the side of the crossing,
     narrow the bracket. Closed brackets are left alone, so no example depends on the others.
     """
-    high = line(gain.sum(-1, keepdim=True), price)
+    high = inverse(gain.sum(-1, keepdim=True), price)
     low = torch.zeros_like(high)
     left, right = high, low  # where the line has the heights that the staircase has at the two ends
     t = high
     for turn in range(100):  # far more than are ever needed: 2 to 10 for images
         beyond = (reach - t).sign_().clamp_min_(0.0)
-        here = line(torch.linalg.vecdot(gain, beyond).unsqueeze(-1), price)
+        here = inverse(torch.linalg.vecdot(gain, beyond).unsqueeze(-1), price)
         before = here > t
         toward = torch.where(before, 1.0, -1.0).to(t)
         away = beyond.sub_(0.5 - 0.5 * toward).abs_().reciprocal_().sub_(1.0)  # infinite for reaches on the other side
@@ -62,7 +62,7 @@ def _narrowed(reach: Tensor, gain: Tensor, price: Tensor, line: Line) -> Tensor:
     return low
 
 
-def by_sorting(reach: Tensor, gain: Tensor, price: Tensor, line: Line) -> Tensor:
+def by_sorting(reach: Tensor, gain: Tensor, price: Tensor, inverse: Inverse) -> Tensor:
     """The t of :func:`crossing` in a fixed number of operations, which is how a GPU likes it.
 
     With the reaches in rising order and ``S_k`` the gains from the k-th on, the staircase has height ``S_k`` up to the
@@ -70,7 +70,7 @@ def by_sorting(reach: Tensor, gain: Tensor, price: Tensor, line: Line) -> Tensor
     """
     rising, order = reach.sort(dim=-1)
     left = gain.gather(-1, order).flip(-1).cumsum(-1).flip(-1)
-    return torch.minimum(line(left, price), rising).amax(-1, keepdim=True)
+    return torch.minimum(inverse(left, price), rising).amax(-1, keepdim=True)
 
 
 def _next(turn: int, low: Tensor, high: Tensor, left: Tensor, right: Tensor) -> Tensor:

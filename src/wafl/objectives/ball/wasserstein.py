@@ -17,23 +17,13 @@ from wafl.base.checks import check_space
 from wafl.base.norms import typical_length, typical_price
 from wafl.base.options import Box, Choice, Count, Norm, Positive, Range, Shaped, Tunable, frozen, maker
 from wafl.base.random import normal
-from wafl.objectives.ball.box_space import BoxSpace
-from wafl.objectives.ball.class_space import ClassSpace
+from wafl.objectives.ball.class_space import BoxSpace, ClassSpace
 from wafl.objectives.ball.input_space import InputSpace, LinearSpace, num_classes
 from wafl.objectives.ball.learned_gamma import AUTO, GammaLearner
 from wafl.objectives.ball.order_one import descend_dual, known_slopes
 from wafl.objectives.ball.reach import gamma_of_reach
 from wafl.objectives.ball.shape import Shape, check_shaping, shaped, shaped_curvature
-from wafl.objectives.base import (
-    Move,
-    Objective,
-    ObjectiveState,
-    better,
-    example_draws,
-    lane_key,
-    lane_scalar,
-    move_at_layer,
-)
+from wafl.objectives.base import Move, Objective, ObjectiveState, better, lane_scalar, move_at_layer, random_starts
 from wafl.tasks.inputs import Inputs, Shifted, shared
 from wafl.tasks.problem import Problem
 
@@ -174,11 +164,7 @@ class Wasserstein(Objective):
             return self._move_shaped(problem, x, y, state)
         learner = self.learner
         if learner is not None and learner.endless:
-            radius, excess = (
-                lane_scalar(state, name, value, problem.params)
-                for name, value in (("radius", learner.target), ("excess", 0.0))
-            )
-            return descend_dual(problem, x, y, state, radius, excess, self.norm, self.label_cost)
+            return descend_dual(problem, x, y, state, learner.target, self.norm, self.label_cost)
         gamma = lane_scalar(state, "gamma", self.first_gamma, problem.params)
         if self.target_radius is not None and self.power == 2:
             reach = BATCH_REACH * lane_scalar(state, "radius", self.target_radius, problem.params)
@@ -196,11 +182,11 @@ class Wasserstein(Objective):
         """A round ball in the space of ``A^-1 x``."""
         if not isinstance(self.shape, Shape):
             raise ValueError(f"shape={self.shape!r} is found from clients, and there are none here: give a matrix")
-        there = shaped(problem, x, self.shape)
-        move = replace(self, shape=None, bounds=None)(there, x, y, state)
+        stretched = shaped(problem, x, self.shape)
+        move = replace(self, shape=None, bounds=None)(stretched, x, y, state)
         assert not isinstance(move.inputs, Shifted)
-        terms = tuple(replace(term, inputs=there.real(cast(Tensor | Inputs, term.inputs))) for term in move.terms)
-        return replace(move, inputs=there.real(move.inputs), terms=terms)
+        terms = tuple(replace(term, inputs=stretched.real(cast(Tensor | Inputs, term.inputs))) for term in move.terms)
+        return replace(move, inputs=stretched.real(move.inputs), terms=terms)
 
     def check_model(self, problem: Problem) -> None:
         if self.strict and self.curvature(problem) is None:
@@ -251,9 +237,7 @@ class Wasserstein(Objective):
         if self.restarts:
             for start in space.class_starts():
                 best = better(best, space.ascend(start, self.steps, self.tolerance))
-            draws = example_draws(normal, lane_key(state, gamma), y.shape[1], self.restarts * space.features).to(gamma)
-            starts = draws.unflatten(-1, (self.restarts, space.features)).expand(len(gamma), -1, -1, -1)
-            for draw in starts.unbind(2):
+            for draw in random_starts(normal, state, gamma, (y.shape[1], self.restarts, space.features)):
                 best = better(best, space.ascend(space.random_start(draw), self.steps, self.tolerance))
         return best
 

@@ -101,7 +101,7 @@ class Checkpoint(Callback):
                     CheckpointWarning,
                 )
             self._journal.size = about["journal"]
-            self._lengths = {place: len(run.history) for place, run in progress.runs.items()}
+            self._lengths = {index: len(run.history) for index, run in progress.runs.items()}
             self._memory.resume(about["memory"], progress.memory)
             return progress
         if self.damaged:
@@ -143,11 +143,11 @@ class Checkpoint(Callback):
     def _remember(self, progress: Progress) -> None:
         records = [] if self._unsaved is None else self._unsaved.records
         runs: dict[int, RunProgress] = {}
-        for place, run in progress.runs.items():
-            known = self._lengths.get(place, 0)
-            records += [(place, record) for record in run.history[known:]]
-            self._lengths[place] = len(run.history)
-            runs[place] = RunProgress(run.state, History((), run.history.diverged), run.stopped)
+        for index, run in progress.runs.items():
+            known = self._lengths.get(index, 0)
+            records += [(index, record) for record in run.history[known:]]
+            self._lengths[index] = len(run.history)
+            runs[index] = RunProgress(run.state, History((), run.history.diverged), run.stopped)
         kept = dict(progress.memory), dict(progress.chunk_sizes), dict(progress.chosen)
         self._unsaved = _Unsaved(runs, *kept, records)
         self._rounds += 1
@@ -162,14 +162,14 @@ class Checkpoint(Callback):
         self.folder.mkdir(parents=True, exist_ok=True)
         self._count += 1
         folder = self.folder / f"{self._count:09d}"
-        rows = ({"run": place, **vars(record)} for place, record in unsaved.records)
+        rows = ({"run": index, **vars(record)} for index, record in unsaved.records)
         self._journal.append(json.dumps(row).encode() for row in rows)
         unsaved.records = []
         memory = self._memory.write(unsaved.memory, self._count)
-        lengths = {str(place): self._lengths[place] for place in unsaved.runs}
+        lengths = {str(index): self._lengths[index] for index in unsaved.runs}
         about = {"journal": self._journal.size, "lengths": lengths, "memory": memory, "fingerprint": self._fingerprint}
         sizes = {str(group): size for group, size in unsaved.chunk_sizes.items()}
-        chosen = {str(place): asdict(radius) for place, radius in unsaved.chosen.items()}
+        chosen = {str(index): asdict(radius) for index, radius in unsaved.chosen.items()}
         write_state(folder, unsaved.runs, {**about, "chunk_sizes": sizes, **({"chosen": chosen} if chosen else {})})
         self._unsaved = None
         self._written_at = time.monotonic()
@@ -222,13 +222,17 @@ class _Memory:
         """Append what has changed since the last checkpoint; returns how much of which file counts."""
         if not memory:
             return None
-        changed = {place: kept for place, kept in memory.items() if self._written.get(place) is not kept}
-        size = self._bytes + sum(_bytes(kept) - _bytes(self._written.get(place, {})) for place, kept in changed.items())
+        changed = {keeper: kept for keeper, kept in memory.items() if self._written.get(keeper) is not kept}
+        size = self._bytes + sum(
+            _bytes(kept) - _bytes(self._written.get(keeper, {})) for keeper, kept in changed.items()
+        )
         journal = self._journal
         if journal is None or journal.size > 2 * size:
             journal, changed = Journal(self._folder / f"memory-{count:09d}.journal"), memory
         if changed:
-            journal.append([_tensors(changed)])
+            rows = changed.items()
+            named = {f"{run}.{client}.{name}": value for (run, client), kept in rows for name, value in kept.items()}
+            journal.append([_saved(named)])
         self._journal, self._written, self._bytes = journal, dict(memory), size
         return {"file": journal.path.name, "size": journal.size}
 
@@ -251,31 +255,28 @@ def _bytes(kept: ClientState) -> int:
     return sum(value.numel() * value.element_size() for value in kept.values())
 
 
-def _tensors(memory: Mapping[Place, ClientState]) -> bytes:
+def _saved(tensors: Mapping[str, Tensor]) -> bytes:
     from safetensors.torch import save
 
-    named = {f"{run}.{client}.{name}": value for (run, client), kept in memory.items() for name, value in kept.items()}
-    return save({name: value.detach().cpu().clone().contiguous() for name, value in named.items()})
+    return save({name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()})
 
 
 def write_state(folder: Path, runs: Mapping[int, RunProgress], about: Mapping[str, Any]) -> None:
     """Write a folder with the tensors and a description, which holds their checksum and its own."""
-    from safetensors.torch import save
-
     tensors: dict[str, Tensor] = {}
     rows: dict[str, Any] = {}
-    for place, run in runs.items():
+    for index, run in runs.items():
         state = run.state
-        tensors[f"{place}.params"] = state.params
-        tensors[f"{place}.client_weights"] = state.client_weights
-        tensors |= {f"{place}.vectors.{name}": value for name, value in state.vectors.items()}
-        rows[str(place)] = {
+        tensors[f"{index}.params"] = state.params
+        tensors[f"{index}.client_weights"] = state.client_weights
+        tensors |= {f"{index}.vectors.{name}": value for name, value in state.vectors.items()}
+        rows[str(index)] = {
             "round": state.round,
             "scalars": {name: value.hex() for name, value in state.scalars.items()},
             "stopped": run.stopped,
             "diverged": run.history.diverged,
         }
-    content = save({name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()})
+    content = _saved(tensors)
     sealing = {"format": FORMAT, "sha256": sha256(content).hexdigest(), "runs": rows, **about}
     with whole_folder(folder) as new:
         write_whole(new / "state.safetensors", content)
@@ -307,7 +308,7 @@ def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) ->
             raise UnfitCheckpointError(f"it belongs to another training, with other {', '.join(changes)}")
         tensors = load(content)
         histories = _histories(folder.parent, about)
-        runs = {int(place): _run(int(place), row, tensors, histories) for place, row in about["runs"].items()}
+        runs = {int(index): _run(int(index), row, tensors, histories) for index, row in about["runs"].items()}
         memory: dict[Place, dict[str, Tensor]] = {}
         for entry in _memory_journal(folder.parent, about["memory"]).read():
             read: dict[Place, dict[str, Tensor]] = {}
@@ -316,7 +317,7 @@ def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) ->
                 read.setdefault((int(run), int(client)), {})[part] = value
             memory |= read
         sizes = {int(group): size for group, size in about["chunk_sizes"].items()}
-        chosen = {int(place): ChosenRadius(**row) for place, row in about.get("chosen", {}).items()}
+        chosen = {int(index): ChosenRadius(**row) for index, row in about.get("chosen", {}).items()}
     except (OSError, KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
         if isinstance(error, CheckpointError):
             raise
@@ -334,27 +335,27 @@ def _memory_journal(folder: Path, about: Mapping[str, Any] | None) -> Journal:
 
 def _histories(folder: Path, about: Mapping[str, Any]) -> dict[int, list[dict[str, Any]]]:
     """The rounds of each run; they must be as many as were written."""
-    found: dict[int, list[dict[str, Any]]] = {int(place): [] for place in about["lengths"]}
+    histories: dict[int, list[dict[str, Any]]] = {int(index): [] for index in about["lengths"]}
     for entry in Journal(folder / "rounds.journal", about["journal"]).read():
         row = parsed(entry)
-        found[row.pop("run")].append(row)
-    if {str(place): len(rows) for place, rows in found.items()} != about["lengths"]:
+        histories[row.pop("run")].append(row)
+    if {str(index): len(rows) for index, rows in histories.items()} != about["lengths"]:
         raise ValueError("rounds.journal does not hold the rounds of this checkpoint")
-    return found
+    return histories
 
 
 def _run(
-    place: int, row: dict[str, Any], tensors: dict[str, Tensor], histories: Mapping[int, list[dict[str, Any]]]
+    index: int, row: dict[str, Any], tensors: dict[str, Tensor], histories: Mapping[int, list[dict[str, Any]]]
 ) -> RunProgress:
-    prefix = f"{place}.vectors."
+    prefix = f"{index}.vectors."
     scalars = {name: float.fromhex(value) for name, value in row["scalars"].items()}
     state = State(
         row["round"],
-        tensors[f"{place}.params"],
-        tensors[f"{place}.client_weights"].to(torch.float64),
+        tensors[f"{index}.params"],
+        tensors[f"{index}.client_weights"].to(torch.float64),
         scalars,
         {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)},
     )
-    history = History.from_json(histories[place])
+    history = History.from_json(histories[index])
     history.diverged = row["diverged"]
     return RunProgress(state, history, row["stopped"])

@@ -40,13 +40,13 @@ class Journal:
         if self.size == 0:
             return
         with self.path.open("rb") as file:
-            while (place := file.tell()) < self.size:
+            while (offset := file.tell()) < self.size:
                 length, _, checksum = file.readline(100).strip().partition(b" ")
-                if not length.isdigit() or place + int(length) > self.size:
-                    raise ValueError(f"{self.path.name} is damaged at byte {place}")
+                if not length.isdigit() or offset + int(length) > self.size:
+                    raise ValueError(f"{self.path.name} is damaged at byte {offset}")
                 entry = file.read(int(length))
                 if file.read(1) != b"\n" or sha256(entry).hexdigest().encode() != checksum:
-                    raise ValueError(f"{self.path.name} is damaged at byte {place}")
+                    raise ValueError(f"{self.path.name} is damaged at byte {offset}")
                 yield entry
             if file.tell() != self.size:
                 raise ValueError(f"{self.path.name} is damaged at its end")

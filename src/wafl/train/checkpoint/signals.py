@@ -101,8 +101,8 @@ def _replaced(handler: Callable[[int, FrameType | None], None], numbers: Any = E
     """Let the handler have these signals, except those that are ignored or not Python's; returns the ones before."""
     if threading.current_thread() is not threading.main_thread():
         return {}
-    found = {number: signal.getsignal(number) for number in numbers}
-    mine = {number: before for number, before in found.items() if before not in (signal.SIG_IGN, None)}
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    mine = {number: before for number, before in handlers.items() if before not in (signal.SIG_IGN, None)}
     for number in mine:
         signal.signal(number, handler)
     return mine

@@ -12,15 +12,15 @@ def check_cost(spec: Spec, num_examples: Sequence[int]) -> None:
     largest = max(num_examples, default=0)
     local = max(work.num_steps([max(largest, 1)]))
     lengths = {name: getattr(schedule, name) for name in ("rounds", "local_steps", "local_epochs")}
-    said = {name: value for name, value in lengths.items() if value is not None}
+    options = {name: value for name, value in lengths.items() if value is not None}
     objective = spec.method.objective
     ascent = 1 if objective is None else objective.steps * (1 + objective.restarts)
     if objective is not None:
-        said |= {"steps": objective.steps, "restarts": objective.restarts}
-    most = max(said, key=lambda name: said[name])
-    words = ", ".join(f"{name}={value}" for name, value in said.items())
+        options |= {"steps": objective.steps, "restarts": objective.restarts}
+    most = max(options, key=lambda name: options[name])
+    words = ", ".join(f"{name}={value}" for name, value in options.items())
     gradients = float(schedule.rounds) * local * spec.method.local.gradients
     check_steps(f"{spec.method.name} with {words}", gradients * ascent, f"lower {most}")
     batch = min(schedule.batch_size or largest, largest)
     plan = 9.0 * local * max(batch, 1)  # bytes: an example of a step takes nine in a client's plan of its batches
-    check_memory(f"{most}={said[most]}", plan, f"lower {most}, and take more rounds")
+    check_memory(f"{most}={options[most]}", plan, f"lower {most}, and take more rounds")

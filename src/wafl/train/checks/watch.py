@@ -97,12 +97,12 @@ class Watch:
             at = f"gamma={gamma or 0.0:g}"
             raise DivergedError(f"{where}: the objective overflows at {at}: {self._remedy}, or {FENCE}")
         grown = f"{where}: the loss is {float(replies.loss[row]):.3g}, and was {first:.3g} in the first round"
-        if self._objective is not None and gamma is not None and self._is_free(self._objective):
-            moved = float(replies.cost[row]) ** (1.0 / self._objective.power)
-            grown += f"; examples moved by {moved:.3g}: {self._remedy}, or {FENCE}"
-        else:
-            grown += f"; {self.likely_cause(query)}"
-        raise DivergedError(grown)
+        objective = self._objective
+        # Only a price, where bounds could, keeps examples from moving any distance.
+        if objective is not None and gamma is not None and objective.box is None and "bounds" in vars(objective):
+            distance = float(replies.cost[row]) ** (1.0 / objective.power)
+            raise DivergedError(f"{grown}; examples moved by {distance:.3g}: {self._remedy}, or {FENCE}")
+        raise DivergedError(f"{grown}; {self.likely_cause(query)}")
 
     def check_loss(
         self, query: Query, replies: Replies, record: Record, names: Sequence[str], history: History
@@ -115,14 +115,16 @@ class Watch:
         if risen <= min(MOST_RISEN, self._stop_at):
             return
         lowest = min(history, key=lambda each: each.loss)
-        said = (
+        message = (
             f"round {record.round}: the loss is {loss:.3g}, and has risen since round {lowest.round}, when it was "
             f"{lowest.loss:.3g}. {self._who(query, replies, record, names)}: {self.likely_cause(query)}; if clients "
             "may lie, use a robust server such as wafl.servers.geometric_median()"
         )
         if risen > self._stop_at:
-            raise DivergedError(f"{said}. It is above tolerance.diverged = {self._stop_at:g} times the first round's")
-        self._warn_once(said, DivergenceWarning)
+            raise DivergedError(
+                f"{message}. It is above tolerance.diverged = {self._stop_at:g} times the first round's"
+            )
+        self._warn_once(message, DivergenceWarning)
 
     @staticmethod
     def _who(query: Query, replies: Replies, record: Record, names: Sequence[str]) -> str:
@@ -266,11 +268,6 @@ class Watch:
     def _remedy(self) -> str:
         """How the user can make gamma larger."""
         return "raise gamma" if learner_of(self._objective) is None else "ask for a smaller radius"
-
-    @staticmethod
-    def _is_free(objective: Objective) -> bool:
-        """Return whether only a price keeps examples from moving any distance, where bounds could."""
-        return objective.box is None and "bounds" in vars(objective)
 
     def _limit(self, params: Tensor) -> float | None:
         return None if self._objective is None else self._objective.concavity_limit(Problem(self._task, params[None]))

@@ -11,6 +11,7 @@ import torch
 
 from wafl.base.errors import SequentialWarning, warn_user
 from wafl.tasks.modes.one_by_one import side_by_side
+from wafl.train.batches import room_for
 from wafl.train.client_task import ClientTask, LaneInput, mapped, tensors_of
 from wafl.train.step import Batch, Carry, step
 
@@ -53,9 +54,8 @@ class Captured:
         self._obstacle: str | None = None
 
     def room(self, working: int) -> int:
-        """The least of 1, 2, 3, 4, 6, 8, 12, ... that holds ``working`` lanes: recording a shape takes far longer."""
-        octave = 1 << (working - 1).bit_length()
-        return octave * 3 // 4 if octave >= 4 and octave * 3 // 4 >= working else octave
+        """Return the least of 1, 2, 3, 4, 6, 8, 12, ... that holds ``working`` lanes: recording takes far longer."""
+        return room_for(working, smallest=1)
 
     def __call__(self, client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch) -> Carry:
         if self._obstacle is not None:
@@ -95,8 +95,8 @@ class Captured:
         return graph
 
 
-def _copy(places: T, values: T) -> None:
-    mapped(lambda place, value: place if place is value else _one(place).copy_(_one(value)), places, values)
+def _copy(targets: T, values: T) -> None:
+    mapped(lambda target, value: target if target is value else _one(target).copy_(_one(value)), targets, values)
 
 
 def _one(tensor: torch.Tensor) -> torch.Tensor:

@@ -31,9 +31,9 @@ def with_fixed_features(client: ClientTask) -> ClientTask:
     y = client.examples.y[:1]
     find_traits(head, start[None], features[None, :1], (y.to(start) if y.is_floating_point() else y)[None])
     chunks = torch.arange(len(client.examples.y), device=start.device).split(256)
-    parts = (client.examples.rows(chunk, start.dtype)[None] for chunk in chunks)
-    found = torch.cat([client.task.features(start[None], part, layer)[0] for part in parts]).detach()
-    examples = Examples(found, client.examples.y, client.examples.offsets)
+    batches = (client.examples.rows(chunk, start.dtype)[None] for chunk in chunks)
+    outputs = torch.cat([client.task.features(start[None], batch, layer)[0] for batch in batches]).detach()
+    examples = Examples(outputs, client.examples.y, client.examples.offsets)
     return replace(client, task=head, examples=examples, objective=objective.changed(space=None))
 
 

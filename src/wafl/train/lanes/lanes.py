@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ RECORDED = 128
 """How many lanes of a network one recording has at most."""
 
 
+@dataclass
 class Lanes:
     """The clients of all runs as one batch, which answers one query from each of several runs at once.
 
@@ -33,22 +35,17 @@ class Lanes:
     With ``captures``, steps are captured as CUDA graphs.
     """
 
-    def __init__(
-        self,
-        client: ClientTask,
-        chunk_size: int | None = None,
-        memory: dict[Place, ClientState] | None = None,
-        rows: Mapping[int, int] | None = None,
-        pair: bool = False,
-        captures: bool = False,
-    ) -> None:
-        if chunk_size is not None:
-            Count().check("chunk_size", chunk_size)
-        self.client = client
-        self.chunk_size = chunk_size
-        self.memory = memory if memory is not None else {}
-        self._rows, self._pair = rows, pair
-        self._step: Step = Captured() if captures else Eager()
+    client: ClientTask
+    chunk_size: int | None = None
+    memory: dict[Place, ClientState] = field(default_factory=dict[Place, ClientState])
+    rows: Mapping[int, int] | None = None
+    pair: bool = False
+    captures: bool = False
+
+    def __post_init__(self) -> None:
+        if self.chunk_size is not None:
+            Count().check("chunk_size", self.chunk_size)
+        self._step: Step = Captured() if self.captures else Eager()
 
     def run(self, queries: Sequence[Query], runs: Sequence[int] | None = None) -> list[Replies]:
         """The replies to each run's query, all of one kind, for the same vectors; clients keep their memory by run."""
@@ -61,7 +58,7 @@ class Lanes:
         lanes = self._lanes(queries, places, keepers)
         if self.chunk_size is None:
             self.chunk_size = lanes_that_fit(self.client, lanes)
-        among_others = self.client.pairs and (self._pair or len(places) > 1)
+        among_others = self.client.pairs and (self.pair or len(places) > 1)
         outputs: list[LaneOutput] = []
         for rows in _alike([self._size(client) for _, client in places], room):
             for piece in in_pieces(self.client, lanes.take(rows), self._step, self.chunk_size):
@@ -79,10 +76,10 @@ class Lanes:
     def _places(self, queries: Sequence[Query]) -> list[Place]:
         """Run and client of each lane, the largest clients first; lanes with the same batches are neighbors."""
         places = [(run, client) for run, query in enumerate(queries) for client in query.clients]
-        return sorted(places, key=lambda place: (-self._size(place[1]), queries[place[0]].seed, place[1], place[0]))
+        return sorted(places, key=lambda lane: (-self._size(lane[1]), queries[lane[0]].seed, lane[1], lane[0]))
 
     def _row(self, client: int) -> int:
-        return client if self._rows is None else self._rows[client]
+        return client if self.rows is None else self.rows[client]
 
     def _size(self, client: int) -> int:
         return self.client.sizes[self._row(client)]
@@ -149,10 +146,10 @@ def in_pieces(client: ClientTask, lanes: LaneInput, step: Step, most: int) -> li
 def _alike(sizes: Sequence[int], room: Callable[[int], int]) -> list[slice]:
     """The lanes that are computed together, as slices: batches with the same room, and none of far fewer examples."""
     pieces, begin = list[slice](), 0
-    for place, size in enumerate(sizes):
+    for index, size in enumerate(sizes):
         if room(size) != room(sizes[begin]) or 8 * size < sizes[begin]:
-            pieces.append(slice(begin, place))
-            begin = place
+            pieces.append(slice(begin, index))
+            begin = index
     return [*pieces, slice(begin, len(sizes))]
 
 
@@ -163,7 +160,7 @@ def _sharing(queries: Sequence[Query], places: list[Place]) -> int:
 
 
 def _replies(query: Query, run: int, places: list[Place], output: LaneOutput) -> Replies:
-    lane_of = {place: lane for lane, place in enumerate(places)}
+    lane_of = {key: lane for lane, key in enumerate(places)}
     rows = torch.tensor([lane_of[run, client] for client in query.clients], device=output.loss.device)
     # Whole rows are copied several times faster by index_select than by indexing.
     vectors = {name: output.vectors[name].index_select(0, rows) for name in query.wanted}

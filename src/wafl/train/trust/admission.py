@@ -1,15 +1,16 @@
 """Which replies count: those that arrived, are complete and finite, within the caps, and not outsized.
 
-How far those that count are believed is said in :mod:`wafl.train.trust.trust`.
+A round with too few of them is repeated. :mod:`wafl.train.trust.trust` limits the influence of replies that count.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Self
+from typing import Annotated, Protocol, Self
 
 import torch
 
+from wafl.base.errors import TooFewRepliesError
 from wafl.base.options import Count, Range, frozen
 from wafl.parts.lengths import by_node, lengths_of, longest_of
 from wafl.parts.messages import PARAMS, Query, Replies, Reply
@@ -101,10 +102,10 @@ def admit(query: Query, received: Sequence[Reply], tolerance: Tolerance, caps: C
     """
     sound, excluded = _without(received, [_fault(query, reply, caps or Caps()) for reply in received])
     sound, outsized = _without(sound, _outsized(query, sound, tolerance.outsized))
-    order = {client: place for place, client in enumerate(query.clients)}
+    order = {client: index for index, client in enumerate(query.clients)}
     kept = sorted(sound, key=lambda reply: order[reply.client])
-    places = [order[reply.client] for reply in kept]
-    return Admitted(query.only(places), _stack(kept, query.wanted) if kept else NOTHING, [*excluded, *outsized])
+    indices = [order[reply.client] for reply in kept]
+    return Admitted(query.only(indices), _stack(kept, query.wanted) if kept else NOTHING, [*excluded, *outsized])
 
 
 def not_finite(excluded: Exclusion) -> bool:
@@ -138,9 +139,9 @@ def _outsized(query: Query, replies: Sequence[Reply], outsized: float) -> list[s
     highest = outsized * max(float(by_node(torch.tensor(losses, dtype=torch.float64), nodes).median()), 1.0)
     lengths, longest = [0.0] * len(replies), math.inf
     if PARAMS in query.wanted:
-        found = lengths_of(query.params, torch.stack([reply.vectors[PARAMS] for reply in replies]))
-        longest = longest_of(found, outsized, nodes) if int((by_node(found, nodes) > 0).sum()) > 2 else math.inf
-        lengths = found.tolist()
+        measured = lengths_of(query.params, torch.stack([reply.vectors[PARAMS] for reply in replies]))
+        longest = longest_of(measured, outsized, nodes) if int((by_node(measured, nodes) > 0).sum()) > 2 else math.inf
+        lengths = measured.tolist()
     return [
         f"an update of length {length:.3g}, above {longest:.3g}"
         if length > longest
@@ -176,3 +177,64 @@ def _stack(kept: Sequence[Reply], wanted: Sequence[str]) -> Replies:
         torch.stack([reply.cost for reply in kept]),
         {name: torch.stack([reply.vectors[name] for reply in kept]) for name in wanted},
     )
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What came back from one query, usable or not, and the clients whose replies did not come."""
+
+    replies: Sequence[Reply]
+    missing: Sequence[Exclusion] = ()
+
+
+class Source(Protocol):
+    """Clients that reply to queries, though perhaps not all of them."""
+
+    def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
+        """What arrives for each query in one attempt, counted from 0."""
+        ...
+
+    def undo(self, runs: Sequence[int]) -> None:
+        """Forget the last attempt of these runs, which failed."""
+
+
+class Tolerant:
+    """An engine of clients that may fail: a round with too few usable replies is repeated."""
+
+    def __init__(self, source: Source, tolerance: Tolerance, caps: Caps | None = None) -> None:
+        self._source, self._tolerance, self._caps = source, tolerance, caps
+
+    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
+        tolerance, admitted, why = self._tolerance, dict[int, Admitted](), ""
+        diverged: dict[int, Admitted] = {}
+        for attempt in range(tolerance.attempts):
+            waiting = {run: query for run, query in zip(runs, queries, strict=True) if run not in admitted}
+            arrivals = self._source.collect(list(waiting.values()), list(waiting), attempt)
+            for (run, query), arrived in zip(waiting.items(), arrivals, strict=True):
+                answer = admit(query, arrived.replies, tolerance, self._caps)
+                faulty, excluded = answer.excluded, [*arrived.missing, *answer.excluded]
+                diverged.pop(run, None)
+                if tolerance.enough(len(answer.replies.clients), len(query.clients)):
+                    admitted[run] = replace(answer, excluded=excluded, attempts=attempt + 1)
+                    continue
+                why = next((f" ({out.reason})" for out in excluded), "")
+                if faulty and all(not_finite(out) for out in faulty) and not arrived.missing:
+                    reason = f"{len(faulty)} clients: {faulty[0].reason}"
+                    diverged[run] = Admitted(query, NOTHING, faulty, attempt + 1, reason)
+            failed = [run for run in waiting if run not in admitted]
+            if not failed:
+                return [admitted[run] for run in runs]
+            self._source.undo(failed)
+        # If other runs had enough replies, the clients are not to blame.
+        if admitted and all(run in admitted or run in diverged for run in runs):
+            return [admitted.get(run) or diverged[run] for run in runs]
+        query = next(query for run, query in zip(runs, queries, strict=True) if run not in admitted)
+        asked, share = len(query.clients), tolerance.min_replies
+        needed = f"{share:.0%} of {asked} clients" if share else "one client"
+        cause = ""
+        if not admitted and all(run in diverged for run in runs):
+            cause = "; every reply came and none was finite: if no client is broken, lower the learning rate"
+        raise TooFewRepliesError(
+            f"round {query.round}: fewer than {needed} gave a usable reply{why}, {tolerance.attempts} times over"
+            f"{cause}; the rounds before it are kept"
+        )

@@ -66,10 +66,10 @@ class Caps:
         most = (self.node_clients or {}).get(key, self.clients_per_node or 1)
         if clients <= most:
             return None
-        line = f'caps.node_clients = {{"{key}" = {clients}}}' if key else f"caps.clients_per_node = {clients}"
+        setting = f'caps.node_clients = {{"{key}" = {clients}}}' if key else f"caps.clients_per_node = {clients}"
         return (
             f"claims {clients} clients, each with a vote, above {most}: if its operator may speak for all of them, "
-            f"write {line}"
+            f"write {setting}"
         )
 
     def fault_of_count(self, name: str, claimed: float) -> str | None:

@@ -48,20 +48,20 @@ class Faults:
         which = 2 * attempt + (query.kind == "loss")
         key = Key(*(torch.full_like(clients, value) for value in (both, query.round, 0, which)))
         draws = uniform(replace(key, client=clients), Purpose.FAULT, 1)[:, 0].tolist()
-        found: dict[int, str] = {}
+        faults: dict[int, str] = {}
         for client, draw in zip(query.clients, draws, strict=True):
             edge = 0.0
             for name, rate in self.rates().items():
                 edge += rate
                 if draw < edge:
-                    found[client] = name
+                    faults[client] = name
                     break
-        return found
+        return faults
 
 
 def without(query: Query, missing: Sequence[int]) -> Query:
     """The same query to the other clients only."""
-    return query.only([place for place, client in enumerate(query.clients) if client not in missing])
+    return query.only([index for index, client in enumerate(query.clients) if client not in missing])
 
 
 def spoil(replies: Sequence[Reply], faults: dict[int, str]) -> tuple[list[Reply], list[Exclusion]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from wafl.objectives.ball.client_shape import ClassMeans
 from wafl.parts.lengths import by_node, lengths_of, longest_of, shortened
 from wafl.parts.messages import PARAMS, Query, Replies, weighted_mean
-from wafl.parts.update import Update
+from wafl.parts.server import Update
 from wafl.train.trust.admission import Admitted
 from wafl.train.trust.caps import DOUBLE, Share
 
@@ -37,7 +37,7 @@ class Shares:
         """Of clients with these weights, on these nodes (each on its own if none are given), of whom some are free."""
         owner = torch.unique(torch.tensor(nodes or range(len(weights))), return_inverse=True)[1]
         total = weights.new_zeros(int(owner.max()) + 1).index_add_(0, owner, weights)
-        bound = torch.tensor([place not in free for place in range(len(weights))])
+        bound = torch.tensor([index not in free for index in range(len(weights))])
         held = torch.zeros(len(total), dtype=torch.long).index_add_(0, owner, bound.long())
         double = 1.0 if len(total) < FEW else min(0.5, 2.0 / len(total))
         return cls(owner, total / total.sum(), double if share == DOUBLE else share, held == 0)
@@ -59,20 +59,20 @@ class Shares:
 
         If none exceeds it, they have the same bits; if all others weigh nothing, they share it equally.
         """
-        found, full = self.of_nodes, torch.zeros_like(self.free)
-        while bool((over := ~full & ~self.free & (found > ROUNDING * self.most)).any()):
+        shares, full = self.of_nodes, torch.zeros_like(self.free)
+        while bool((over := ~full & ~self.free & (shares > ROUNDING * self.most)).any()):
             full |= over
             if bool(full.all()):  # the share is below an equal one
-                found = torch.full_like(found, 1.0 / len(found))
+                shares = torch.full_like(shares, 1.0 / len(shares))
                 break
             rest, others = 1.0 - self.most * int(full.sum()), torch.where(full, 0.0, self.of_nodes)
-            others = others if float(others.sum()) > 0 else (~full).to(found)
-            found = torch.where(full, self.most, max(rest, 0.0) * others / others.sum())
+            others = others if float(others.sum()) > 0 else (~full).to(shares)
+            shares = torch.where(full, self.most, max(rest, 0.0) * others / others.sum())
         if not bool(full.any()):
             return weights
         before, total = self.of_nodes[self.owner], weights.sum()
         alike = 1.0 / torch.bincount(self.owner)[self.owner]
-        return total * found[self.owner] * torch.where(before > 0, weights / (total * before), alike)
+        return total * shares[self.owner] * torch.where(before > 0, weights / (total * before), alike)
 
 
 @dataclass(frozen=True)
@@ -94,16 +94,16 @@ class Trust:
 
     def shares(self, weights: Tensor, clients: Sequence[int]) -> Shares:
         """What the nodes of these clients count for if the clients have these weights."""
-        free = [place for place, client in enumerate(clients) if client in self.declared]
+        free = [index for index, client in enumerate(clients) if client in self.declared]
         return Shares.of(weights, self.share, self.nodes_of(clients), free)
 
     def capped(self, weights: Tensor, clients: Sequence[int]) -> Tensor:
         """The weights of all clients after those of these clients, who alone count, have been capped."""
         if self.share == 1.0 or not float(weights.sum()) > 0:
             return weights
-        places = sorted({*clients, *weights.nonzero()[:, 0].tolist()})
-        found = self.shares(weights[places], places).capped(weights[places])
-        return weights.index_put((torch.tensor(places),), found)
+        indices = sorted({*clients, *weights.nonzero()[:, 0].tolist()})
+        limited = self.shares(weights[indices], indices).capped(weights[indices])
+        return weights.index_put((torch.tensor(indices),), limited)
 
     def largest(self, sizes: Sequence[int]) -> int:
         """The size of the largest client, as far as it is believed: within ``clip`` times the median."""
@@ -124,25 +124,25 @@ class Trust:
         within = means.clamp(max=longest_of(means, self.clip, self.nodes))
         return torch.where((within < means) | (held != counts), within * held, totals).tolist(), held.tolist()
 
-    def of_classes(self, found: ClassMeans) -> ClassMeans:
+    def of_classes(self, classes: ClassMeans) -> ClassMeans:
         """The means of the clients' classes as far as they are believed; what is not limited has the same bits.
 
         None is more than ``clip`` times as far from the median of its class as is usual, and no client has more than
         its share of the examples.
         """
         if self.clip == math.inf and self.share == 1.0:
-            return found
-        owners = found.clients.tolist()
-        sizes = torch.tensor(found.sizes(max(owners) + 1), dtype=torch.float64)
+            return classes
+        owners = classes.clients.tolist()
+        sizes = torch.tensor(classes.sizes(max(owners) + 1), dtype=torch.float64)
         held = self.capped(sizes, range(len(sizes))) / sizes
-        labels, of_class = found.labels.unique(return_inverse=True)
-        centers = torch.stack([found.means[found.labels == label].median(0).values for label in labels])[of_class]
-        away = found.means - centers
+        labels, of_class = classes.labels.unique(return_inverse=True)
+        centers = torch.stack([classes.means[classes.labels == label].median(0).values for label in labels])[of_class]
+        away = classes.means - centers
         lengths = away.norm(dim=1)
         longest = longest_of(lengths, self.clip, self.nodes_of(owners) or owners)
         share = (longest / lengths.clamp_min(1e-300))[:, None]
-        means = torch.where(share < 1.0, centers + share * away, found.means)
-        return replace(found, means=means, counts=found.counts * held[found.clients])
+        means = torch.where(share < 1.0, centers + share * away, classes.means)
+        return replace(classes, means=means, counts=classes.counts * held[classes.clients])
 
     def bound(self, answer: Admitted, *, decides: bool, aimed: float | None) -> Admitted:
         """The answer as far as it is believed; what is not limited has the same bits.
@@ -152,7 +152,7 @@ class Trust:
             decides: whether their losses decide the clients' weights.
             aimed: the mean cost that gamma is learned for; None if it is not learned.
         """
-        query, replies, said = answer.query, answer.replies, list[tuple[int, str]]()
+        query, replies, notes = answer.query, answer.replies, list[tuple[int, str]]()
         if (self.clip == math.inf and self.share == 1.0) or not replies.clients:
             return answer
         enough = len(set(query.nodes or query.clients)) >= FEW
@@ -163,19 +163,17 @@ class Trust:
             reach = shares.reach
             weights = (query.weights / query.weights.sum()).tolist()
             held = zip(query.clients, weights, shares.at_most.tolist(), strict=True)
-            said += [(client, f"a weight held at {weight:.3g}") for client, weight, full in held if full]
+            notes += [(client, f"a weight held at {weight:.3g}") for client, weight, full in held if full]
         loss, cost = replies.loss, replies.cost
         if decides and enough:
-            usual = float(by_node(loss.double(), query.nodes).median())
-            loss = _within(loss, self.clip * max(abs(usual), 1.0))
-            said += _lowered("loss", replies.clients, replies.loss, loss)
+            loss = _within(loss, self.clip * max(abs(_median(loss, query)), 1.0))
+            notes += _lowered("loss", replies.clients, replies.loss, loss)
         if aimed is not None and enough:
-            usual = float(by_node(cost.double(), query.nodes).median())
-            cost = _within(cost, self.clip * (usual or aimed))
-            said += _lowered("cost", replies.clients, replies.cost, cost)
+            cost = _within(cost, self.clip * (_median(cost, query) or aimed))
+            notes += _lowered("cost", replies.clients, replies.cost, cost)
         vectors, short = self._shortened(query, replies, reach)
-        found = replace(replies, loss=loss, cost=cost, vectors=vectors)
-        return replace(answer, query=query, replies=found, shortened=short, limited=(*answer.limited, *said))
+        believed = replace(replies, loss=loss, cost=cost, vectors=vectors)
+        return replace(answer, query=query, replies=believed, shortened=short, limited=(*answer.limited, *notes))
 
     def _shortened(
         self, query: Query, replies: Replies, reach: Tensor
@@ -223,6 +221,10 @@ def per_node(update: Update, nodes: Sequence[int]) -> Update:
         costs=mean(update.costs),
         vectors={name: mean(vector) for name, vector in update.vectors.items()},
     )
+
+
+def _median(values: Tensor, query: Query) -> float:
+    return float(by_node(values.double(), query.nodes).median())
 
 
 def _within(values: Tensor, most: float) -> Tensor:

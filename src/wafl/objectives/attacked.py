@@ -1,4 +1,7 @@
-"""Objectives inside a ball of radius epsilon around each example: PGM and FGSM."""
+"""Objectives at examples that an attack has moved: PGM, FGSM, and FedRobust's affine map.
+
+PGM and FGSM stay in a ball around each example. The attacks on test data are in ``wafl.attacks``.
+"""
 
 import math
 from dataclasses import replace
@@ -12,17 +15,16 @@ from wafl.base.bounds import DATA, Bounds, check_bounds
 from wafl.base.checks import check_space
 from wafl.base.norms import power_norm, typical_length
 from wafl.base.options import Box, Choice, Count, Positive, Range, Tunable, frozen, maker
-from wafl.base.random import Key, normal, uniform
+from wafl.base.random import normal, uniform
 from wafl.objectives.base import (
     Move,
     Objective,
     ObjectiveState,
     Term,
     better,
-    example_draws,
-    lane_key,
     lane_scalar,
     move_at_layer,
+    random_starts,
 )
 from wafl.objectives.capture import check_inside
 from wafl.tasks.inputs import Inputs, dense
@@ -69,7 +71,7 @@ class BoundedAscent(Objective):
         epsilon, step_size = (
             lane_scalar(state, name, value, x)[:, None, None] for name, value in self.scalars().items()
         )
-        starts = self._starts(flat, epsilon, lane_key(state, x)) if self.random_start else [torch.zeros_like(flat)]
+        starts = self._starts(flat, epsilon, state) if self.random_start else [torch.zeros_like(flat)]
         moves = (self._ascend(problem, x, y, start, epsilon, step_size) for start in starts)
         return replace(reduce(better, moves), state=state)
 
@@ -85,9 +87,9 @@ class BoundedAscent(Objective):
         if self.box is not None:
             x_adv = x_adv.clamp(*self.box)
         cost = power_norm(delta, self.norm, 2)
-        there = problem.forward(x_adv)
-        value = problem.loss(there, y)
-        return Move(there, y, value, cost, torch.ones_like(value, dtype=torch.bool))
+        inputs = problem.forward(x_adv)
+        value = problem.loss(inputs, y)
+        return Move(inputs, y, value, cost, torch.ones_like(value, dtype=torch.bool))
 
     def _direction(self, gradient: Tensor) -> Tensor:
         if self.norm == math.inf:
@@ -105,16 +107,14 @@ class BoundedAscent(Objective):
             delta = (flat + delta).clamp(*self.box) - flat
         return delta
 
-    def _starts(self, flat: Tensor, epsilon: Tensor, key: Key) -> list[Tensor]:
-        """One point per restart, uniform in the ball."""
-        lanes, batch, features = flat.shape
+    def _starts(self, flat: Tensor, epsilon: Tensor, state: ObjectiveState) -> list[Tensor]:
+        """Return one point per restart, uniform in the ball."""
+        _, batch, features = flat.shape
         if self.norm == math.inf:
-            draws = example_draws(uniform, key, batch, self.restarts * features).to(flat)
-            starts = draws.unflatten(-1, (self.restarts, features)).expand(lanes, -1, -1, -1).unbind(2)
+            starts = random_starts(uniform, state, flat, (batch, self.restarts, features))
             return [epsilon * (2.0 * start - 1.0) for start in starts]
         # The extra column gives the radius its distribution.
-        draws = example_draws(normal, key, batch, self.restarts * (features + 1)).to(flat)
-        starts = draws.unflatten(-1, (self.restarts, features + 1)).expand(lanes, -1, -1, -1).unbind(2)
+        starts = random_starts(normal, state, flat, (batch, self.restarts, features + 1))
         levels = [torch.special.ndtr(start[..., -1:]) ** (1.0 / features) for start in starts]
         return [epsilon * level * self._direction(start[..., :-1]) for level, start in zip(levels, starts, strict=True)]
 
@@ -152,16 +152,57 @@ class ProjectedAscent(BoundedAscent):
 
 
 def blended(move: Move, problem: Problem, x: Tensor, y: Tensor, share: float) -> Move:
-    """The move with ``(1 - share) loss(x) + share loss(x_adv)`` as what is minimized."""
-    loss, ends = problem.output_loss, (x, move.inputs)
-    outputs = [problem.outputs(end) for end in ends]
-    shares = (1.0 - share, share)
-    terms = tuple(
-        Term(end, part * loss.gradient(output, y)) for end, output, part in zip(ends, outputs, shares, strict=True)
+    """Return the move, with ``(1 - share) loss(x) + share loss(x_adv)`` to minimize."""
+    loss, at_rest, moved = problem.output_loss, problem.outputs(x), problem.outputs(move.inputs)
+    first = Term(x, (1.0 - share) * loss.gradient(at_rest, y))
+    second = Term(move.inputs, share * loss.gradient(moved, y))
+    value = (1.0 - share) * loss.value(at_rest, y) + share * loss.value(moved, y)
+    return replace(move, value=value, terms=(first, second))
+
+
+@frozen
+class Affine(Objective):
+    """Replace x by ``A x + b``, with one map per client that ascends ``loss - penalty (||A - I||^2 + ||b||^2)``.
+
+    The map takes one ascent step per local step, at the same point as the model's gradient, and stays with its client
+    between rounds.
+    """
+
+    penalty: Annotated[float, Positive(), Tunable(30.0, "high"), "The price of a map's distance from the identity."] = (
+        1.0
     )
-    value = reduce(torch.add, (part * loss.value(output, y) for output, part in zip(outputs, shares, strict=True)))
-    return replace(move, value=value, terms=terms)
+    step_size: Annotated[float, Positive(), Tunable(), "How far the map moves per local step."] = 0.01
+
+    def scalars(self) -> dict[str, float]:
+        return {"penalty": self.penalty, "step_size": self.step_size}
+
+    def initial_memory(self, problem: Problem, x: Tensor) -> Tensor:
+        """The identity map, stored as ``A - I`` and then ``b``: all zeros."""
+        features = math.prod(x.shape[2:])
+        return torch.zeros(features * features + features)
+
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        x, state = dense(x), state or ObjectiveState()
+        flat = x.flatten(2)
+        features = flat.shape[-1]
+        memory = state.memory
+        if memory is None:
+            memory = self.initial_memory(problem, x).to(x).expand(len(x), -1)
+        linear = memory[:, : features * features].view(-1, features, features)
+        offset = memory[:, features * features :]
+        moved = flat + torch.bmm(flat, linear.mT) + offset[:, None]
+        x_adv = moved.view_as(x)
+        loss, gradient = problem.loss_and_gradient(x_adv, y)
+        penalty, step_size = (lane_scalar(state, name, value, x)[:, None] for name, value in self.scalars().items())
+        weight = state.weight if state.weight is not None else torch.full_like(loss, 1.0 / loss.shape[1])
+        weighted = weight[..., None] * gradient.flatten(2)
+        ascent = torch.cat([torch.bmm(weighted.mT, flat).flatten(1), weighted.sum(1)], dim=1)
+        kept = memory + step_size * (ascent - 2.0 * penalty * memory)
+        cost, converged = (moved - flat).square().sum(-1), torch.ones_like(loss, dtype=torch.bool)
+        value = loss - penalty * memory.square().sum(-1, keepdim=True)
+        return Move(x_adv, y, value, cost, converged, state=replace(state, memory=kept))
 
 
 fgsm = maker(BoundedAscent)
 pgm = maker(ProjectedAscent)
+affine = maker(Affine)

@@ -1,4 +1,0 @@
-"""Objectives that train on other examples than the client has, made at random, whatever the model.
-
-One file each.
-"""
