@@ -21,7 +21,8 @@ from wafl.tasks.losses import CrossEntropy
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 from wafl.theory import certify
-from wafl.theory.certificates.dual import Surrogate, search_dual
+from wafl.theory.certificates.dual import search_dual
+from wafl.theory.certificates.mixture import Means
 from wafl.theory.certificates.upper import UpperBound
 from wafl.theory.constants.layer_by_layer import loss_steepness
 
@@ -95,7 +96,7 @@ def test_the_dual_is_minimized_for_many_radii_with_few_queries(name):
 
     def ask(gammas):
         questions.append(list(gammas))
-        return [with_cost(surrogate, gamma, limit) for gamma in gammas]
+        return Means([surrogate(gamma) for gamma in gammas], [cost(surrogate, gamma, limit) for gamma in gammas])
 
     radii = [1e-6, 1e-3, 0.1, 1.0, 10.0, 1e3]
     dual = search_dual(ask, radii, limit)
@@ -111,10 +112,10 @@ def test_the_dual_is_minimized_for_many_radii_with_few_queries(name):
     assert len(asked) <= 350
 
 
-def with_cost(surrogate, gamma, limit):
+def cost(surrogate, gamma, limit):
     """The cost is minus the slope in gamma, here by differences."""
     step = 1e-5 * (gamma - limit)
-    return Surrogate(surrogate(gamma), (surrogate(gamma - step) - surrogate(gamma + step)) / (2.0 * step))
+    return (surrogate(gamma - step) - surrogate(gamma + step)) / (2.0 * step)
 
 
 def test_the_kink_of_an_error_rate_is_found_where_tangents_meet():
@@ -123,7 +124,7 @@ def test_the_kink_of_an_error_rate_is_found_where_tangents_meet():
     def ask(gammas):
         questions.append(gammas)
         gains = [np.clip(1.0 - gamma * costs, 0.0, None) for gamma in gammas]
-        return [Surrogate(gain.mean(), (costs * (gain > 0)).mean()) for gain in gains]
+        return Means([gain.mean() for gain in gains], [(costs * (gain > 0)).mean() for gain in gains])
 
     for radius in (0.05, 0.3, 1.0):
         questions.clear()
@@ -137,7 +138,7 @@ def test_the_kink_of_an_error_rate_is_found_where_tangents_meet():
 
 def test_a_gamma_whose_answer_is_no_number_proves_nothing():
     def answer(nothing):
-        return lambda gammas: [Surrogate(0.0, 0.0) if gamma > 2.0 else Surrogate(nothing, nothing) for gamma in gammas]
+        return lambda gammas: Means(*[[0.0 if gamma > 2.0 else nothing for gamma in gammas]] * 2)
 
     for limit in (0.0, 1.9999, 2.0):
         assert search_dual(answer(math.nan), [0.5, 3.0], limit) == search_dual(answer(math.inf), [0.5, 3.0], limit)

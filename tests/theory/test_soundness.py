@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import wafl
 from wafl.base.errors import UnsoundError
 from wafl.theory.certificates import certify as certificates
-from wafl.theory.certificates.expected_loss import ExpectedLoss
 from wafl.theory.certificates.mixture import Means
+from wafl.theory.certificates.quantities import ExpectedLoss
 from wafl.theory.certificates.soundness import hold, room_elsewhere
 from wafl.theory.constants.constant import Constant
 from wafl.theory.networks import activations

@@ -28,17 +28,15 @@ from wafl.data.federation import Federation
 from wafl.results.run import Run
 from wafl.tasks.task import Loss, Task
 from wafl.theory.certificates import other_spaces as elsewhere
-from wafl.theory.certificates.certificate import Certificate, Certificates, Metric, Quantity, Question
-from wafl.theory.certificates.error_rate import ErrorRate
-from wafl.theory.certificates.expected_loss import ExpectedLoss
+from wafl.theory.certificates.certificate import Certificate, Certificates, Metric, Quantity, Question, Reach
 from wafl.theory.certificates.labels import check_label_cost, with_labels
 from wafl.theory.certificates.mixture import Asked, AskMeans, Mixture
+from wafl.theory.certificates.quantities import ErrorRate, ExpectedLoss
 from wafl.theory.certificates.sampling import Domain, Drawn
 from wafl.theory.certificates.soundness import Room, hold_flipped, hold_moved, hold_rows, room_of
-from wafl.theory.certificates.unproven import why_unproven
 from wafl.theory.constants.assumptions import data_free_constants, input_constants
 from wafl.theory.constants.constant import Constant
-from wafl.theory.constants.layer_by_layer import last_layer
+from wafl.theory.constants.layer_by_layer import last_layer, why_unproven
 from wafl.theory.phi.linear_model import LinearPhi, is_known
 from wafl.train.embedded import find_device
 from wafl.weights import ClientWeights, fixed
@@ -225,7 +223,7 @@ def certificates_of(
     radii: Sequence[float],
     question: Question,
     room: Callable[[Certificates], Room],
-    achieved: Callable[[float], float | None] = lambda radius: None,
+    achieved: Reach = lambda radius: None,
 ) -> Certificates:
     """The certificates of a mixture whose clients answer ``means``, none below what was reached, but for ``room``."""
     clean, rows = question.quantity.rows(means, radii, question, achieved)

@@ -27,6 +27,7 @@ from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, Normali
 from wafl.tasks.losses import OutputLoss
 from wafl.tasks.rescaling import Rescaled
 from wafl.tasks.structure.sequence import is_plain, members
+from wafl.tasks.task import Task
 
 UNIT = 2.0**-53
 
@@ -108,9 +109,22 @@ def plain_layers(model: nn.Module) -> list[nn.Module] | None:
     return [layer for part in known for layer in part] if len(known) == len(parts) and known else None
 
 
-def is_bounded(layer: nn.Module) -> bool:
-    """Return whether a bound on the slope of a single layer is known."""
-    return _step(layer) is not None
+def why_unproven(task: Task) -> str:
+    """Explain why no bound on a model's slope is known: its code, one of its layers, or its loss."""
+    layers = plain_layers(task.module)
+    if declared(task.module) is not None and last_layer(task.module) is None:
+        return "its Lipschitz constant is only attested (model.lipschitz)"
+    if layers == [task.module] and type(task.module) not in LAST:
+        return f"{type(task.module).__name__} is a module of your own, not an nn.Sequential of layers with known bounds"
+    for layer in layers or ():
+        name = type(layer).__name__
+        if not is_plain(layer, type(layer)):
+            return f"its layer {name} has hooks or replaced methods"
+        if _step(layer) is None:
+            return f"no bound is known for its layer {name}"
+    if last_layer(task.module) is None:
+        return "it does not end with a linear layer"
+    return f"no bound is known for the loss {task.loss.name} of these layers"
 
 
 def _used(layer: nn.Linear | nn.Conv2d) -> Tensor:
