@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from tests.oracles import phi
 from wafl.objectives import Objective, ObjectiveState
 from wafl.objectives.surrogate import single_lane
-from wafl.theory.certificates.upper import REPORTS, ErrorSurrogate, Moved, SearchedSurrogate, UpperBound
+from wafl.theory.certificates.upper import REPORTS, ErrorSurrogate, SearchedSurrogate, SlopeMove, UpperBound
 
 WEIGHT = np.array([[1.0, 0.5], [-0.4, 1.2], [0.3, -0.9]])
 X, Y = torch.tensor([[1.5, -0.6], [0.2, 1.1]], dtype=torch.float64), torch.tensor([0, 1])
@@ -79,7 +79,7 @@ def moved() -> None:
         (slope,) = torch.autograd.grad(cross_entropy(model()(at), Y, reduction="sum"), at)
         at = X + 0.7 * slope / slope.norm(dim=1, keepdim=True)
         best = torch.maximum(best, cross_entropy(model()(at), Y, reduction="none"))
-    torch.testing.assert_close(value(Moved(), distance=0.7), best.detach())
+    torch.testing.assert_close(value(SlopeMove(), distance=0.7), best.detach())
 
 
 KINDS = {"smooth": smooth, "linear": linear, "error": error, "moved": moved}

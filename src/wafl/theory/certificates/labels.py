@@ -25,7 +25,7 @@ from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Task
 from wafl.theory.certificates.mixture import AskMeans, Means, Settings
-from wafl.theory.certificates.upper import ErrorSurrogate, Moved, Report
+from wafl.theory.certificates.upper import ErrorSurrogate, Report, SlopeMove
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def with_labels(means: Callable[[Objective | None, Settings], Means], price: flo
         return means
 
     def ask(report: Report | None, settings: Settings) -> Means:
-        stay = isinstance(report, ErrorSurrogate | Moved) or not all("gamma" in each for each in settings)
+        stay = isinstance(report, ErrorSurrogate | SlopeMove) or not all("gamma" in each for each in settings)
         return means(report if stay else LabelsMove(report, price), settings)
 
     return ask

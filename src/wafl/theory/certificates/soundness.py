@@ -22,7 +22,7 @@ from wafl.base.norms import dual, norm_name, power_norm
 from wafl.theory.certificates.certificate import Certificate, Certificates
 from wafl.theory.certificates.mixture import AskMeans, Mixture
 from wafl.theory.certificates.sampling import Sample
-from wafl.theory.certificates.upper import Inquiry, Moved
+from wafl.theory.certificates.upper import Inquiry, SlopeMove
 
 Room = Callable[[float, float], float]
 """What float64 may have lost at a radius, of a bound."""
@@ -67,7 +67,7 @@ def hold_moved(found: Certificates, means: AskMeans, room: Room) -> None:
     if not rows or not (found.proven or found.simple_proven):
         return
     asked = [{"distance": part * row.radius} for row in rows for part in PARTS]
-    moved = means(Moved(found.norm), asked)
+    moved = means(SlopeMove(found.norm), asked)
     for loss, cost in zip(moved.value, moved.cost, strict=True):
         _hold_reached(found, rows, loss, cost, 2, room)
 
@@ -103,7 +103,7 @@ def hold_clients(
 ) -> None:
     """Raise if a client's examples that all move by the radius reach more than what is proven of the client."""
     radius, gamma, offset, room = found[0].radius, inquiry.gamma, inquiry.offset, room_of(theirs, found)
-    moved = theirs.answers(Moved(found.norm), [{"distance": radius}], seed)
+    moved = theirs.answers(SlopeMove(found.norm), [{"distance": radius}], seed)
     numbers = zip(names, sample.means, moved.value[0].tolist(), moved.cost[0].tolist(), strict=True)
     for name, mean, value, cost in numbers:
         bound, reached = offset + mean, offset + min(value - gamma * cost, sample.most)

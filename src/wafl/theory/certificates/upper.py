@@ -198,7 +198,7 @@ class UpperBound(Objective):
 
 
 @dataclass(frozen=True)
-class Moved(Objective):
+class SlopeMove(Objective):
     """The loss of examples that move by ``distance`` along their slope, if that is better: a plain test of bounds."""
 
     norm: float = 2
@@ -244,12 +244,12 @@ def _slope_and_cost(
     return power_norm(gradient, 2, 2), power_norm(delta + gradient / modulus[..., None], 2, 2)
 
 
-Report = UpperBound | SearchedSurrogate | ErrorSurrogate | Moved
-REPORTS: dict[str, type[UpperBound] | type[SearchedSurrogate] | type[ErrorSurrogate] | type[Moved]] = {
+Report = UpperBound | SearchedSurrogate | ErrorSurrogate | SlopeMove
+REPORTS: dict[str, type[UpperBound] | type[SearchedSurrogate] | type[ErrorSurrogate] | type[SlopeMove]] = {
     "smooth": UpperBound,
     "linear": SearchedSurrogate,
     "error": ErrorSurrogate,
-    "moved": Moved,
+    "moved": SlopeMove,
 }
 """What a client may be asked for, by the name that travels."""
 

@@ -58,8 +58,8 @@ class Margins:
         upper, cost = torch.empty_like(gamma), torch.empty_like(gamma)
         for each in gamma.unique():
             here = gamma == each
-            line = along_lines(offsets[here], slopes[here], float(each), tolerance[here])
-            upper[here], cost[here] = line.upper, line.t.square()
+            sides = along_lines(offsets[here], slopes[here], float(each), tolerance[here])
+            upper[here], cost[here] = sides.upper, sides.t.square()
         if self.hidden is None:
             return upper, cost
         widest = max(x.shape[1], *(len(layer.weight) for layer in self.hidden))
