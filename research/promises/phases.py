@@ -24,8 +24,8 @@ from wafl.methods import METHODS
 from wafl.promises.attack import candidates, reached
 from wafl.promises.bets import place_of
 from wafl.promises.check import ball_of, chunks
+from wafl.promises.issue import issue_next_client
 from wafl.promises.known import known
-from wafl.promises.next_client import issue_next_client
 from wafl.promises.promise import Promise, digest_of, to_bytes
 from wafl.promises.quantities import quantity_of
 from wafl.promises.read import read_file

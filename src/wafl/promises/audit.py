@@ -22,13 +22,12 @@ from wafl.base.norms import power_norm
 from wafl.base.random import Purpose, choose
 from wafl.data.federation import Federation
 from wafl.promises.bound import steepest_slope
-from wafl.promises.check import ball_of, loss_of
+from wafl.promises.check import ball_of, module_and_loss
 from wafl.promises.known import known
 from wafl.promises.promise import digest_of
 from wafl.promises.published_labels import Cell, cells_of, certified_loss, distance
 from wafl.promises.read import read_file
 from wafl.results.run import Run
-from wafl.tasks.losses import output_loss
 from wafl.tasks.task import Loss
 from wafl.weights.transport.costs import transport_package
 
@@ -123,10 +122,10 @@ def audit(
     parts = read_file(path)[0].parts
     if parts.labels is None:
         raise ValueError(f"{path} does not say where its labels' examples are: ask for one made with --points 16")
-    module = model.module if isinstance(model, Run) else model
+    module, known_loss = module_and_loss(model, loss)
     if digest_of(module) != parts.claim.model:
         raise ValueError(f"{path} is about another model, or comes from another version of torch: give its own")
-    proof, inputs = known(module, output_loss(loss_of(model, loss))), math.prod(data.input_shape)
+    proof, inputs = known(module, known_loss), math.prod(data.input_shape)
     if proof is None:
         raise PreconditionError("no proof is known for this model and loss, so nothing can be certified with it")
     if {len(point) for each in parts.labels.labels for point in each.points} != {inputs}:

@@ -32,6 +32,7 @@ from wafl.promises.published_labels import differences
 from wafl.promises.quantities import quantity_of
 from wafl.promises.quantity import Ball
 from wafl.results.run import Run
+from wafl.tasks.losses import OutputLoss, output_loss
 from wafl.tasks.task import Loss
 
 DRAWS = "the examples are independent draws that model, weights, gammas and bets do not depend on"
@@ -48,8 +49,10 @@ class Line:
     why: str
 
 
-def loss_of(model: Run | nn.Module | None, loss: Loss | None) -> Loss:
-    return loss if loss is not None else model.loss if isinstance(model, Run) else "cross_entropy"
+def module_and_loss(model: Run | nn.Module, loss: Loss | None) -> tuple[nn.Module, OutputLoss]:
+    """Return the module of a model or a run, and its loss unless another one is given."""
+    module, usual = (model.module, model.loss) if isinstance(model, Run) else (model, "cross_entropy")
+    return module, output_loss(usual if loss is None else loss)
 
 
 def ball_of(claim: Claim) -> Ball:

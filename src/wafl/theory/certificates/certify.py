@@ -32,7 +32,7 @@ from wafl.theory.certificates.certificate import Certificate, Certificates, Metr
 from wafl.theory.certificates.labels import check_label_cost, with_labels
 from wafl.theory.certificates.mixture import Asked, AskMeans, Mixture
 from wafl.theory.certificates.quantities import ErrorRate, ExpectedLoss
-from wafl.theory.certificates.sampling import Domain, Drawn
+from wafl.theory.certificates.sampling import Domain, Moments
 from wafl.theory.certificates.soundness import Room, hold_flipped, hold_moved, hold_rows, room_of
 from wafl.theory.constants.assumptions import data_free_constants, input_constants
 from wafl.theory.constants.constant import Constant
@@ -155,8 +155,8 @@ def certify(
     if limit is not None:
         limit += (mixture.task.loss.quadratic or 0.0) / label_cost
     reason = "" if known["L_z"].proven else why_unproven(mixture.task)
-    question = Question(quantity, norm, power, gap, limit, by_margins, label_cost, clients.unit, known["L_z"], bent)
-    question = replace(question, reason=reason)
+    constants = known["L_z"], bent, reason
+    question = Question(quantity, norm, power, gap, limit, by_margins, label_cost, clients.unit, *constants)
     if confidence is None:
         means = with_labels(partial(mixture.means, seed=seed), label_cost)
         found = certificates_of(means, wanted, question, partial(room_of, mixture), reach)
@@ -203,13 +203,18 @@ def _beyond(
     """One radius for the distributions, but for probability ``level``: by what is smallest on the training examples."""
     quantity = chosen.quantity
     inquiry = quantity.inquiry(chosen, row)
-    drawn = Drawn.ask(training, test, inquiry, quantity.most(test, domain, chosen, inquiry.gamma), seed)
-    upper = drawn.upper_mean(level)
+    moments, asked = (
+        Moments(inquiry.report),
+        (inquiry.setting, quantity.most(test, domain, chosen, inquiry.gamma), seed),
+    )
+    sample, trained, weights = moments.ask(test, *asked), moments.ask(training, *asked), test.weights.tolist()
+    upper = sample.upper_mean(weights, trained.bets(weights, sample.sizes, level), level)
+    mean = math.fsum(weight * mean for weight, mean in zip(weights, sample.means, strict=True))
     bound = min(inquiry.offset + upper, quantity.largest)
     value, gamma, simple = bound, row.gamma, quantity.largest
     if inquiry.report is None:
         value, gamma, simple = bound if row.radius == 0 else math.inf, math.inf, bound
-    return Certificate(row.radius, value, gamma, simple, None, row.tolerance, upper - drawn.mean)
+    return Certificate(row.radius, value, gamma, simple, None, row.tolerance, upper - mean)
 
 
 def finite_above(task: Task, params: Tensor, norm: float) -> float | None:
@@ -227,9 +232,8 @@ def certificates_of(
 ) -> Certificates:
     """The certificates of a mixture whose clients answer ``means``, none below what was reached, but for ``room``."""
     clean, rows = question.quantity.rows(means, radii, question, achieved)
-    constants = question.steep, question.bent
-    found = Certificates(tuple(rows), clean, question.norm, question.unit, *constants, question.quantity)
-    found = replace(found, power=question.power, label_cost=question.label_cost)
+    about = (question.norm, question.unit, question.steep, question.bent, question.quantity)
+    found = Certificates(tuple(rows), clean, *about, power=question.power, label_cost=question.label_cost)
     if not (found.proven or found.simple_proven):
         found = replace(found, reason=question.reason)
     if question.quantity.has_slopes and question.labels_move:

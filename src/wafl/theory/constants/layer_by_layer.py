@@ -75,7 +75,7 @@ def last_layer(model: nn.Module) -> tuple[Tensor, Steepness] | None:
     """The weights of the last, linear layer, and slope and bend of what comes before; None if a layer is not known."""
     layers = plain_layers(model)
     last = layers[-1] if layers else None
-    if layers is None or not isinstance(last, nn.Linear) or type(last) not in LAST:
+    if not isinstance(last, nn.Linear) or type(last) not in LAST:
         return None
     if not all(is_plain(layer, type(layer)) for layer in layers):
         return None
@@ -100,13 +100,11 @@ def declared(model: nn.Module) -> float | None:
     return float(bound)
 
 
-def plain_layers(model: nn.Module) -> list[nn.Module] | None:
-    """The layers of a plain sequence, including nested ones, each as often as it occurs."""
+def plain_layers(model: nn.Module) -> list[nn.Module]:
+    """Return the layers of a plain sequence, including nested ones, each as often as it occurs."""
     if not is_plain(model, nn.Sequential):
         return [model]
-    parts = [plain_layers(child) for child in members(model)]
-    known = [part for part in parts if part is not None]
-    return [layer for part in known for layer in part] if len(known) == len(parts) and known else None
+    return [layer for child in members(model) for layer in plain_layers(child)]
 
 
 def why_unproven(task: Task) -> str:
@@ -116,7 +114,7 @@ def why_unproven(task: Task) -> str:
         return "its Lipschitz constant is only attested (model.lipschitz)"
     if layers == [task.module] and type(task.module) not in LAST:
         return f"{type(task.module).__name__} is a module of your own, not an nn.Sequential of layers with known bounds"
-    for layer in layers or ():
+    for layer in layers:
         name = type(layer).__name__
         if not is_plain(layer, type(layer)):
             return f"its layer {name} has hooks or replaced methods"

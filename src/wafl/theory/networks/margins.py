@@ -143,7 +143,7 @@ def _margins(task: Task, params: Tensor, features: int) -> Margins | None:
         return None if bound is None else Margins(slope, slope.view(1, 1), None, len(params))
     weight, before = found
     slopes = torch.stack([(weight - row).norm(dim=1) for row in weight]) * before.slope
-    return Margins(slopes, weight, hidden_layers(plain_layers(module) or [], features), len(params))
+    return Margins(slopes, weight, hidden_layers(plain_layers(module), features), len(params))
 
 
 def _by_pieces(
