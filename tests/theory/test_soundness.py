@@ -52,7 +52,7 @@ def test_the_next_clients_is_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnsoundError, match="please report it"):
         wafl.next_client(a_network(), clients(), clients(1), radius=4.0)
     monkeypatch.setattr(certificates, "hold_moved", lambda *_: None)
-    monkeypatch.setattr(certificates, "hold_rows", lambda found, room: found)
+    monkeypatch.setattr(certificates, "hold_rows", lambda bounds, room: bounds)
     with pytest.raises(UnsoundError, match=r"client.*please report it"):
         wafl.next_client(a_network(), clients(), clients(1), radius=4.0)
 

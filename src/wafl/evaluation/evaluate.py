@@ -98,7 +98,7 @@ def present_clients(clients: Federation) -> list[int]:
 def draw_attacked(present: list[int], share: float, seed: int, redraw: int = 0) -> list[int]:
     """A share of the clients, rounded to a whole number."""
     chosen = choose(seed, Purpose.ATTACKED, len(present), round(share * len(present)), redraw)
-    return [present[place] for place in chosen]
+    return [present[index] for index in chosen]
 
 
 def rows_of(clients: Federation, chosen: list[int]) -> Tensor:

@@ -182,14 +182,14 @@ class Score:
         """The two other scores of a test with unseen clients, and the gaps between the three."""
         if self.train is None or self.unseen is None:
             return {}
-        found: dict[str, Any] = {}
+        numbers: dict[str, Any] = {}
         for name, part in (("train", self.train), ("unseen", self.unseen)):
             low, high = part.interval()
-            found |= {f"{name}_accuracy": part.accuracy, f"{name}_loss": part.loss}
-            found |= {f"{name}_low": low, f"{name}_high": high, f"{name}_worst_10": part.worst_tenth}
+            numbers |= {f"{name}_accuracy": part.accuracy, f"{name}_loss": part.loss}
+            numbers |= {f"{name}_low": low, f"{name}_high": high, f"{name}_worst_10": part.worst_tenth}
         if self.unseen.shift:
-            found["unseen_shift"] = self.unseen.shift
-        return {**found, "out_of_sample_gap": self.out_of_sample_gap, "participation_gap": self.participation_gap}
+            numbers["unseen_shift"] = self.unseen.shift
+        return {**numbers, "out_of_sample_gap": self.out_of_sample_gap, "participation_gap": self.participation_gap}
 
     def to_pandas(self, *, all: bool = False) -> Any:
         """A ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the clients, with columns that differ, or ``all``."""
@@ -290,7 +290,7 @@ def averaged(scores: Sequence[Score]) -> Score:
         )
 
     def part(name: str) -> Score | None:
-        parts = [found for score in scores if (found := getattr(score, name)) is not None]
+        parts = [each for score in scores if (each := getattr(score, name)) is not None]
         return averaged(parts) if parts else None
 
     per_client = [mean(clients) for clients in zip(*(score.per_client for score in scores), strict=True)]
@@ -330,11 +330,11 @@ def generalization(scores: Sequence[Score]) -> dict[str, Any] | None:
     return {
         **{
             name: {
-                **numbers([part.value for part in found]),
-                "interval": [scale * end for end in averaged(found).interval()],
-                "worst_tenth": numbers([part.worst_tenth for part in found]),
+                **numbers([part.value for part in each]),
+                "interval": [scale * end for end in averaged(each).interval()],
+                "worst_tenth": numbers([part.worst_tenth for part in each]),
             }
-            for name, found in parts.items()
+            for name, each in parts.items()
         },
         "out_of_sample_gap": numbers([score.out_of_sample_gap for score in scores]),
         "participation_gap": numbers([score.participation_gap for score in scores]),

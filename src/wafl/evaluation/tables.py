@@ -62,10 +62,10 @@ def _scores_under(attack: str, runs: Mapping[str, Mapping[float, Entry]]) -> Tab
     numbers = ("attacked", "pooled", "95%\ninterval", "clients", "worst", "worst\n10%", "loss")
     table = dense_table("run", numbers, title="clean data" if attack == "none" else attack)
     for run, shares in runs.items():
-        for place, (share, entry) in enumerate(shares.items()):
+        for index, (share, entry) in enumerate(shares.items()):
             show = _Shown(entry.accuracy)
             table.add_row(
-                Name(run) if place == 0 else "",
+                Name(run) if index == 0 else "",
                 f"{share:.0%}",
                 show.spread(entry.pooled),
                 show.interval(entry.interval),

@@ -136,28 +136,28 @@ def audit(
     if not (moved >= 0.0 and math.isfinite(moved)):
         raise ValueError(f"shift={moved} must be finite and at least 0, in the unit of the data")
     sizes = whole.num_examples.tolist()
-    found: list[LabelAudit] = []
+    audits: list[LabelAudit] = []
     for label, (cell, share, rows) in cells_of(whole, [size / sum(sizes) for size in sizes]).items():
         outputs = proof.plain(whole.rows(rows, torch.float64))
         about = (label, share, len(cell.x))
         measured = float(proof.loss.value(outputs, whole.y[rows]) @ cell.share)
         if label not in published:
-            found.append(LabelAudit(*about, math.inf, math.inf, None, None, math.inf, measured))
+            audits.append(LabelAudit(*about, math.inf, math.inf, None, None, math.inf, measured))
             continue
-        said = published[label]
-        points, weights = (torch.tensor(each, dtype=torch.float64) for each in (said.points, said.weights))
+        entry = published[label]
+        points, weights = (torch.tensor(each, dtype=torch.float64) for each in (entry.points, entry.weights))
         far, compared, power = distance(cell.x, cell.share, points, weights, ball.norm), math.inf, None
-        limit = _limit({each.examples: each.distance for each in said.resamples}, len(cell.x))
+        limit = _limit({each.examples: each.distance for each in entry.resamples}, len(cell.x))
         if limit is not None:
             size, bar = limit
             some = cell.part(torch.tensor(choose(seed, Purpose.BOOTSTRAP, len(cell.x), size)))
             compared = far if size == len(cell.x) else distance(some.x, some.share, points, weights, ball.norm)
             power = _power(cell, points, weights, ball.norm, size, bar, moved, seed)
-        certified = certified_loss(said, parts.labels.gammas, slope, far + said.spread)
-        resample = None if limit is None else limit[1] + said.spread
-        tested = (far + said.spread, compared + said.spread, resample, power)
-        found.append(LabelAudit(*about, *tested, certified, measured))
-    return Audit(tuple(found), parts.claim.norm, data.unit, moved)
+        certified = certified_loss(entry, parts.labels.gammas, slope, far + entry.spread)
+        resample = None if limit is None else limit[1] + entry.spread
+        tested = (far + entry.spread, compared + entry.spread, resample, power)
+        audits.append(LabelAudit(*about, *tested, certified, measured))
+    return Audit(tuple(audits), parts.claim.norm, data.unit, moved)
 
 
 def _limit(resamples: Mapping[int, float], size: int) -> tuple[int, float] | None:

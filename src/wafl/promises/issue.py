@@ -19,7 +19,7 @@ from wafl.base.options import Count
 from wafl.data.arguments import check_alike, check_arguments
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
-from wafl.promises.bets import STAKES, paid, place_of
+from wafl.promises.bets import STAKES, paid, rank_of
 from wafl.promises.check import Checker, ball_of, module_and_loss
 from wafl.promises.in_words import plain
 from wafl.promises.known import Known, known
@@ -171,7 +171,7 @@ def issue_next_client(
         raise ValueError(f"share={share} must lie between 0 and 1, such as 0.9")
     level, count = float(USUAL if confidence is None else confidence), unseen.num_clients
     delta = (1 - Fraction(plain(level))) / (2 if own_sampling else 1)
-    supported = place_of(None, count, delta) <= count
+    supported = rank_of(None, count, delta) <= count
     if confidence is not None and not supported:
         raise PreconditionError(too_confident(level, count, own_sampling=own_sampling))
     trained = issue(model, seen, radii=[radius], norm=norm, metric=metric, client_weights=uniform(), loss=loss).parts
@@ -201,8 +201,8 @@ def issue_next_client(
 def _listed(clients: Federation, part: Part, weights: Sequence[float]) -> Iterator[Client]:
     """Whose examples a claim is about."""
     examples = examples_of(clients, part)
-    for place, (name, weight) in enumerate(zip(clients.names, weights, strict=True)):
-        yield Client(name, weight, int(examples.num_examples[place]), examples.of_clients([place]).digest())
+    for index, (name, weight) in enumerate(zip(clients.names, weights, strict=True)):
+        yield Client(name, weight, int(examples.num_examples[index]), examples.of_clients([index]).digest())
 
 
 def _sealed(
@@ -281,33 +281,33 @@ def _gammas(
     rows = torch.linspace(0, len(share) - 1, min(SOME, len(share)), dtype=torch.float64).long()
     x, y, some = examples.rows(rows, torch.float64), examples.y[rows], share[rows] / share[rows].sum()
     y = y.double() if y.is_floating_point() else y
-    outputs, inputs, found = model.outputs(x), x[0].numel(), list[float | None]()
+    outputs, inputs, gammas = model.outputs(x), x[0].numel(), list[float | None]()
     for radius in radii:
         if not ball.quantity.needs_gamma(ball.power, radius):
-            found.append(None)
+            gammas.append(None)
             continue
 
         def bound(gamma: float, radius: float = radius) -> float:
             upper = ball.quantity.surrogates(model, ball, outputs, y, [gamma], inputs)[0]
             return gamma * ball.cost(radius) + float(some @ upper)
 
-        found.append(_least(bound, *ball.quantity.gammas(model, ball, x, y, some, radius)))
-    return found
+        gammas.append(_least(bound, *ball.quantity.gammas(model, ball, x, y, some, radius)))
+    return gammas
 
 
 def _least(bound: Callable[[float], float], low: float, high: float) -> float:
     """About where a function of gamma is least: on a grid, then on finer ones between the neighbors of the best."""
     for _ in range(ROUNDS if low < high else 0):
-        grid = [low * (high / low) ** (place / CUTS) for place in range(CUTS + 1)]
-        place = min(range(len(grid)), key=[bound(gamma) for gamma in grid].__getitem__)
-        low, high = grid[max(place - 1, 0)], grid[min(place + 1, CUTS)]
+        grid = [low * (high / low) ** (index / CUTS) for index in range(CUTS + 1)]
+        index = min(range(len(grid)), key=[bound(gamma) for gamma in grid].__getitem__)
+        low, high = grid[max(index - 1, 0)], grid[min(index + 1, CUTS)]
     return math.sqrt(low * high)
 
 
 def _witnesses(content: Content, model: Known, clients: Federation, seen: Examples) -> Iterator[Witness]:
     """Each client's numbers at each gamma, with room for what other machines compute."""
     checker, claim = Checker(content, model, clients), content.claim
-    drawn = [checker.surrogates(examples_of(clients, claim.part), place) for place in range(clients.num_clients)]
+    drawn = [checker.surrogates(examples_of(clients, claim.part), index) for index in range(clients.num_clients)]
     before = [] if claim.confidence is None else [checker.surrogates(seen, i) for i in range(seen.num_clients)]
     for row, witness in enumerate(content.witnesses):
         here, most = [client[row] for client in drawn], checker.most(witness.gamma)

@@ -97,7 +97,7 @@ def check(promise: Promise, model: Run | nn.Module | None, data: Federation | No
         parameters = sum(value.numel() for value in module.parameters() if value.requires_grad)
         facts = replace(facts, loss=known_loss.name, parameters=parameters)
     checker = Checker(promise.parts, proof, data, about.status == "wrong")
-    clients = {client.name: checker.client(place) for place, client in enumerate(claim.clients)}
+    clients = {client.name: checker.client(index) for index, client in enumerate(claim.clients)}
     done = [client.weight for client in claim.clients if clients[client.name].status == "recomputed"]
     rows = [checker.row(row, clients) for row in claim.rows]
     facts = replace(facts, proven=all(line.status == "recomputed" for line in rows))

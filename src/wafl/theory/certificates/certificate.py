@@ -187,8 +187,8 @@ class Certificates:
         """The line to print above estimates; None if the bounds are proven."""
         return None if self.column == "certified" else unproven_line(self.reason)
 
-    def __getitem__(self, place: int) -> Certificate:
-        return self.rows[place]
+    def __getitem__(self, index: int) -> Certificate:
+        return self.rows[index]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -229,9 +229,9 @@ class Certificates:
         from wafl.report.page import check_page_packages, write_page
 
         check_page_packages()
-        walks = [found.walk(name) for name, found in {"this run": self, **others}.items()]
+        walks = [certificates.walk(name) for name, certificates in {"this run": self, **others}.items()]
         caption = f"The {norm_name(self.norm)} ball; radii in {self.unit}."
-        caveats = {name: found.caveat for name, found in {"this run": self, **others}.items()}
+        caveats = {name: certificates.caveat for name, certificates in {"this run": self, **others}.items()}
         lead = " ".join(f"{name}: {caveat}" for name, caveat in caveats.items() if caveat is not None)
         if not all(caveats.values()):
             certified = "The loss that an objective reaches inside the ball lies below what is certified for all of it."

@@ -159,13 +159,13 @@ def certify(
     question = Question(quantity, norm, power, gap, limit, by_margins, label_cost, clients.unit, *constants)
     if confidence is None:
         means = with_labels(partial(mixture.means, seed=seed), label_cost)
-        found = certificates_of(means, wanted, question, partial(room_of, mixture), reach)
-        return found if achieved else replace(found, rows=tuple(replace(row, achieved=None) for row in found.rows))
+        result = certificates_of(means, wanted, question, partial(room_of, mixture), reach)
+        return result if achieved else replace(result, rows=tuple(replace(row, achieved=None) for row in result.rows))
     training = replace(mixture, examples=clients.train)
     chosen = certificates_of(partial(training.means, seed=seed), wanted, question, partial(room_of, training))
-    found = beyond(chosen, training, mixture, Domain.of(clients), confidence, seed)
-    found = replace(found, rows=tuple(replace(row, achieved=reach(row.radius)) for row in found.rows))
-    return hold_rows(found, room_of(mixture, found))
+    result = beyond(chosen, training, mixture, Domain.of(clients), confidence, seed)
+    result = replace(result, rows=tuple(replace(row, achieved=reach(row.radius)) for row in result.rows))
+    return hold_rows(result, room_of(mixture, result))
 
 
 def beyond(
@@ -203,11 +203,9 @@ def _beyond(
     """One radius for the distributions, but for probability ``level``: by what is smallest on the training examples."""
     quantity = chosen.quantity
     inquiry = quantity.inquiry(chosen, row)
-    moments, asked = (
-        Moments(inquiry.report),
-        (inquiry.setting, quantity.most(test, domain, chosen, inquiry.gamma), seed),
-    )
-    sample, trained, weights = moments.ask(test, *asked), moments.ask(training, *asked), test.weights.tolist()
+    moments, most = Moments(inquiry.report), quantity.most(test, domain, chosen, inquiry.gamma)
+    sample, trained = (moments.ask(each, inquiry.setting, most, seed) for each in (test, training))
+    weights = test.weights.tolist()
     upper = sample.upper_mean(weights, trained.bets(weights, sample.sizes, level), level)
     mean = math.fsum(weight * mean for weight, mean in zip(weights, sample.means, strict=True))
     bound = min(inquiry.offset + upper, quantity.largest)
@@ -233,14 +231,14 @@ def certificates_of(
     """The certificates of a mixture whose clients answer ``means``, none below what was reached, but for ``room``."""
     clean, rows = question.quantity.rows(means, radii, question, achieved)
     about = (question.norm, question.unit, question.steep, question.bent, question.quantity)
-    found = Certificates(tuple(rows), clean, *about, power=question.power, label_cost=question.label_cost)
-    if not (found.proven or found.simple_proven):
-        found = replace(found, reason=question.reason)
+    certificates = Certificates(tuple(rows), clean, *about, power=question.power, label_cost=question.label_cost)
+    if not (certificates.proven or certificates.simple_proven):
+        certificates = replace(certificates, reason=question.reason)
     if question.quantity.has_slopes and question.labels_move:
-        hold_flipped(found, means, room(found))
+        hold_flipped(certificates, means, room(certificates))
     if question.quantity.has_slopes and question.finite_above is None:
-        hold_moved(found, means, room(found))
-    return hold_rows(found, room(found))
+        hold_moved(certificates, means, room(certificates))
+    return hold_rows(certificates, room(certificates))
 
 
 def quantity_of(metric: str) -> Quantity:

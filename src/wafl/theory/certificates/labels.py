@@ -48,10 +48,10 @@ class LabelsMove(Objective):
         best = y
         for label in range(problem.outputs(x).shape[-1]):
             other = torch.full_like(y, label)
-            found, spent = self._at(problem, x, other, state)
-            found = torch.where(y == label, -torch.inf, found - (gamma * self.price)[:, None])
-            better = found > value
-            value, best = torch.where(better, found, value), torch.where(better, other, best)
+            flipped, spent = self._at(problem, x, other, state)
+            flipped = torch.where(y == label, -torch.inf, flipped - (gamma * self.price)[:, None])
+            better = flipped > value
+            value, best = torch.where(better, flipped, value), torch.where(better, other, best)
             cost = torch.where(better, spent + self.price, cost)
         return Move(x, best, value, cost, torch.ones_like(value, dtype=torch.bool), state=state)
 
@@ -59,8 +59,8 @@ class LabelsMove(Objective):
         if self.report is None:
             loss = problem.loss(x, y)
             return loss, torch.zeros_like(loss)
-        found = self.report(problem, x, y, state)
-        return found.value, found.cost
+        move = self.report(problem, x, y, state)
+        return move.value, move.cost
 
     def _of_targets(
         self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState, gamma: Tensor, factor: float

@@ -121,8 +121,8 @@ class Sample:
         like, tried = Sample(sizes, self.means, seconds, self.most), list[tuple[float, list[float]]]()
         for odds in ODDS:
             theta = odds / (1.0 + odds) / farthest
-            found = [theta * a / (1.0 + theta * a * mean) for a, mean in zip(share, self.means, strict=True)]
-            tried.append((like.upper_mean(weights, found, delta), found))
+            bets = [theta * a / (1.0 + theta * a * mean) for a, mean in zip(share, self.means, strict=True)]
+            tried.append((like.upper_mean(weights, bets, delta), bets))
         return min(tried)[1]
 
 
@@ -152,8 +152,8 @@ class Moments(Objective):
 
     def ask(self, mixture: Asked, setting: Mapping[str, float], most: float, seed: int = 0) -> Sample:
         """The sample of the clients of a mixture: their means and second moments at one setting."""
-        found = mixture.answers(self, [{**setting, "most": most}], seed)
-        return Sample(list(found.sizes), found.value[0].tolist(), found.cost[0].tolist(), most)
+        replies = mixture.answers(self, [{**setting, "most": most}], seed)
+        return Sample(list(replies.sizes), replies.value[0].tolist(), replies.cost[0].tolist(), most)
 
 
 @dataclass(frozen=True)

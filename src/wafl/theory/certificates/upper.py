@@ -51,8 +51,8 @@ class SearchedSurrogate(Objective):
             here[lanes] = real[lanes]
             phi = LinearPhi(problem.linear[0][lanes[0]], problem.output_loss, self.norm)
             if proven:
-                found = phi.bounds(outputs[here], y[here], gamma, tolerance)
-                value[here], cost[here] = found.upper, found.cost
+                sides = phi.bounds(outputs[here], y[here], gamma, tolerance)
+                value[here], cost[here] = sides.upper, sides.cost
             else:
                 value[here], cost[here] = phi.reached(outputs[here], y[here], gamma, tolerance)
         return Move(x, y, *_trusted(value, cost), torch.ones_like(real), state=state)
@@ -63,7 +63,7 @@ class SearchedSurrogate(Objective):
         """Value and cost of a network: lanes with the same model go together, whatever their gammas are."""
         outputs = _remembered(problem, x, y, "outputs", lambda one, x, _: one.outputs(x[None])[0].detach())  # [L, B, C]
         x = dense(x)
-        found = torch.zeros_like(outputs[..., :2])
+        results = torch.zeros_like(outputs[..., :2])
         for _, lanes in _alike(torch.zeros_like(gamma)[:, None], problem.params):
             here = torch.zeros_like(real)
             here[lanes] = real[lanes]
@@ -76,8 +76,8 @@ class SearchedSurrogate(Objective):
                 s, unit = loss.logits(s, y[here]), loss.temperature
                 margins, prices, allowed = margins.scaled(1.0 / unit), prices / unit, allowed / unit
             upper, cost = margins.along(x[here].flatten(1), s, y[here], self.norm, prices, allowed)
-            found[here] = torch.stack([unit * upper, cost], dim=-1)
-        return found[..., 0], found[..., 1]
+            results[here] = torch.stack([unit * upper, cost], dim=-1)
+        return results[..., 0], results[..., 1]
 
 
 @dataclass(frozen=True)
@@ -158,11 +158,11 @@ def _trusted(value: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
 def _alike(numbers: Tensor, params: Tensor) -> Iterator[tuple[list[float], Tensor]]:
     """The lanes that have the same numbers and the same model, which are searched together."""
     same = bool((params == params[:1]).all())
-    own = torch.arange(len(params), device=params.device)[:, None].to(numbers)
-    keys = numbers if same else torch.cat([numbers, own], dim=1)
-    values, place = keys.unique(dim=0, return_inverse=True)
+    lane = torch.arange(len(params), device=params.device)[:, None].to(numbers)
+    keys = numbers if same else torch.cat([numbers, lane], dim=1)
+    values, index = keys.unique(dim=0, return_inverse=True)
     for row in range(len(values)):
-        yield values[row, : numbers.shape[1]].tolist(), (place == row).nonzero()[:, 0]
+        yield values[row, : numbers.shape[1]].tolist(), (index == row).nonzero()[:, 0]
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,10 @@ class Steepness:
 
 def loss_steepness(model: nn.Module, loss: OutputLoss) -> Steepness | None:
     """``(L_z, L_zz)`` of the loss in the input, at the model's parameters; None if a layer or the loss is not known."""
-    found = last_layer(model)
-    if found is None:
+    layers = last_layer(model)
+    if layers is None:
         return None
-    weight, before = found
+    weight, before = layers
     steep, bent = loss.slopes(weight[None]), loss.curvature(weight[None])
     if steep is None:
         return None
@@ -166,8 +166,8 @@ def _rescaled_norm(layer: Any) -> float:
     if len(used) < used.shape[1]:
         weight, used = weight.transpose(0, 1), used.transpose(0, 1)
     terms = used[:, 0].numel() + 8
-    lengths, own = (value.transpose(0, 1).flatten(1).norm(dim=1) for value in (used, weight))
-    scale = (own / lengths).nan_to_num(1.0, 1.0, 1.0).clamp(1e-150, 1e150)
+    lengths, plain_lengths = (value.transpose(0, 1).flatten(1).norm(dim=1) for value in (used, weight))
+    scale = (plain_lengths / lengths).nan_to_num(1.0, 1.0, 1.0).clamp(1e-150, 1e150)
     entries = entries_of_gram(used) + 2.0 * terms * UNIT * entries_of_gram(used.abs())
     largest = float(((entries * scale).sum(1) / scale).max()) * (1.0 + 4.0 * len(scale) * UNIT)
     return math.sqrt(largest) * (1.0 + 4.0 * UNIT)
