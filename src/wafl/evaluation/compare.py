@@ -227,7 +227,9 @@ def compare(
     given = list(attacks) if isinstance(attacks, Sequence) and not isinstance(attacks, str) else [attacks]
     every = [single.check_attack(attack, clients) for attack in given]
     tested = [run for _, run in named]
-    test, *others = (_scores(tested, part, every, attacked, seed) for part in single.populations(clients, unseen))
+    test, *others = (
+        _scores(tested, population, every, attacked, seed) for population in single.populations(clients, unseen)
+    )
     rows: list[Row] = []
     for position, score in sorted(test.items()):
         if others:

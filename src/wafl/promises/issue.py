@@ -32,9 +32,9 @@ from wafl.promises.promise import (
     Draws,
     Labels,
     NormName,
-    Part,
     Promise,
     Row,
+    Split,
     Witness,
     digest_of,
     examples_of,
@@ -198,9 +198,9 @@ def issue_next_client(
     return _sealed(model, loss, proof, claim, [trained.witnesses[0].gamma], unseen, seen.train.joined(seen.test))
 
 
-def _listed(clients: Federation, part: Part, weights: Sequence[float]) -> Iterator[Client]:
+def _listed(clients: Federation, split: Split, weights: Sequence[float]) -> Iterator[Client]:
     """Whose examples a claim is about."""
-    examples = examples_of(clients, part)
+    examples = examples_of(clients, split)
     for index, (name, weight) in enumerate(zip(clients.names, weights, strict=True)):
         yield Client(name, weight, int(examples.num_examples[index]), examples.of_clients([index]).digest())
 
