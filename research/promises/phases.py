@@ -22,10 +22,10 @@ from wafl.base.files import write_whole
 from wafl.data.federation import Federation
 from wafl.methods import METHODS
 from wafl.promises.attack import candidates, reached
-from wafl.promises.bets import place_of
+from wafl.promises.bets import rank_of
 from wafl.promises.check import ball_of, chunks
+from wafl.promises.issue import issue_next_client
 from wafl.promises.known import known
-from wafl.promises.next_client import issue_next_client
 from wafl.promises.promise import Promise, digest_of, to_bytes
 from wafl.promises.quantities import quantity_of
 from wafl.promises.read import read_file
@@ -104,8 +104,8 @@ def _loss(clients: Federation) -> str:
 
 def confidence_for(confidences: Sequence[float], clients: int, *, own_sampling: bool) -> tuple[float, int] | None:
     """The first confidence that so many clients allow for, and which of their numbers is promised; None if none."""
-    places = ((each, place_of(None, clients, (1 - Fraction(str(each))) / (1 + own_sampling))) for each in confidences)
-    return next(((confidence, rank) for confidence, rank in places if rank <= clients), None)
+    ranks = ((each, rank_of(None, clients, (1 - Fraction(str(each))) / (1 + own_sampling))) for each in confidences)
+    return next(((confidence, rank) for confidence, rank in ranks if rank <= clients), None)
 
 
 def open_all(scale: str, output: Path, work: Path, say: Say = print) -> Path:

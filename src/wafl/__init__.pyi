@@ -76,7 +76,7 @@ from .objectives.surrogate import robust_loss as robust_loss
 from .promises.audit import Audit as Audit
 from .promises.audit import audit as audit
 from .promises.issue import issue as issue
-from .promises.next_client import issue_next_client as issue_next_client
+from .promises.issue import issue_next_client as issue_next_client
 from .promises.promise import Promise as Promise
 from .promises.verify import Verification as Verification
 from .promises.verify import verify as verify

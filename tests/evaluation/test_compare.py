@@ -61,7 +61,7 @@ def check_rows(table: wafl.Comparison, runs: dict, clients, attacks, shares, see
 
 @pytest.mark.slow
 def test_a_sweep_under_every_kind_of_attack_equals_separate_evaluations(clients, swept):
-    runs = {f"gamma {place}": run for place, run in enumerate(swept)}
+    runs = {f"gamma {index}": run for index, run in enumerate(swept)}
     attacks = [
         None,
         wafl.PGD(epsilon=0.05, steps=4),

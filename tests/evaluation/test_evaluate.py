@@ -65,10 +65,10 @@ def test_a_clean_score_equals_that_of_a_plain_loop(digits, run, network, which):
     model, module = (run, run.model) if which == "mlr" else (network, network)
     score = wafl.evaluate(model, digits)
     right, count = 0.0, 0
-    for place, client in enumerate(score.per_client):
-        x, y = digits.test.of(place)
+    for index, client in enumerate(score.per_client):
+        x, y = digits.test.of(index)
         accuracy, loss = plain(module, x, y)
-        assert client.name == digits.names[place]
+        assert client.name == digits.names[index]
         assert (client.num_examples, client.attacked) == (len(y), False)
         assert client.accuracy == pytest.approx(accuracy, abs=1e-9)
         assert client.loss == pytest.approx(loss, rel=1e-5)
@@ -96,15 +96,15 @@ def test_attacked_clients_score_as_if_the_attack_were_called_on_each(digits, run
     score = wafl.evaluate(run, digits, attack=attack, attacked=0.5, seed=2)
     clean = wafl.evaluate(run, digits)
     assert sum(client.attacked for client in score.per_client) == 5
-    for place, client in enumerate(score.per_client):
-        x, y = digits.test.of(place)
+    for index, client in enumerate(score.per_client):
+        x, y = digits.test.of(index)
         if client.attacked:
             accuracy, loss = plain(run.model, attack(run, x, y, seed=2), y)
             assert client.accuracy == pytest.approx(accuracy, abs=1e-9)
             assert client.loss == pytest.approx(loss, rel=1e-4)
-            assert client.loss != clean.per_client[place].loss
+            assert client.loss != clean.per_client[index].loss
         else:
-            assert client == clean.per_client[place]
+            assert client == clean.per_client[index]
     assert score.attack == attack.describe(digits.unit)
 
 
@@ -121,25 +121,25 @@ def test_the_wasserstein_shift_moves_attacked_clients_as_one_population(digits, 
     attack = wafl.WassersteinShift(radius=0.6, bounds=None)
     score = wafl.evaluate(run, digits, attack=attack, attacked=0.4, seed=1)
     clean = wafl.evaluate(run, digits)
-    victims = [place for place, client in enumerate(score.per_client) if client.attacked]
+    victims = [index for index, client in enumerate(score.per_client) if client.attacked]
     assert len(victims) == 4
-    x, y = (torch.cat(parts) for parts in zip(*(digits.test.of(place) for place in victims), strict=True))
+    x, y = (torch.cat(parts) for parts in zip(*(digits.test.of(index) for index in victims), strict=True))
     moved = attack(run, x, y)
     squared = ((moved - x) ** 2).flatten(1).sum(1).double()
     assert math.sqrt(squared.mean()) <= 0.6 * (1 + 1e-4)
     assert squared.max() > 1.5 * squared.min(), "one radius per example would be another attack"
     begin = 0
-    for place, client in enumerate(score.per_client):
-        if place in victims:
+    for index, client in enumerate(score.per_client):
+        if index in victims:
             count = client.num_examples
             accuracy, loss = plain(run.model, moved[begin : begin + count], y[begin : begin + count])
             begin += count
             assert client.accuracy == pytest.approx(accuracy, abs=1e-9)
             assert client.loss == pytest.approx(loss, rel=1e-4)
         else:
-            assert client == clean.per_client[place]
+            assert client == clean.per_client[index]
     assert score.attacked.loss > sum(
-        clean.per_client[place].loss * clean.per_client[place].num_examples for place in victims
+        clean.per_client[index].loss * clean.per_client[index].num_examples for index in victims
     ) / len(y)
 
 
@@ -273,14 +273,14 @@ def test_the_three_numbers_match_plain_loops_over_training_test_and_unseen_examp
     score = wafl.evaluate(run, seen, unseen=unseen)
     x, y = torch.cat([unseen.train.x, unseen.test.x]), torch.cat([unseen.train.y, unseen.test.y])
     expected = [plain(run.model, *pair) for pair in ((seen.train.x, seen.train.y), (seen.test.x, seen.test.y), (x, y))]
-    for found, (accuracy, loss) in zip((score.train, score, score.unseen), expected, strict=True):
-        assert found.accuracy == pytest.approx(accuracy, abs=1e-9)
-        assert found.loss == pytest.approx(loss, abs=1e-5)
+    for result, (accuracy, loss) in zip((score.train, score, score.unseen), expected, strict=True):
+        assert result.accuracy == pytest.approx(accuracy, abs=1e-9)
+        assert result.loss == pytest.approx(loss, abs=1e-5)
     assert score.out_of_sample_gap == pytest.approx(expected[0][0] - expected[1][0], abs=1e-9)
     assert score.participation_gap == pytest.approx(expected[1][0] - expected[2][0], abs=1e-9)
     assert [client.name for client in score.unseen.per_client] == list(unseen.names)
-    for place, client in enumerate(score.unseen.per_client):
-        (x, y), (x_test, y_test) = unseen.train.of(place), unseen.test.of(place)
+    for index, client in enumerate(score.unseen.per_client):
+        (x, y), (x_test, y_test) = unseen.train.of(index), unseen.test.of(index)
         assert client.accuracy == pytest.approx(plain(run.model, torch.cat([x, x_test]), torch.cat([y, y_test]))[0])
 
 

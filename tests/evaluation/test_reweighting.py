@@ -51,26 +51,26 @@ def test_your_own_attack_reweights_the_attacked_examples(regression, attacked):
     attack = Favor(0)
     score = wafl.evaluate(model, clients, attack=attack, attacked=attacked, loss=loss, seed=4)
     assert attack.asked == (None if regression else 3, 4)
-    parts = [clients.test.of(place) for place in range(4)]
-    victims = [place for place, client in enumerate(score.per_client) if client.attacked]
+    parts = [clients.test.of(index) for index in range(4)]
+    victims = [index for index, client in enumerate(score.per_client) if client.attacked]
     total = sum(len(y) for _, y in parts)
     weights = (
         Favor(0)
-        .weights(torch.cat([parts[place][1] for place in victims]), None)
-        .split([len(parts[place][1]) for place in victims])
+        .weights(torch.cat([parts[index][1] for index in victims]), None)
+        .split([len(parts[index][1]) for index in victims])
     )
     mass = sum(len(part) for part in weights) / total
     expected = 0.0
-    for place, (x, y) in enumerate(parts):
+    for index, (x, y) in enumerate(parts):
         with torch.no_grad():
             outputs = model(x).double()
         if regression:
             losses = (outputs[:, 0] - y).square()
         else:
             losses = torch.nn.functional.cross_entropy(outputs, y, reduction="none")
-        mine = weights[victims.index(place)] * mass if place in victims else torch.full((len(y),), 1.0 / total)
-        assert score.per_client[place].weight == pytest.approx(float(mine.sum()), rel=1e-6)
-        assert score.per_client[place].loss == pytest.approx(float(mine.double() @ losses / mine.sum()), rel=1e-5)
+        mine = weights[victims.index(index)] * mass if index in victims else torch.full((len(y),), 1.0 / total)
+        assert score.per_client[index].weight == pytest.approx(float(mine.sum()), rel=1e-6)
+        assert score.per_client[index].loss == pytest.approx(float(mine.double() @ losses / mine.sum()), rel=1e-5)
         expected += float(mine.double() @ losses)
     assert score.loss == pytest.approx(expected, rel=1e-5)
 

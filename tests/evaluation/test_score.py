@@ -105,9 +105,9 @@ def plain_bootstrap(values, weights, seed: int, level: float, draws: int) -> tup
     pooled.sort()
     ends = []
     for q in ((1 - level) / 2, (1 + level) / 2):
-        place = q * (draws - 1)
-        low = math.floor(place)
-        ends.append(pooled[low] + (place - low) * (pooled[min(low + 1, draws - 1)] - pooled[low]))
+        index = q * (draws - 1)
+        low = math.floor(index)
+        ends.append(pooled[low] + (index - low) * (pooled[min(low + 1, draws - 1)] - pooled[low]))
     return ends[0], ends[1]
 
 

@@ -31,8 +31,8 @@ def forge(file, change):
     file.write_bytes(to_bytes(content if signature is None else {**content, "signature": signature}))
 
 
-def status(found):
-    return {line.name: line.status for line in (*found.lines, *found.clients.values())}
+def status(result):
+    return {line.name: line.status for line in (*result.lines, *result.clients.values())}
 
 
 def a_bounded_case():

@@ -33,17 +33,17 @@ def mutations(content: Content, path: tuple[Any, ...]) -> Iterator[tuple[str, Co
 
     def changed(action: str, value: Any = None) -> tuple[str, Content]:
         other = copy.deepcopy(content)
-        place: Any = other
+        index: Any = other
         for key in way:
-            place = place[key]
+            index = index[key]
         if action == "dropped":
-            del place[last]
+            del index[last]
         elif action == "doubled":
-            place.append(copy.deepcopy(place[last]))
+            index.append(copy.deepcopy(index[last]))
         elif action == "renamed":
-            place[f"{last}s"] = place.pop(last)
+            index[f"{last}s"] = index.pop(last)
         else:
-            place[last] = value
+            index[last] = value
         return action, other
 
     value: Any = content
@@ -77,12 +77,12 @@ def grid_losses(
     moved = torch.from_numpy((x[:, None] + GRID).reshape(-1, 2))
     with torch.no_grad():
         outputs = module(moved).numpy().reshape(len(x), len(GRID), 3)
-    own = np.take_along_axis(outputs, y[:, None, None], -1)[..., 0]
+    label_output = np.take_along_axis(outputs, y[:, None, None], -1)[..., 0]
     if metric == "loss":
-        leads = outputs - own[..., None] + offset * (np.arange(3) != y[:, None, None])
+        leads = outputs - label_output[..., None] + offset * (np.arange(3) != y[:, None, None])
         return soft * np.log(np.exp(leads / soft).sum(-1))
     outputs[np.arange(len(y)), :, y] = -np.inf
-    return (outputs.max(-1) >= own).astype(float)
+    return (outputs.max(-1) >= label_output).astype(float)
 
 
 def priced(claim: Content, losses: np.ndarray, gamma: float) -> np.ndarray:
@@ -103,15 +103,15 @@ def check_mutations(
                 continue
             try:
                 file.write_bytes(whole_file(other, None))
-                found, without = verify(file), wafl.verify(file)
+                checked, without = verify(file), wafl.verify(file)
             except ValueError:
                 refused += 1
                 continue
             where = f"{'.'.join(map(str, path))} {name}"
             assert (without.recomputed, without.share) == (False, 0.0), where
-            if found.recomputed:
+            if checked.recomputed:
                 accepted += 1
                 assert untrue(other) is None, where
-            assert found.recomputed or not found.ok or path[0] == "issued" or found.share < 1.0, where
+            assert checked.recomputed or not checked.ok or path[0] == "issued" or checked.share < 1.0, where
     assert refused > 10 * share
     assert accepted > 0 or share < 1.0

@@ -40,11 +40,11 @@ WEIGHTS = (0.5, 0.3, 0.2)
 
 def pairs(num_clients, size, seed, shift=0.0):
     rng = np.random.default_rng(seed)
-    found = []
+    results = []
     for _ in range(num_clients):
         y = np.arange(size) % 3
-        found.append((0.4 * y[:, None] + 0.2 * rng.normal(size=(size, 2)) + shift, y))
-    return found
+        results.append((0.4 * y[:, None] + 0.2 * rng.normal(size=(size, 2)) + shift, y))
+    return results
 
 
 def federation():
@@ -75,14 +75,14 @@ def site(shift, seed=1, size=24):
 @pytest.mark.parametrize("shift", [0.0, 0.5, 3.0])
 def test_what_is_certified_is_never_below_what_a_site_measures(tmp_path, norm, shift):
     mine = site(shift)
-    found = wafl.audit(certificate(tmp_path, norm), MODEL, mine)
+    result = wafl.audit(certificate(tmp_path, norm), MODEL, mine)
     (x, y), (x_test, y_test) = mine.train.of(0), mine.test.of(0)
     losses = theory.plain_losses(MODEL, *(np.concatenate(each) for each in ((x, x_test), (y, y_test))))
-    assert found.measured == pytest.approx(losses.mean(), rel=1e-9)
-    assert found.measured <= found.certified
-    for each in found.labels:
+    assert result.measured == pytest.approx(losses.mean(), rel=1e-9)
+    assert result.measured <= result.certified
+    for each in result.labels:
         assert each.measured <= each.certified
-    assert math.fsum(each.share for each in found.labels) == pytest.approx(1.0)
+    assert math.fsum(each.share for each in result.labels) == pytest.approx(1.0)
 
 
 METRICS = {1: "cityblock", 2: "euclidean", math.inf: "chebyshev"}
@@ -91,33 +91,33 @@ METRICS = {1: "cityblock", 2: "euclidean", math.inf: "chebyshev"}
 @pytest.mark.parametrize("norm", METRICS)
 def test_the_distance_is_at_least_that_of_pot_and_at_most_two_spreads_more(tmp_path, norm):
     mine, file = site(0.5), certificate(tmp_path, norm)
-    found = wafl.audit(file, MODEL, mine)
+    checked = wafl.audit(file, MODEL, mine)
     here = [np.concatenate(each) for each in zip(mine.train.of(0), mine.test.of(0), strict=True)]
-    there = [np.concatenate(each) for each in zip(*pairs(3, 30, 0), strict=True)]
+    elsewhere = [np.concatenate(each) for each in zip(*pairs(3, 30, 0), strict=True)]
     share = np.repeat(np.array(WEIGHTS) / 30, 30)
     published = wafl.verify(file).promise.content["labels"]["labels"]
-    for each, said in zip(found.labels, published, strict=True):
-        a, b = here[0][here[1] == each.label], there[0][there[1] == each.label]
-        weight = share[there[1] == each.label]
+    for each, claimed in zip(checked.labels, published, strict=True):
+        a, b = here[0][here[1] == each.label], elsewhere[0][elsewhere[1] == each.label]
+        weight = share[elsewhere[1] == each.label]
         cost = ot.dist(a, b, metric=METRICS[norm]) ** 2
         exact = math.sqrt(ot.emd2(np.full(len(a), 1 / len(a)), weight / weight.sum(), cost))
         assert exact <= each.distance * (1.0 + 1e-9)
-        assert each.distance <= exact + 2.0 * said["spread"] * (1.0 + 1e-9)
-        assert said["share"] == pytest.approx(weight.sum())
+        assert each.distance <= exact + 2.0 * claimed["spread"] * (1.0 + 1e-9)
+        assert claimed["share"] == pytest.approx(weight.sum())
         losses = theory.plain_losses(MODEL, b, np.full(len(b), each.label))
         exact = losses @ weight / weight.sum()
-        assert exact <= said["loss"] <= exact * (1.0 + 1.1e-9)  # rounded upwards, with room for other machines
+        assert exact <= claimed["loss"] <= exact * (1.0 + 1.1e-9)  # rounded upwards, with room for other machines
 
 
 def test_published_surrogates_are_those_of_each_label_alone(tmp_path):
     file = certificate(tmp_path)
     published = wafl.verify(file).promise.content["labels"]
-    for said in published["labels"]:
-        alone = [(x[y == said["label"]], y[y == said["label"]]) for x, y in pairs(3, 30, 0)]
+    for claimed in published["labels"]:
+        alone = [(x[y == claimed["label"]], y[y == claimed["label"]]) for x, y in pairs(3, 30, 0)]
         clients = wafl.Federation.from_arrays(alone, test_fraction=0.0, num_classes=3)
         weights = wafl.weights.fixed(WEIGHTS)
         best = wafl.issue(MODEL, clients, radii=[0.1], client_weights=weights).values[0.1]
-        values = [0.01 * gamma + phi for gamma, phi in zip(published["gammas"], said["surrogates"], strict=True)]
+        values = [0.01 * gamma + phi for gamma, phi in zip(published["gammas"], claimed["surrogates"], strict=True)]
         assert best * (1.0 - 1e-6) <= min(values) <= 1.1 * best  # the best of a few gammas, not of all
 
 
@@ -138,7 +138,7 @@ def equally(x):
 
 def alarms(trials, size, examples=60, points=4, shift=0.0):
     """How often a site of so many examples, all moved by the shift, is outside of a federation of one label."""
-    found = 0
+    result = 0
     for trial in range(trials):
         normal = torch.Generator().manual_seed(trial)
         cell = equally(torch.randn(examples, 2, generator=normal, dtype=torch.float64))
@@ -148,8 +148,8 @@ def alarms(trials, size, examples=60, points=4, shift=0.0):
         again = {each.examples: each.distance for each in resamples(second, at, weights, 2, 19)}
         compared, bar = _limit(again, size)
         here = equally(torch.randn(compared, 2, generator=normal, dtype=torch.float64) + shift)
-        found += distance(here.x, here.share, at, weights, 2) > bar
-    return found
+        result += distance(here.x, here.share, at, weights, 2) > bar
+    return result
 
 
 @pytest.mark.parametrize(
@@ -161,9 +161,9 @@ def test_a_site_like_the_federation_is_outside_no_more_often_than_the_level(tria
 
 @pytest.mark.slow
 def test_more_examples_notice_a_shift_of_half_a_deviation_more_often():
-    found = [alarms(60, size, examples=400, points=16, shift=0.5) for size in (8, 30, 120)]
-    assert found[0] < found[1] < found[2]
-    assert found[2] > 30
+    results = [alarms(60, size, examples=400, points=16, shift=0.5) for size in (8, 30, 120)]
+    assert results[0] < results[1] < results[2]
+    assert results[2] > 30
 
 
 def one_label_each(num_labels, size, rng):
@@ -204,18 +204,18 @@ def test_the_power_grows_with_the_examples_and_with_the_shift(tmp_path):
 
 
 def test_between_published_sizes_the_limit_is_between_theirs():
-    said = {4: 3.0, 16: 2.0}
-    assert _limit(said, 3) is None
-    assert [_limit(said, size) for size in (4, 16, 99)] == [(4, 3.0), (16, 2.0), (16, 2.0)]
-    assert _limit(said, 9) == (9, pytest.approx(math.sqrt(9.0 - 5.0 * (1 / 2 - 1 / 3) / (1 / 2 - 1 / 4))))
+    claimed = {4: 3.0, 16: 2.0}
+    assert _limit(claimed, 3) is None
+    assert [_limit(claimed, size) for size in (4, 16, 99)] == [(4, 3.0), (16, 2.0), (16, 2.0)]
+    assert _limit(claimed, 9) == (9, pytest.approx(math.sqrt(9.0 - 5.0 * (1 / 2 - 1 / 3) / (1 / 2 - 1 / 4))))
 
 
 def test_a_label_that_the_federation_lacks_has_no_certificate(tmp_path):
     file = certificate(tmp_path)
     forge(file, lambda content: content["labels"]["labels"].pop())
-    found = wafl.audit(file, MODEL, site(0.0))
-    assert [math.isinf(each.certified) for each in found.labels] == [False, False, True]
-    assert math.isinf(found.certified)
+    result = wafl.audit(file, MODEL, site(0.0))
+    assert [math.isinf(each.certified) for each in result.labels] == [False, False, True]
+    assert math.isinf(result.certified)
 
 
 def test_what_is_certified_and_compared_is_that_of_the_distance_and_the_spread(tmp_path):
@@ -223,12 +223,12 @@ def test_what_is_certified_and_compared_is_that_of_the_distance_and_the_spread(t
     published = wafl.verify(file).promise.content["labels"]
     rows = MODEL.weight.detach().numpy()
     slope = max(np.linalg.norm(one - other) for one in rows for other in rows)
-    for each, said in zip(wafl.audit(file, MODEL, mine).labels, published["labels"], strict=True):
-        pairs = zip(published["gammas"], said["surrogates"], strict=True)
+    for each, claimed in zip(wafl.audit(file, MODEL, mine).labels, published["labels"], strict=True):
+        pairs = zip(published["gammas"], claimed["surrogates"], strict=True)
         bounds = [gamma * each.distance**2 + phi for gamma, phi in pairs]
-        assert each.certified == pytest.approx(min(*bounds, said["loss"] + slope * each.distance), rel=1e-9)
-        distances = {resample["examples"]: resample["distance"] for resample in said["resamples"]}
-        assert each.resample == pytest.approx(_limit(distances, each.examples)[1] + said["spread"], rel=1e-12)
+        assert each.certified == pytest.approx(min(*bounds, claimed["loss"] + slope * each.distance), rel=1e-9)
+        distances = {resample["examples"]: resample["distance"] for resample in claimed["resamples"]}
+        assert each.resample == pytest.approx(_limit(distances, each.examples)[1] + claimed["spread"], rel=1e-12)
         assert each.inside == (each.compared <= each.resample)
 
 
@@ -331,8 +331,8 @@ def test_a_network_is_audited_by_its_slopes(tmp_path):
     relu = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3)).double()
     file = tmp_path / "certificate.json"
     wafl.issue(relu, federation(), radii=[0.1], points=2).save(file)
-    found = wafl.audit(file, relu, site(0.3))
-    assert found.measured <= found.certified < math.inf
+    checked = wafl.audit(file, relu, site(0.3))
+    assert checked.measured <= checked.certified < math.inf
     assert status(wafl.verify(file, model=relu, data=federation()))["labels"] == "recomputed"
 
 

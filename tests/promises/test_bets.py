@@ -20,7 +20,7 @@ WEIGHTS, MOST = (0.3, 0.7), 2.0
 
 def drawn(sizes: tuple[int, ...], seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    return [MOST * rng.beta(1.0 + place, 4.0, size) for place, size in enumerate(sizes)]
+    return [MOST * rng.beta(1.0 + index, 4.0, size) for index, size in enumerate(sizes)]
 
 
 def pays(xs: list[np.ndarray], bets: list[float]) -> list[list[float]]:
@@ -63,10 +63,10 @@ def exact_capital(xs: list[np.ndarray], bets: list[float], mean: float) -> mpmat
 def test_the_capital_is_large_enough_in_exact_arithmetic(bets: list[float], delta: float) -> None:
     with mpmath.workdps(50):
         xs = drawn((300, 500))
-        found = bound(xs, bets, delta)
-        if found < MOST:
-            assert exact_capital(xs, bets, found) >= 1 / mpmath.mpf(delta)
-            assert exact_capital(xs, bets, found - 1e-6) < 1 / mpmath.mpf(delta)
+        result = bound(xs, bets, delta)
+        if result < MOST:
+            assert exact_capital(xs, bets, result) >= 1 / mpmath.mpf(delta)
+            assert exact_capital(xs, bets, result - 1e-6) < 1 / mpmath.mpf(delta)
         else:
             assert exact_capital(xs, bets, MOST * (1.0 - 1e-9)) < 1 / mpmath.mpf(delta)
 
@@ -81,15 +81,15 @@ def test_what_is_paid_is_rounded_upwards() -> None:
     values = torch.rand(200, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with mpmath.workdps(50):
         for bet in (1e-9, 0.3, 0.999999):
-            for value, found in zip(values.tolist(), paid(values, bet, 0.25).tolist(), strict=True):
+            for value, result in zip(values.tolist(), paid(values, bet, 0.25).tolist(), strict=True):
                 exact = -mpmath.log(1 - mpmath.mpf(0.25) * mpmath.mpf(bet) * mpmath.mpf(value))
-                assert exact <= found <= exact * (1 + 1e-13)
+                assert exact <= result <= exact * (1 + 1e-13)
     assert not bool((paid(torch.ones(1, dtype=torch.float64), 1.0, 1.0) < math.inf).any())
 
 
 def test_the_truth_is_covered() -> None:
     sizes, bets = (30, 40), [0.2, 0.3]
-    truth = sum(w * MOST * (1.0 + place) / (5.0 + place) for place, w in enumerate(WEIGHTS))
+    truth = sum(w * MOST * (1.0 + index) / (5.0 + index) for index, w in enumerate(WEIGHTS))
     covered = sum(truth <= bound(drawn(sizes, seed), bets, 0.2) for seed in range(300))
     assert covered >= stats.binom.ppf(0.01, 300, 0.8)
 
@@ -123,8 +123,8 @@ def test_bets_cannot_be_forged(tmp_path, forgery: str) -> None:
             content["claim"]["confidence"] = 0.95
 
     forge(file, change)
-    found = wafl.verify(file, model=model, data=clients)
-    assert (found.ok, found.recomputed) == (False, False)
+    checked = wafl.verify(file, model=model, data=clients)
+    assert (checked.ok, checked.recomputed) == (False, False)
     alone = wafl.verify(file, model=model, data=clients.of_clients([1])).clients
     assert alone["client 0"].status == "attested"
     assert (alone["client 1"].status == "wrong") == (forgery != "more sure"), "a client checks its own line"

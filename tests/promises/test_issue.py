@@ -107,26 +107,26 @@ def test_everything_is_recomputed_from_the_model_and_the_data_and_nothing_withou
     case = a_case("mlr")
     private, public = write_keys(tmp_path)
     file = saved(tmp_path, case, private)
-    found = wafl.verify(file, model=case.model, data=clients_of(case), key=public)
-    assert (found.ok, found.recomputed, found.signed) == (True, True, True)
-    assert found.share == pytest.approx(1.0)
-    assert {name for name, each in status(found).items() if each == "attested"} == {"issued"}
+    checked = wafl.verify(file, model=case.model, data=clients_of(case), key=public)
+    assert (checked.ok, checked.recomputed, checked.signed) == (True, True, True)
+    assert checked.share == pytest.approx(1.0)
+    assert {name for name, each in status(checked).items() if each == "attested"} == {"issued"}
     for given in ({}, {"model": case.model}, {"data": clients_of(case)}):
         without = wafl.verify(file, **given)
         assert set(status(without).values()) == {"attested"}
         assert (without.ok, without.recomputed, without.share) == (True, False, 0.0)
-    assert found.promise.values == promise_of(case).values
+    assert checked.promise.values == promise_of(case).values
 
 
 def test_a_client_checks_its_own_numbers_with_its_own_data(tmp_path):
     case = a_case("mlr")
     file = saved(tmp_path, case)
     mine = wafl.Federation.from_arrays(case.pairs()[1:2], names=["client 1"], test_fraction=0.0)
-    found = wafl.verify(file, model=case.model, data=mine)
-    assert (found.ok, found.recomputed) == (True, False)
-    assert [line.status for line in found.clients.values()] == ["attested", "recomputed", "attested"]
-    assert found.share == pytest.approx(case.weights[1])
-    assert f"recomputed: {case.weights[1]:.1%} of the clients' weight" in str(found)
+    checked = wafl.verify(file, model=case.model, data=mine)
+    assert (checked.ok, checked.recomputed) == (True, False)
+    assert [line.status for line in checked.clients.values()] == ["attested", "recomputed", "attested"]
+    assert checked.share == pytest.approx(case.weights[1])
+    assert f"recomputed: {case.weights[1]:.1%} of the clients' weight" in str(checked)
     forge(file, lambda content: scale(content["witnesses"][1]["means"], 1, 1.0 - 1e-6))
     assert wafl.verify(file, model=case.model, data=mine).clients["client 1"].status == "wrong"
     stranger = wafl.Federation.from_arrays(case.pairs()[1:2], names=["other"], test_fraction=0.0)
@@ -136,8 +136,8 @@ def test_a_client_checks_its_own_numbers_with_its_own_data(tmp_path):
         wafl.verify(file, model=case.model, data=stranger)
 
 
-def scale(numbers, place, factor):
-    numbers[place] *= factor
+def scale(numbers, index, factor):
+    numbers[index] *= factor
 
 
 def test_one_changed_byte_is_refused(tmp_path):
@@ -145,9 +145,9 @@ def test_one_changed_byte_is_refused(tmp_path):
     file = saved(tmp_path, key=private)
     written = file.read_bytes()
     rng = np.random.default_rng(0)
-    for place in [*rng.choice(len(written), 60, replace=False), len(written) - 1]:
+    for index in [*rng.choice(len(written), 60, replace=False), len(written) - 1]:
         spoiled = bytearray(written)
-        spoiled[place] ^= 1 << rng.integers(8)
+        spoiled[index] ^= 1 << rng.integers(8)
         file.write_bytes(bytes(spoiled))
         with pytest.raises(ValueError, match=r"was changed|not signed"):
             wafl.verify(file, key=public)
@@ -272,8 +272,8 @@ def test_a_model_that_computes_something_else_than_its_layers_is_not_proven(tmp_
     assert status(wafl.verify(file, model=model, data=clients))["model"] == "attested"
     hook.remove()
     model[1].forward = lambda x: 10.0 * x
-    found = wafl.verify(file, model=model, data=clients)
-    assert (status(found)["model"], found.recomputed, found.share) == ("wrong", False, 0.0)
+    checked = wafl.verify(file, model=model, data=clients)
+    assert (status(checked)["model"], checked.recomputed, checked.share) == ("wrong", False, 0.0)
     with pytest.raises(wafl.PreconditionError, match="nothing is proven"):
         promise_of(replace(case, model=model))
 
@@ -307,10 +307,10 @@ def test_the_page_says_no_less_than_the_file(tmp_path):
 def test_a_verdict_names_the_radius_as_it_is_and_says_no_less_than_the_file(tmp_path):
     case = a_case("mlr")
     file = saved(tmp_path, case, radii=(0.29999999, 0.3))
-    found = wafl.verify(file, model=case.model, data=clients_of(case))
-    lines = [line for line in found.lines if line.name.startswith("radius ")]
+    checked = wafl.verify(file, model=case.model, data=clients_of(case))
+    lines = [line for line in checked.lines if line.name.startswith("radius ")]
     assert [line.name for line in lines] == ["radius 0.29999999", "radius 0.3"]
-    for line, value in zip(lines, found.promise.values.values(), strict=True):
+    for line, value in zip(lines, checked.promise.values.values(), strict=True):
         assert value <= float(line.why.removeprefix("at most ")) <= value + 1.1e-6
 
 
@@ -319,8 +319,8 @@ def test_clients_of_names_that_look_the_same_are_two(tmp_path):
     case = a_case("mlr")
     file = saved(tmp_path, case)
     forge(file, lambda content: content["claim"]["clients"][1].update(name="\u0441lient 0"))
-    found = wafl.verify(file, model=case.model, data=clients_of(case))
-    assert (status(found)["\u0441lient 0"], found.recomputed) == ("attested", False)
+    checked = wafl.verify(file, model=case.model, data=clients_of(case))
+    assert (status(checked)["\u0441lient 0"], checked.recomputed) == ("attested", False)
 
 
 def test_a_digest_is_of_what_the_model_computes():
@@ -422,9 +422,9 @@ def test_an_attack_refutes_what_cannot_be_proven_without_bounds(tmp_path):
     wafl.issue(model, clients, radii=[0.2], part="test", confidence=0.9).save(file)
     assert status(wafl.verify(file, model=model, data=free))["radius 0.2"] == "attested"
     forge(file, lambda content: scale(content["witnesses"][0]["means"], 0, 0.5))
-    found = wafl.verify(file, model=model, data=free)
-    assert status(found)["radius 0.2"] == "wrong"
-    assert "an attack on client 0 reaches" in str(found)
+    checked = wafl.verify(file, model=model, data=free)
+    assert status(checked)["radius 0.2"] == "wrong"
+    assert "an attack on client 0 reaches" in str(checked)
 
 
 def test_promises_that_hold_one_by_one_may_not_hold_together(tmp_path):
@@ -444,8 +444,8 @@ def test_promises_that_hold_one_by_one_may_not_hold_together(tmp_path):
         content["witnesses"] += json.loads(json.dumps(two.content["witnesses"]))
 
     forge(file, joined)
-    found = status(wafl.verify(file, model=model, data=clients))
-    assert (found["radius 0.01"], found["radius 0.02"]) == ("wrong", "wrong")
+    checked = status(wafl.verify(file, model=model, data=clients))
+    assert (checked["radius 0.01"], checked["radius 0.02"]) == ("wrong", "wrong")
 
 
 @pytest.mark.parametrize("power", [1, 2])
@@ -506,9 +506,9 @@ def test_clients_that_nobody_has_make_no_statement_grander(tmp_path):
             witness["means"].append(0.0)
 
     forge(file, crowd)
-    found = wafl.verify(file, model=case.model, data=clients_of(case))
-    assert (found.ok, found.recomputed) == (True, False)
-    assert "the word of whoever issued this" in str(found.promise)
+    checked = wafl.verify(file, model=case.model, data=clients_of(case))
+    assert (checked.ok, checked.recomputed) == (True, False)
+    assert "the word of whoever issued this" in str(checked.promise)
 
 
 def test_weights_that_sum_to_less_than_1_buy_nothing(tmp_path):

@@ -32,9 +32,9 @@ MARGIN = wafl.MarginLoss(0.5, 0.25)
 
 
 def slope_of(layer: nn.Module) -> float:
-    found = known(nn.Sequential(layer, nn.Flatten(), nn.Linear(1, 2)), CrossEntropy())
-    assert found is not None
-    return found.layers[0].slope
+    result = known(nn.Sequential(layer, nn.Flatten(), nn.Linear(1, 2)), CrossEntropy())
+    assert result is not None
+    return result.layers[0].slope
 
 
 def test_weights_that_are_in_no_digest_are_not_known() -> None:
@@ -71,9 +71,9 @@ def test_a_convolution_is_as_steep_as_the_filters_that_it_uses() -> None:
     layer.weight = nn.Parameter(torch.ones(1, 1, 3, 3, dtype=torch.float64))
     norm = float(torch.linalg.matrix_norm(operator(layer, (1, 6, 5)), ord=2))
     assert norm <= slope_of(layer)
-    found = last_layer(nn.Sequential(layer, nn.Flatten(), nn.Linear(1, 2)))
-    assert found is not None
-    assert norm <= found[1].slope
+    result = last_layer(nn.Sequential(layer, nn.Flatten(), nn.Linear(1, 2)))
+    assert result is not None
+    assert norm <= result[1].slope
 
 
 @pytest.mark.parametrize("kind", CONVOLUTIONS)
@@ -113,9 +113,9 @@ def test_layers_that_share_their_weights_are_rescaled_once_each() -> None:
     nn.init.normal_(first.weight)
     second.weight = first.weight
     model = nn.Sequential(first, MaxMin(), second, first, NormalizedLinear(4, 3)).double()
-    found, x = known(model, CrossEntropy()), torch.randn(5, 4, dtype=torch.float64)
-    assert found is not None
-    torch.testing.assert_close(found.plain(x), model(x), rtol=1e-13, atol=1e-13)
+    result, x = known(model, CrossEntropy()), torch.randn(5, 4, dtype=torch.float64)
+    assert result is not None
+    torch.testing.assert_close(result.plain(x), model(x), rtol=1e-13, atol=1e-13)
 
 
 def plane(loss: OutputLoss) -> Known:
@@ -124,9 +124,9 @@ def plane(loss: OutputLoss) -> Known:
     for layer in model:
         if not isinstance(layer, MaxMin):
             nn.init.normal_(layer.weight)  # type: ignore[arg-type]
-    found = known(model, loss)
-    assert found is not None
-    return found
+    result = known(model, loss)
+    assert result is not None
+    return result
 
 
 LINE = torch.linspace(-3.0, 3.0, 121, dtype=torch.float64)
@@ -147,11 +147,11 @@ def test_no_move_of_a_grid_gains_more(loss: OutputLoss, norm: float, linear: boo
     values = loss.value(moved, y.repeat_interleave(len(MOVES))).view(len(x), -1)
     for gamma in (0.05, 0.3, 2.0):
         reached = (values - gamma * torch.linalg.vector_norm(MOVES, ord=norm, dim=1).square()).amax(1)
-        found = surrogates(model, ball, x, y, [gamma])[0]
-        assert bool((reached <= found).all())
+        result = surrogates(model, ball, x, y, [gamma])[0]
+        assert bool((reached <= result).all())
         assert float(reached.max()) <= largest_surrogate(model, ball, (2,), (0.0, 1.0), gamma)
     if linear and norm == 2:
-        assert float((found - reached).mean()) < 0.02, "and it is not far above"
+        assert float((result - reached).mean()) < 0.02, "and it is not far above"
 
 
 def images() -> tuple[nn.Sequential, wafl.Federation]:
@@ -177,7 +177,7 @@ def flipped(distance: np.ndarray, radius: float) -> float:
 
 def test_a_promised_error_rate_is_that_of_the_layers_matrices(tmp_path: Path) -> None:
     model, clients = images()
-    x, y = (torch.cat([clients.train.of(place)[part] for place in range(3)]) for part in (0, 1))
+    x, y = (torch.cat([clients.train.of(index)[part] for index in range(3)]) for part in (0, 1))
     fold, wide = operator(model[0], (1, 4, 4)).numpy(), operator(model[1], (4, 2, 2)).numpy()
     bias = np.repeat(model[1].bias.detach().numpy(), 4)
     rows = model[4].weight.detach().numpy()
@@ -211,8 +211,8 @@ def test_what_is_published_of_such_networks_is_what_a_search_certifies(options, 
     for value, row in zip(promise.values.values(), rows, strict=True):
         assert value == pytest.approx(row.best, rel=0.01)
     promise.save(tmp_path / "certificate.json")
-    found = wafl.verify(tmp_path / "certificate.json", model=model, data=clients, loss=loss)
-    assert found.recomputed
+    checked = wafl.verify(tmp_path / "certificate.json", model=model, data=clients, loss=loss)
+    assert checked.recomputed
     other = wafl.MarginLoss(5.0, 1.0)  # every loss is larger
     if "metric" not in options:
         assert not wafl.verify(tmp_path / "certificate.json", model=model, data=clients, loss=other).ok
@@ -229,8 +229,8 @@ def scaled(scales: list[float], activation: type[nn.Module]) -> nn.Sequential:
     """A network whose weights were multiplied layer by layer, without biases."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
-    for place, scale in enumerate(scales):
-        layer = nn.Linear(2 if place == 0 else 4, 2 if place + 1 == len(scales) else 4, bias=False).double()
+    for index, scale in enumerate(scales):
+        layer = nn.Linear(2 if index == 0 else 4, 2 if index + 1 == len(scales) else 4, bias=False).double()
         nn.init.normal_(layer.weight, std=scale)
         layers += [layer, activation()]
     return nn.Sequential(*layers[:-1])
@@ -248,11 +248,11 @@ def test_a_steep_network_of_tiny_and_huge_weights_is_not_promised_to_be_flat(kin
     """Numbers below 1e-154 have no square: such networks seemed to have a slope of 0, and were promised everything."""
     scales, readable = FORGED[kind]
     model = scaled(scales, nn.ReLU)
-    found = known(model, CrossEntropy())
-    assert (found is not None) == readable
+    result = known(model, CrossEntropy())
+    assert (result is not None) == readable
     x = torch.randn(1, 2, dtype=torch.float64)
     steep = torch.linalg.matrix_norm(torch.autograd.functional.jacobian(lambda at: model(at)[0], x)[:, 0], ord=2)
-    assert found is None or float(steep) <= found.widest(2, 2) < math.inf
+    assert result is None or float(steep) <= result.widest(2, 2) < math.inf
 
 
 def test_slopes_that_overflow_prove_no_lead() -> None:
@@ -263,8 +263,8 @@ def test_slopes_that_overflow_prove_no_lead() -> None:
     assert bool(torch.isfinite(model.plain(x)).all())
     for gamma in (None, 1.0):
         for y in (torch.zeros(8, dtype=torch.int64), torch.ones(8, dtype=torch.int64)):
-            found = surrogates(model, Ball(quantity_of("error"), 2, 2), x, y, [gamma])
-            assert not bool((found < 1.0).any())
+            result = surrogates(model, Ball(quantity_of("error"), 2, 2), x, y, [gamma])
+            assert not bool((result < 1.0).any())
 
 
 def test_a_model_in_which_examples_meet_is_not_proven(tmp_path: Path) -> None:

@@ -36,5 +36,5 @@ def test_a_label_is_certified_nearly_as_tightly_as_alone(hidden: bool) -> None:
         chosen = y == each.label
         alone = wafl.Federation.from_arrays([(x[chosen], y[chosen])], test_fraction=0.0, num_classes=3)
         for radius, value in wafl.issue(model, alone, radii=[0.3, 1.0, 3.0]).values.items():
-            found = certified_loss(each, published.gammas, slope, radius)
-            assert value * (1.0 - 1e-6) <= found <= 1.05 * value + 0.01
+            result = certified_loss(each, published.gammas, slope, radius)
+            assert value * (1.0 - 1e-6) <= result <= 1.05 * value + 0.01

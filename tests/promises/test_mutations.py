@@ -73,8 +73,8 @@ def federation() -> wafl.Federation:
 def issued(kind: str) -> Content:
     options = dict(KINDS[kind])
     name = options.pop("model")
-    found = wafl.issue(models()[name], federation(), loss=LOSSES.get(name), **options)
-    return json.loads(json.dumps(found.content))
+    result = wafl.issue(models()[name], federation(), loss=LOSSES.get(name), **options)
+    return json.loads(json.dumps(result.content))
 
 
 def margin(model: str) -> tuple[float, float]:
@@ -103,7 +103,7 @@ def slow_proof(model: str, content: Content) -> str | None:
     places = [federation().names.index(client["name"]) for client in claim["clients"]]
     if any(client["examples"] != 5 for client in claim["clients"]) or len(set(places)) != len(places):
         return "other examples"
-    if [client["sha256"] for client in claim["clients"]] != [examples.of_clients([place]).digest() for place in places]:
+    if [client["sha256"] for client in claim["clients"]] != [examples.of_clients([index]).digest() for index in places]:
         return "examples of others"
     weights = np.array([client["weight"] for client in claim["clients"]])
     if abs(weights.sum() - 1.0) > 1e-6:
@@ -115,12 +115,12 @@ def slow_proof(model: str, content: Content) -> str | None:
         if claim["confidence"] is None:
             gammas = np.geomspace(1e-2, 1e4, 50)
             dual = min(
-                gamma * cost + weights @ [phi(model, claim, place, gamma).mean() for place in places]
+                gamma * cost + weights @ [phi(model, claim, index, gamma).mean() for index in places]
                 for gamma in gammas
             )
             truth = min(dual, 1.0) if claim["metric"] == "error" else dual
             if float(radius) == 0.0:
-                truth = weights @ [phi(model, claim, place, 1e30).mean() for place in places]
+                truth = weights @ [phi(model, claim, index, 1e30).mean() for index in places]
             # The best of a few gammas is above the truth by a little; the grid is below it.
             if float(value) < truth * 0.97 - 1e-6:
                 return f"radius {radius}: {value} is below {truth}"
@@ -151,10 +151,10 @@ def drawn(model: str, claim: Content, places: list[int], weights: np.ndarray, wi
         return most
     means, logs = np.linspace(0.0, most, 400), np.zeros((len(HEDGE), 1))
     mixed = np.zeros(1)
-    for place, weight, bet in zip(places, weights, bets, strict=True):
-        values = phi(model, claim, place, witness["gamma"]).clip(max=most)
-        own = np.array([[log_capital(values, mean, part * bet) for mean in means] for _, part in HEDGE])
-        logs = (logs[:, :, None] + own[:, None]).reshape(len(HEDGE), -1)
+    for index, weight, bet in zip(places, weights, bets, strict=True):
+        values = phi(model, claim, index, witness["gamma"]).clip(max=most)
+        client_logs = np.array([[log_capital(values, mean, part * bet) for mean in means] for _, part in HEDGE])
+        logs = (logs[:, :, None] + client_logs[:, None]).reshape(len(HEDGE), -1)
         mixed = (mixed[:, None] + weight * means).ravel()
     capital = np.array([share for share, _ in HEDGE]) @ np.exp(logs)
     return float(mixed[capital < len(claim["rows"]) / (1.0 - claim["confidence"])].max())
@@ -170,17 +170,17 @@ def labels_hold(model: str, content: Content, other: Content) -> bool:
         if any(before[each] != after[each] and not same(before[each], after[each]) for each in kept):
             return False
         x, y = (
-            np.concatenate(each) for each in zip(*(federation().train.of(place) for place in range(2)), strict=True)
+            np.concatenate(each) for each in zip(*(federation().train.of(index) for index in range(2)), strict=True)
         )
         cost = ((x[y == after["label"]][:, None] - np.array(after["points"])) ** 2).sum(-1).min(1)
         if abs(math.sqrt(cost.mean()) - after["spread"]) > 1e-8:
             return False
         for gamma, value in ((1e30, after["loss"]), *zip(now["gammas"], after["surrogates"], strict=True)):
             means = [
-                phi(model, content["claim"], place, gamma)[
-                    landscape(model, "train", place, "loss")[1] == after["label"]
+                phi(model, content["claim"], index, gamma)[
+                    landscape(model, "train", index, "loss")[1] == after["label"]
                 ]
-                for place in range(2)
+                for index in range(2)
             ]
             if value < np.concatenate(means).mean() * (1.0 - 1e-9):  # both clients have the same weights and sizes
                 return False

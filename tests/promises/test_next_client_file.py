@@ -23,7 +23,7 @@ import wafl
 from tests.oracles.betting import HEDGE, log_capital
 from tests.promises.files import forge, status, write_keys
 from tests.promises.mutations import check_mutations, grid_losses, priced
-from wafl.promises.bets import place_of
+from wafl.promises.bets import rank_of
 from wafl.promises.promise import digest_of, whole_file
 
 Content = dict[str, Any]
@@ -73,10 +73,10 @@ def written(content: Content, folder: Path) -> Path:
 
 
 @cache
-def losses(metric: str, place: int) -> np.ndarray:
+def losses(metric: str, index: int) -> np.ndarray:
     """Of every example of a held-out client, train and test, after every move of the grid."""
     unseen = world()[1]
-    parts = [part.of(place) for part in (unseen.train, unseen.test)]
+    parts = [part.of(index) for part in (unseen.train, unseen.test)]
     x = np.concatenate([each.double().numpy() for each, _ in parts])
     y = np.concatenate([each.numpy() for _, each in parts])
     return grid_losses(model(), metric, x, y)
@@ -88,14 +88,14 @@ def phi(claim: Content, table: np.ndarray, gamma: float | None) -> np.ndarray:
 
 def firstplace_of(share: Fraction | None, count: int, level: Fraction) -> int:
     """The smallest place that will do, from the definitions, with fractions."""
-    for place in range(1, count + 1):
+    for index in range(1, count + 1):
         if share is None:
-            good = Fraction(place, count + 1) >= 1 - level
+            good = Fraction(index, count + 1) >= 1 - level
         else:
-            ways = [math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(place, count + 1)]
+            ways = [math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(index, count + 1)]
             good = sum(ways) <= level
         if good:
-            return place
+            return index
     return count + 1
 
 
@@ -133,24 +133,24 @@ def slow_proof(content: Content) -> str | None:
         most = max(
             phi(claim, grid_losses(model(), "loss", corners, np.full(9, label)), gamma).max() for label in range(3)
         )
-    for said in claim["rows"]:
-        delta = 1 - Fraction(repr(said.get("confidence", claim["confidence"])))
-        if said["about"] == "mean":
+    for claimed in claim["rows"]:
+        delta = 1 - Fraction(repr(claimed.get("confidence", claim["confidence"])))
+        if claimed["about"] == "mean":
             least = capital(np.array([each.mean() for each in tables]), witness["bet"], float(delta), most)
         else:
-            share = None if said["share"] is None else Fraction(repr(said["share"]))
-            place = firstplace_of(share, len(names), delta / 2 if claim["own_sampling"] else delta)
-            if place > len(names):
+            share = None if claimed["share"] is None else Fraction(repr(claimed["share"]))
+            index = firstplace_of(share, len(names), delta / 2 if claim["own_sampling"] else delta)
+            if index > len(names):
                 return "too few clients"
             values = [each.mean() for each in tables]
             if claim["own_sampling"]:
                 bets = zip(tables, witness["draws"]["bets"], strict=True)
                 values = [capital(each, bet, float(delta / 2 / len(names)), most) for each, bet in bets]
-            least = sorted(values)[place - 1]
+            least = sorted(values)[index - 1]
         least = min(offset + least, 1.0 if claim["metric"] == "error" else math.inf)
         # The grid finds a little less than the best move.
-        if said["value"] < least * (1.0 - 1e-9):
-            return f"{said['about']}: {said['value']} is below {least}"
+        if claimed["value"] < least * (1.0 - 1e-9):
+            return f"{claimed['about']}: {claimed['value']} is below {least}"
     return None
 
 
@@ -174,12 +174,12 @@ def test_every_change_of_a_file_is_refused_or_true(kind: str, tmp_path: Path) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_is_recomputed_with_model_and_data_and_attested_without(kind: str, tmp_path: Path) -> None:
     file, unseen = written(issued(kind), tmp_path), world()[1]
-    found = wafl.verify(file, model=model(), data=unseen)
-    assert (found.ok, found.recomputed, found.share) == (True, True, 1.0)
-    assert {name for name, each in status(found).items() if each == "attested"} == {
+    checked = wafl.verify(file, model=model(), data=unseen)
+    assert (checked.ok, checked.recomputed, checked.share) == (True, True, 1.0)
+    assert {name for name, each in status(checked).items() if each == "attested"} == {
         "draws", "bounds", "issued"
     }  # fmt: skip
-    assert "It is proven, not tested." in str(found.promise)
+    assert "It is proven, not tested." in str(checked.promise)
     for given in ({}, {"model": model()}, {"data": unseen}):
         without = wafl.verify(file, **given)
         assert set(status(without).values()) == {"attested"}
@@ -191,20 +191,20 @@ def test_a_file_is_recomputed_with_model_and_data_and_attested_without(kind: str
 def test_what_is_published_is_about_what_is_found(kind: str) -> None:
     """Linear models: the checker's means are at most 6% larger here."""
     options = {"share": 0.7, "confidence": 0.7, **KINDS[kind]}
-    share, own = options.pop("share"), options.pop("own_sampling", True)
-    said = wafl.next_client(model(), *world(), **options)
+    share, sampled = options.pop("share"), options.pop("own_sampling", True)
+    claimed = wafl.next_client(model(), *world(), **options)
     published = {each["about"]: each["value"] for each in issued(kind)["claim"]["rows"]}
-    assert published["mean"] <= 1.06 * said.mean()
-    assert published["share"] <= 1.06 * said.share(share, own_sampling=own)
-    assert published["next"] <= 1.06 * said.next(own_sampling=own)
+    assert published["mean"] <= 1.06 * claimed.mean()
+    assert published["share"] <= 1.06 * claimed.share(share, own_sampling=sampled)
+    assert published["next"] <= 1.06 * claimed.next(own_sampling=sampled)
 
 
 def test_a_client_checks_its_own_line_with_its_own_data(tmp_path: Path) -> None:
     file, unseen = written(issued("loss, l2"), tmp_path), world()[1]
     mine = unseen.of_clients([3])
-    found = wafl.verify(file, model=model(), data=mine)
-    assert (found.ok, found.recomputed, found.share) == (True, False, pytest.approx(1 / COUNT))
-    assert found.clients[mine.names[0]].status == "recomputed"
+    checked = wafl.verify(file, model=model(), data=mine)
+    assert (checked.ok, checked.recomputed, checked.share) == (True, False, pytest.approx(1 / COUNT))
+    assert checked.clients[mine.names[0]].status == "recomputed"
     for change in (
         lambda witness: witness["means"].__setitem__(3, witness["means"][3] * (1.0 - 1e-6)),
         lambda witness: witness["draws"]["paid"][0].__setitem__(3, witness["draws"]["paid"][0][3] * (1.0 - 1e-6)),
@@ -247,26 +247,26 @@ def test_a_client_listed_twice_is_refused_and_one_under_another_name_recomputes_
     with pytest.raises(ValueError, match="a client is listed twice"):
         wafl.verify(written(content, tmp_path))
     content["claim"]["clients"][-1]["name"] = "ghost"
-    found = wafl.verify(written(content, tmp_path), model=model(), data=world()[1])
-    assert not found.recomputed
-    assert "the word of whoever issued this" in str(found.promise)
+    checked = wafl.verify(written(content, tmp_path), model=model(), data=world()[1])
+    assert not checked.recomputed
+    assert "the word of whoever issued this" in str(checked.promise)
 
 
 def test_a_client_that_is_left_out_is_noticed_by_whoever_has_its_data(tmp_path: Path) -> None:
     content = json.loads(json.dumps(issued("loss, l2")))
     without_the_hardest(content)
-    found = wafl.verify(written(content, tmp_path), model=model(), data=world()[1])
-    assert status(found)["draws"] == "wrong"
-    assert not found.ok
+    checked = wafl.verify(written(content, tmp_path), model=model(), data=world()[1])
+    assert status(checked)["draws"] == "wrong"
+    assert not checked.ok
 
 
 @pytest.mark.parametrize("level", [0.71, 0.9, 0.99])
 def test_another_confidence_with_the_same_values_is_wrong(level: float, tmp_path: Path) -> None:
     content = json.loads(json.dumps(issued("loss, l2")))
     content["claim"]["confidence"] = level
-    found = wafl.verify(written(content, tmp_path), model=model(), data=world()[1])
-    assert status(found)["radius 0.3, mean"] == "wrong"
-    assert status(found)["radius 0.3, next"] == "wrong"
+    checked = wafl.verify(written(content, tmp_path), model=model(), data=world()[1])
+    assert status(checked)["radius 0.3, mean"] == "wrong"
+    assert status(checked)["radius 0.3, next"] == "wrong"
 
 
 CHANGES: dict[str, Callable[[Content], object]] = {
@@ -298,8 +298,10 @@ def test_what_does_not_fit_together_is_refused(change: str, tmp_path: Path) -> N
 def test_a_bet_that_is_too_bold_or_nothing_proves_nothing(bet: float, tmp_path: Path) -> None:
     content = json.loads(json.dumps(issued("error")))
     content["witnesses"][0]["bet"] = content["witnesses"][0]["draws"]["bets"][0] = bet
-    found = wafl.verify(written(content, tmp_path), model=model(), data=world()[1])
-    assert [line.status for line in found.lines[1:4]] == ["wrong"] * 3 if bet else ["wrong", "recomputed", "recomputed"]
+    checked = wafl.verify(written(content, tmp_path), model=model(), data=world()[1])
+    assert (
+        [line.status for line in checked.lines[1:4]] == ["wrong"] * 3 if bet else ["wrong", "recomputed", "recomputed"]
+    )
 
 
 def test_it_is_signed_as_certificates_are(tmp_path: Path) -> None:
@@ -359,6 +361,6 @@ def test_a_network_is_promised_what_its_layers_prove(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, 4, 19, 60])
 def test_places_are_those_of_exact_fractions(count: int) -> None:
     for level in (Fraction(1, 20), Fraction(1, 40), Fraction(1, 3)):
-        assert place_of(None, count, level) == firstplace_of(None, count, level)
+        assert rank_of(None, count, level) == firstplace_of(None, count, level)
         for share in (0.1, 0.5, 0.9):
-            assert place_of(share, count, level) == firstplace_of(Fraction(repr(share)), count, level)
+            assert rank_of(share, count, level) == firstplace_of(Fraction(repr(share)), count, level)

@@ -32,9 +32,9 @@ def model(kind: str) -> Known:
             nn.init.normal_(layer.weight, std=2.0 if kind == "diagonal" else 1.0)
             if layer.out_features == 1:
                 nn.init.ones_(layer.weight)
-    found = known(nn.Sequential(*layers[kind]), CrossEntropy())
-    assert found is not None
-    return found
+    result = known(nn.Sequential(*layers[kind]), CrossEntropy())
+    assert result is not None
+    return result
 
 
 def lengths(norm: float) -> Tensor:

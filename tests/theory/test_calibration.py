@@ -79,16 +79,16 @@ WAYS = [
 def test_radii_and_losses_agree_with_a_plain_loop_over_clients(name, options):
     case = a_case(name)
     gammas = GAMMAS if name != "regression" else tuple(5.0 * limit_of(case) * gamma for gamma in (1.0, 2.0, 10.0))
-    found = calibrated(case, gammas, **options)
-    assert found.gammas == gammas
-    for gamma, radius, loss in zip(gammas, found.radii, found.losses, strict=True):
+    result = calibrated(case, gammas, **options)
+    assert result.gammas == gammas
+    for gamma, radius, loss in zip(gammas, result.radii, result.losses, strict=True):
         # A regression's ascent stops within 1e-6 of the maximum that calibrate knows exactly.
         exact = name == "regression" and not options
         by_hand = means_by_hand(case, gamma, **options, **({"tolerance": 1e-12} if exact else {}))
         assert (radius, loss) == pytest.approx(by_hand, rel=1e-9, abs=1e-12)
-    assert list(found.radii) == sorted(found.radii, reverse=True)
-    assert list(found.losses) == sorted(found.losses, reverse=True)
-    assert found.losses[-1] >= case.mean()
+    assert list(result.radii) == sorted(result.radii, reverse=True)
+    assert list(result.losses) == sorted(result.losses, reverse=True)
+    assert result.losses[-1] >= case.mean()
 
 
 def test_the_radius_of_a_regression_agrees_with_its_closed_form():
@@ -96,27 +96,27 @@ def test_the_radius_of_a_regression_agrees_with_its_closed_form():
     case = a_case("regression")
     limit = limit_of(case)
     size = math.sqrt(limit * case.mean())
-    found = calibrated(case, [1.1 * limit, 3.0 * limit, 100.0 * limit])
-    for gamma, radius, loss in zip(found.gammas, found.radii, found.losses, strict=True):
+    result = calibrated(case, [1.1 * limit, 3.0 * limit, 100.0 * limit])
+    for gamma, radius, loss in zip(result.gammas, result.radii, result.losses, strict=True):
         assert radius == pytest.approx(size / (gamma - limit), rel=1e-4)
         assert loss == pytest.approx(gamma / (gamma - limit) * case.mean(), rel=1e-4)
 
 
 def test_a_regressions_radius_is_infinite_below_the_limit():
     case = a_case("regression")
-    found = calibrated(case, [0.5 * limit_of(case)])
-    assert found.radii == (math.inf,)
-    assert found.losses == (math.inf,)
+    result = calibrated(case, [0.5 * limit_of(case)])
+    assert result.radii == (math.inf,)
+    assert result.losses == (math.inf,)
 
 
 @pytest.mark.parametrize("sizes", [(9, 9), (3, 15)], ids=str)
 def test_the_radius_with_power_1_and_no_bounds_is_zero_or_infinite(sizes):
     case = replace(a_case("mlr"), sizes=sizes, weights=sizes)
     steep = theory.farthest_rows(case.model.weight.detach().numpy(), 2)
-    found = calibrated(case, [0.5 * steep, 1.01 * steep], power=1)
-    assert found.radii == (math.inf, 0.0)
-    assert found.losses[0] == math.inf
-    assert found.losses[1] == pytest.approx(case.mean(), rel=1e-12)
+    result = calibrated(case, [0.5 * steep, 1.01 * steep], power=1)
+    assert result.radii == (math.inf, 0.0)
+    assert result.losses[0] == math.inf
+    assert result.losses[1] == pytest.approx(case.mean(), rel=1e-12)
 
 
 def test_clients_with_hundreds_of_examples_report_all_of_them():
@@ -162,9 +162,9 @@ def test_where_the_radius_jumps_gamma_is_the_smallest_that_stays_below_it(option
     """With ``power=1`` each example stays or goes to the bounds, so the mean cost has steps."""
     case = a_case("mlr")
     options = {"power": 1, "bounds": (-1.0, 1.0), **options}
-    found = calibrated(case, **options)
+    result = calibrated(case, **options)
     for radius in (0.2, 0.7):
-        gamma = found.gamma_for(radius)
+        gamma = result.gamma_for(radius)
         assert means_by_hand(case, gamma, **options)[0] <= radius
         assert means_by_hand(case, gamma * (1.0 - 3e-6), **options)[0] > radius
 
@@ -190,11 +190,11 @@ def test_a_radius_that_no_gamma_reaches_is_refused():
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_size_of_an_attack_is_the_root_mean_square_of_its_moves(norm):
     case = a_case("mlr")
-    found = calibrated(case, norm=norm)
+    result = calibrated(case, norm=norm)
     for attack in (wafl.PGD(0.3), wafl.PGD(0.3, norm=2, steps=7), wafl.FGSM(0.2)):
         moved = attack(case.model, case.x, case.y).numpy()
         expected = math.sqrt(case.share @ theory.cost(moved - case.x, norm))
-        assert found.size_of(attack) == pytest.approx(expected, rel=1e-9)
+        assert result.size_of(attack) == pytest.approx(expected, rel=1e-9)
     assert calibrated(case, norm=math.inf).size_of(wafl.FGSM(0.2)) == pytest.approx(0.2, rel=1e-9)
     mean = calibrated(case, norm=norm, power=1, bounds=(-1.0, 1.0)).size_of(wafl.FGSM(0.2))
     moved = wafl.FGSM(0.2)(case.model, case.x, case.y).numpy()
@@ -236,14 +236,14 @@ def test_every_rule_for_client_weights_and_the_test_part_are_used():
         (wafl.weights.uniform(), (1, 1, 1)),
         (wafl.weights.fixed([0, 3, 1]), (0, 3, 1)),
     ):
-        own = replace(case, weights=weights)
-        expected = math.sqrt(limit_of(case) * own.mean()) / (gamma - limit_of(case))
-        assert calibrated(own, [gamma], client_weights=rule).radii[0] == pytest.approx(expected, rel=1e-4)
+        weighted = replace(case, weights=weights)
+        expected = math.sqrt(limit_of(case) * weighted.mean()) / (gamma - limit_of(case))
+        assert calibrated(weighted, [gamma], client_weights=rule).radii[0] == pytest.approx(expected, rel=1e-4)
     clients = wafl.Federation.from_arrays(case.pairs(), test_fraction=0.34)
-    found = calibrate(case.model, clients, gammas=[gamma], part="test", loss="squared_error")
+    result = calibrate(case.model, clients, gammas=[gamma], part="test", loss="squared_error")
     held_out = replace(case, x=clients.test.x.numpy(), y=clients.test.y.numpy(), sizes=(1, 2, 3), weights=(1, 2, 3))
     expected = math.sqrt(limit_of(case) * held_out.mean()) / (gamma - limit_of(case))
-    assert found.radii[0] == pytest.approx(expected, rel=1e-4)
+    assert result.radii[0] == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_run_brings_its_own_loss_and_weights():
@@ -251,35 +251,35 @@ def test_a_run_brings_its_own_loss_and_weights():
     clients = wafl.Federation.from_arrays(case.pairs(), test_fraction=0.0)
     method = wafl.FedAvg(client_weights=wafl.weights.fixed(WEIGHTS))
     run = wafl.fit(nn.Linear(3, 1), clients, method, loss="squared_error", rounds=2, local_steps=1)
-    own = replace(case, model=run.model.double())
-    gamma = 4.0 * limit_of(own)
-    expected = math.sqrt(limit_of(own) * own.mean()) / (gamma - limit_of(own))
+    trained = replace(case, model=run.model.double())
+    gamma = 4.0 * limit_of(trained)
+    expected = math.sqrt(limit_of(trained) * trained.mean()) / (gamma - limit_of(trained))
     assert calibrate(run, clients, gammas=[gamma]).radii[0] == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_calibration_prints_its_table_and_no_tensor():
-    found = calibrated(a_case("mlr"))
-    header, *rows, ball = str(found).splitlines()
+    result = calibrated(a_case("mlr"))
+    header, *rows, ball = str(result).splitlines()
     assert header.split() == ["gamma", "radius", "loss"]
     shown = [[float(word) for word in row.split()] for row in rows]
     assert shown == [
-        pytest.approx(point, rel=1e-3) for point in zip(found.gammas, found.radii, found.losses, strict=True)
+        pytest.approx(point, rel=1e-3) for point in zip(result.gammas, result.radii, result.losses, strict=True)
     ]
     assert ball.startswith("l2 ball, meters")
-    assert "tensor" not in repr(found)
+    assert "tensor" not in repr(result)
 
 
 def test_the_figure_shows_the_calibration(tmp_path):
-    found = calibrated(a_case("mlr"), norm=math.inf)
-    figure = found.plot(tmp_path / "radius.png")
+    result = calibrated(a_case("mlr"), norm=math.inf)
+    figure = result.plot(tmp_path / "radius.png")
     content = (tmp_path / "radius.png").read_bytes()
     assert content[:8] == b"\x89PNG\r\n\x1a\n"
     assert len(content) > 5000
     (axes,) = figure.axes
     assert axes.get_ylabel() == "achieved radius, l_inf (meters)"
-    assert tuple(axes.lines[0].get_xdata()) == found.gammas
-    assert tuple(axes.lines[0].get_ydata()) == found.radii
-    assert found.plot().axes
+    assert tuple(axes.lines[0].get_xdata()) == result.gammas
+    assert tuple(axes.lines[0].get_ydata()) == result.radii
+    assert result.plot().axes
 
 
 def test_bad_input_is_refused_with_the_value_and_the_range():
@@ -289,10 +289,10 @@ def test_bad_input_is_refused_with_the_value_and_the_range():
     for gamma in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match=f"gamma={gamma} must be positive and finite"):
             calibrated(case, [1.0, gamma])
-    found = calibrated(case, [1.0])
+    result = calibrated(case, [1.0])
     for radius in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match=f"radius={radius} must be positive and finite"):
-            found.gamma_for(radius)
+            result.gamma_for(radius)
     with pytest.raises(ValueError, match="norm=3 must be 1, 2 or inf"):
         calibrated(case, norm=3)
     with pytest.raises(ValueError, match="power=3 must be 1 or 2"):

@@ -21,7 +21,8 @@ from wafl.tasks.losses import CrossEntropy
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 from wafl.theory import certify
-from wafl.theory.certificates.dual import Surrogate, search_dual
+from wafl.theory.certificates.dual import search_dual
+from wafl.theory.certificates.mixture import Means
 from wafl.theory.certificates.upper import UpperBound
 from wafl.theory.constants.layer_by_layer import loss_steepness
 
@@ -82,10 +83,10 @@ def least_of_the_dual(surrogate, limit, radius):
 
     logs = np.linspace(-45.0 if limit == 0 else math.log(limit) - 35.0, 45.0, 1801)
     values = [dual(log) for log in logs]
-    place = int(np.argmin(values))
-    ends = logs[max(place - 1, 0)], logs[min(place + 1, len(logs) - 1)]
-    found = optimize.minimize_scalar(dual, bounds=ends, method="bounded", options={"xatol": 1e-10})
-    return min(float(found.fun), values[place])
+    index = int(np.argmin(values))
+    ends = logs[max(index - 1, 0)], logs[min(index + 1, len(logs) - 1)]
+    result = optimize.minimize_scalar(dual, bounds=ends, method="bounded", options={"xatol": 1e-10})
+    return min(float(result.fun), values[index])
 
 
 @pytest.mark.parametrize("name", SURROGATES)
@@ -95,7 +96,7 @@ def test_the_dual_is_minimized_for_many_radii_with_few_queries(name):
 
     def ask(gammas):
         questions.append(list(gammas))
-        return [with_cost(surrogate, gamma, limit) for gamma in gammas]
+        return Means([surrogate(gamma) for gamma in gammas], [cost(surrogate, gamma, limit) for gamma in gammas])
 
     radii = [1e-6, 1e-3, 0.1, 1.0, 10.0, 1e3]
     dual = search_dual(ask, radii, limit)
@@ -111,10 +112,10 @@ def test_the_dual_is_minimized_for_many_radii_with_few_queries(name):
     assert len(asked) <= 350
 
 
-def with_cost(surrogate, gamma, limit):
+def cost(surrogate, gamma, limit):
     """The cost is minus the slope in gamma, here by differences."""
     step = 1e-5 * (gamma - limit)
-    return Surrogate(surrogate(gamma), (surrogate(gamma - step) - surrogate(gamma + step)) / (2.0 * step))
+    return (surrogate(gamma - step) - surrogate(gamma + step)) / (2.0 * step)
 
 
 def test_the_kink_of_an_error_rate_is_found_where_tangents_meet():
@@ -123,7 +124,7 @@ def test_the_kink_of_an_error_rate_is_found_where_tangents_meet():
     def ask(gammas):
         questions.append(gammas)
         gains = [np.clip(1.0 - gamma * costs, 0.0, None) for gamma in gammas]
-        return [Surrogate(gain.mean(), (costs * (gain > 0)).mean()) for gain in gains]
+        return Means([gain.mean() for gain in gains], [(costs * (gain > 0)).mean() for gain in gains])
 
     for radius in (0.05, 0.3, 1.0):
         questions.clear()
@@ -137,7 +138,7 @@ def test_the_kink_of_an_error_rate_is_found_where_tangents_meet():
 
 def test_a_gamma_whose_answer_is_no_number_proves_nothing():
     def answer(nothing):
-        return lambda gammas: [Surrogate(0.0, 0.0) if gamma > 2.0 else Surrogate(nothing, nothing) for gamma in gammas]
+        return lambda gammas: Means(*[[0.0 if gamma > 2.0 else nothing for gamma in gammas]] * 2)
 
     for limit in (0.0, 1.9999, 2.0):
         assert search_dual(answer(math.nan), [0.5, 3.0], limit) == search_dual(answer(math.inf), [0.5, 3.0], limit)
@@ -156,12 +157,12 @@ def certified(name, norm):
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", ["mlr", "regression", "tanh"])
 def test_no_ascent_in_the_ball_finds_a_larger_loss(name, norm):
-    case, found = a_case(name), certified(name, norm)
-    assert found.proven
-    for row in found.rows:
+    case, certificates = a_case(name), certified(name, norm)
+    assert certificates.proven
+    for row in certificates.rows:
         climbed = theory.climbed_shift(case, row.radius, norm)
-        assert found.loss <= climbed <= row.best * (1.0 + 1e-9)
-        assert row.gamma > (found.L_zz / 2.0 if row.tolerance is None else 0.0)
+        assert certificates.loss <= climbed <= row.best * (1.0 + 1e-9)
+        assert row.gamma > (certificates.L_zz / 2.0 if row.tolerance is None else 0.0)
         if row.achieved is not None:
             assert climbed * (1.0 - 1e-3) <= row.achieved <= row.best * (1.0 + 1e-9)
             assert row.gap == row.best - row.achieved
@@ -179,12 +180,12 @@ def projection(outputs, y):
 def test_the_certificate_of_a_linear_loss_is_the_worst_case(norm, weights):
     case = replace(a_case("regression"), weights=weights)
     radii = [0.0, 1e-6, 0.2, 1e4]
-    found = certificates_of(case, radii, norm, loss=projection, curvature=0.0)
+    certificates = certificates_of(case, radii, norm, loss=projection, curvature=0.0)
     steep = np.linalg.norm(case.model.weight.detach().numpy()[0], ord=oracles.dual_order(norm))
     mean = case.share @ (theory.plain_outputs(case.model, case.x)[:, 0] - 3.0 * case.y)
-    assert found.proven
-    assert found.loss == pytest.approx(mean, rel=1e-12)
-    for row, radius in zip(found.rows, radii, strict=True):
+    assert certificates.proven
+    assert certificates.loss == pytest.approx(mean, rel=1e-12)
+    for row, radius in zip(certificates.rows, radii, strict=True):
         worst = mean + steep * radius
         assert row.value == pytest.approx(worst, rel=1e-6)
         assert row.value - mean == pytest.approx(steep * radius, rel=1e-6, abs=1e-12)
@@ -199,10 +200,10 @@ def test_the_certificate_of_a_linear_loss_is_the_worst_case(norm, weights):
 def test_the_certificate_of_a_squared_error_is_the_worst_case(norm, weights):
     case = replace(a_case("regression"), weights=weights)
     radii = [0.0, 1e-6, 0.2, 1e3]
-    found = certificates_of(case, radii, norm, achieved=weights is WEIGHTS and norm == 2)
+    certificates = certificates_of(case, radii, norm, achieved=weights is WEIGHTS and norm == 2)
     steep = np.linalg.norm(case.model.weight.detach().numpy()[0], ord=oracles.dual_order(norm))
     size = math.sqrt(case.share @ (theory.plain_outputs(case.model, case.x)[:, 0] - case.y) ** 2)
-    for row, radius in zip(found.rows, radii, strict=True):
+    for row, radius in zip(certificates.rows, radii, strict=True):
         worst = (size + steep * radius) ** 2
         assert row.value == pytest.approx(worst, rel=1e-6)
         assert row.value - size**2 == pytest.approx(worst - size**2, rel=1e-6, abs=1e-9 * size**2)
@@ -253,11 +254,11 @@ def test_the_certificate_is_the_minimum_of_the_dual(seed):
 @pytest.mark.parametrize("norm", [1, math.inf])
 def test_a_networks_certificate_for_norms_other_than_l2_is_at_most_quadratic_in_the_radius(norm):
     """The minimum of ``gamma rho^2 + E[loss + ||g||^2 / (4 gamma - 2 L)]`` over gamma, in closed form, or less."""
-    case, found = a_case("tanh"), certified("tanh", norm)
+    case, certificates = a_case("tanh"), certified("tanh", norm)
     smallest = certificates_of(case, [0.005], norm, achieved=False)[0]
     steep = math.sqrt(case.share @ case.slopes(norm) ** 2)
-    for row in (smallest, *found.rows):
-        expected = case.mean() + steep * row.radius + found.L_zz * row.radius**2 / 2.0
+    for row in (smallest, *certificates.rows):
+        expected = case.mean() + steep * row.radius + certificates.L_zz * row.radius**2 / 2.0
         assert row.value <= expected * (1.0 + 1e-7)
         if row.tolerance is None:
             assert row.value == pytest.approx(expected, rel=1e-7)
@@ -267,15 +268,15 @@ def test_a_networks_certificate_for_norms_other_than_l2_is_at_most_quadratic_in_
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", ["mlr", "tanh"])
 def test_the_simple_bound_is_the_loss_plus_the_slope_times_the_radius(name, norm):
-    case, found = a_case(name), certified(name, norm)
+    case, certificates = a_case(name), certified(name, norm)
     if name == "mlr":
         steep = theory.farthest_rows(case.model.weight.detach().numpy(), norm)
     else:
         stretch = math.sqrt(case.x.shape[1]) if math.isinf(norm) else 1.0
         steep = loss_steepness(case.model, CrossEntropy()).slope * stretch
-    assert found.simple_proven
-    assert found.loss == pytest.approx(case.mean(), rel=1e-12)
-    for row in found.rows:
+    assert certificates.simple_proven
+    assert certificates.loss == pytest.approx(case.mean(), rel=1e-12)
+    for row in certificates.rows:
         assert row.simple == pytest.approx(case.mean() + steep * row.radius, rel=1e-12)
 
 
@@ -298,10 +299,10 @@ def test_the_simple_bound_is_the_loss_plus_the_slope_times_the_radius(name, norm
 )
 def test_every_rule_for_client_weights_centers_the_ball(rule, expected):
     case = replace(a_case("regression"), weights=expected)
-    found = certificates_of(case, [0.0, 0.3], client_weights=rule)
+    result = certificates_of(case, [0.0, 0.3], client_weights=rule)
     steep = np.linalg.norm(case.model.weight.detach().numpy())
-    assert found.loss == pytest.approx(case.mean(), rel=1e-12)
-    assert found[1].value == pytest.approx((math.sqrt(case.mean()) + 0.3 * steep) ** 2, rel=1e-6)
+    assert result.loss == pytest.approx(case.mean(), rel=1e-12)
+    assert result[1].value == pytest.approx((math.sqrt(case.mean()) + 0.3 * steep) ** 2, rel=1e-6)
 
 
 def test_a_runs_own_weights_loss_and_parameters_are_used():
@@ -309,12 +310,12 @@ def test_a_runs_own_weights_loss_and_parameters_are_used():
     clients = clients_of(case)
     run = wafl.fit(nn.Linear(2, 3), clients, wafl.AFL(weights_step=0.5), rounds=5, local_steps=1, learning_rate=0.1)
     assert run.client_weights.max() - run.client_weights.min() > 0.01
-    own = replace(case, model=run.model.double(), weights=tuple(run.client_weights.tolist()))
-    found = certify(run, clients, radii=[0.1])
-    assert found.loss == pytest.approx(own.mean(), rel=1e-9)
-    assert found[0].value == pytest.approx(certificates_of(own, [0.1])[0].value, rel=1e-9)
+    trained = replace(case, model=run.model.double(), weights=tuple(run.client_weights.tolist()))
+    certificates = certify(run, clients, radii=[0.1])
+    assert certificates.loss == pytest.approx(trained.mean(), rel=1e-9)
+    assert certificates[0].value == pytest.approx(certificates_of(trained, [0.1])[0].value, rel=1e-9)
     given = certify(run, clients, radii=[0.1], client_weights=wafl.weights.by_examples())
-    assert given.loss == pytest.approx(replace(own, weights=SIZES).mean(), rel=1e-9)
+    assert given.loss == pytest.approx(replace(trained, weights=SIZES).mean(), rel=1e-9)
     targets = wafl.Federation.from_arrays(a_case("regression").pairs(), test_fraction=0.0)
     regression = wafl.fit(nn.Linear(3, 1), targets, wafl.FedAvg(), loss="squared_error", rounds=1, local_steps=1)
     regressed = replace(a_case("regression"), model=regression.model.double(), weights=SIZES)
@@ -328,10 +329,10 @@ def test_the_test_part_is_certified_separately():
     model = a_case("mlr").model
     x, y = clients.test.x.double().numpy(), clients.test.y.numpy()
     held_out = theory.Case(model, "cross_entropy", x, y, (2, 3), (1.0, 4.0))
-    found = certify(model, clients, radii=[0.1], part="test", client_weights=wafl.weights.fixed([1, 4]))
-    assert found.loss == pytest.approx(held_out.mean(), rel=1e-9)
-    assert found[0].value == pytest.approx(certificates_of(held_out, [0.1])[0].value, rel=1e-9)
-    assert found.loss != pytest.approx(certify(model, clients, radii=[0.1]).loss, rel=1e-3)
+    certificates = certify(model, clients, radii=[0.1], part="test", client_weights=wafl.weights.fixed([1, 4]))
+    assert certificates.loss == pytest.approx(held_out.mean(), rel=1e-9)
+    assert certificates[0].value == pytest.approx(certificates_of(held_out, [0.1])[0].value, rel=1e-9)
+    assert certificates.loss != pytest.approx(certify(model, clients, radii=[0.1]).loss, rel=1e-3)
 
 
 def test_float32_models_and_data_are_certified_in_float64():
@@ -344,9 +345,9 @@ def test_float32_models_and_data_are_certified_in_float64():
     )
     rounded.model.load_state_dict({name: value.double() for name, value in single.state_dict().items()})
     clients = wafl.Federation.from_arrays([(x.astype(np.float32), y) for x, y in case.pairs()], test_fraction=0.0)
-    found = certify(single, clients, radii=[0.1], client_weights=wafl.weights.fixed(case.weights))
-    assert found.loss == pytest.approx(rounded.mean(), rel=1e-12)
-    assert found[0].value == pytest.approx(certificates_of(rounded, [0.1])[0].value, rel=1e-12)
+    certificates = certify(single, clients, radii=[0.1], client_weights=wafl.weights.fixed(case.weights))
+    assert certificates.loss == pytest.approx(rounded.mean(), rel=1e-12)
+    assert certificates[0].value == pytest.approx(certificates_of(rounded, [0.1])[0].value, rel=1e-12)
 
 
 # The error rate, the order of the ball, and the gap.
@@ -361,18 +362,18 @@ def test_the_certified_error_rate_is_the_best_use_of_the_budget(norm, power):
     distance = np.array(
         [phi_oracles.distance_to_error(weight, s, y, norm) for s, y in zip(outputs, case.y, strict=True)]
     )
-    found = certificates_of(case, [0.0, 0.1, 0.4, 3.0], norm, metric="error", power=power)
-    assert found.loss == pytest.approx(case.share @ (distance == 0), rel=1e-12)
-    for row in found.rows:
+    certificates = certificates_of(case, [0.0, 0.1, 0.4, 3.0], norm, metric="error", power=power)
+    assert certificates.loss == pytest.approx(case.share @ (distance == 0), rel=1e-12)
+    for row in certificates.rows:
         left, worst = row.radius**power, 0.0
-        for place in np.argsort(distance):
-            price = case.share[place] * distance[place] ** power
+        for index in np.argsort(distance):
+            price = case.share[index] * distance[index] ** power
             part = 1.0 if price <= left else left / price
-            worst, left = worst + part * case.share[place], left - part * price
+            worst, left = worst + part * case.share[index], left - part * price
         assert row.value == pytest.approx(worst, rel=1e-9)
         assert row.achieved == pytest.approx(worst, rel=1e-9)
-    assert found.proven
-    assert "error rate in the" in str(found)
+    assert certificates.proven
+    assert "error rate in the" in str(certificates)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -388,10 +389,10 @@ def test_the_ball_of_order_1_adds_the_steepest_slope_times_the_radius(norm):
     slope = weight[k] - weight[y]
     toward = {1: np.sign(slope) * (np.abs(slope) == np.abs(slope).max()), 2: slope, math.inf: np.sign(slope)}[norm]
     toward = toward / np.linalg.norm(toward, ord=norm)
-    place = int(np.flatnonzero(case.y == y)[0])
+    index = int(np.flatnonzero(case.y == y)[0])
     far = 1e5
-    moved = theory.plain_losses(case.model, case.x[[place]] + far * toward, case.y[[place]])[0]
-    still = theory.plain_losses(case.model, case.x[[place]], case.y[[place]])[0]
+    moved = theory.plain_losses(case.model, case.x[[index]] + far * toward, case.y[[index]])[0]
+    still = theory.plain_losses(case.model, case.x[[index]], case.y[[index]])[0]
     reached = case.mean() + 0.5 / far * (moved - still)
     assert reached <= row.value
     assert reached == pytest.approx(row.value, rel=1e-3)
@@ -446,16 +447,18 @@ def test_questions_that_make_no_sense_are_refused():
 def test_certificates_never_decrease_as_the_radius_grows(name, norm):
     case = a_case(name)
     radii = [0.0, 1e-9, 1e-6, 0.01, 0.1, 2.0, 1e4]
-    found = certificates_of(case, radii, norm, achieved=name == "mlr" and norm == 2)
-    values = [row.value for row in found.rows]
+    certificates = certificates_of(case, radii, norm, achieved=name == "mlr" and norm == 2)
+    values = [row.value for row in certificates.rows]
     assert values == sorted(values)
-    assert found[0].value == found[0].simple == found[0].best == pytest.approx(case.mean(), rel=1e-12)
-    assert found[0].gamma == math.inf
+    assert (
+        certificates[0].value == certificates[0].simple == certificates[0].best == pytest.approx(case.mean(), rel=1e-12)
+    )
+    assert certificates[0].gamma == math.inf
     steep = math.sqrt(case.share @ case.slopes(norm) ** 2)
-    assert found[2].value - case.mean() == pytest.approx(1e-6 * steep, rel=1e-3)
-    for row in found.rows:
+    assert certificates[2].value - case.mean() == pytest.approx(1e-6 * steep, rel=1e-3)
+    for row in certificates.rows:
         assert math.isfinite(row.value)
-        assert row.gamma > (found.L_zz / 2.0 if row.tolerance is None else 0.0)
+        assert row.gamma > (certificates.L_zz / 2.0 if row.tolerance is None else 0.0)
         if row.achieved is not None:
             assert case.mean() * (1.0 - 1e-9) <= row.achieved <= row.best * (1.0 + 1e-9)
 
@@ -492,11 +495,11 @@ def test_the_certificate_is_still_the_worst_case_if_every_residual_is_zero(norm)
 
 def test_certificates_say_whether_they_are_proven():
     case = a_case("mlr")
-    found = certificates_of(case, [0.1], loss=hinge, achieved=False)
-    assert not found.proven
-    assert not found.simple_proven
-    assert found.L_zz.kind == "estimate"
-    assert "no bound is known for the loss hinge of these layers" in str(found).splitlines()[0]
+    result = certificates_of(case, [0.1], loss=hinge, achieved=False)
+    assert not result.proven
+    assert not result.simple_proven
+    assert result.L_zz.kind == "estimate"
+    assert "no bound is known for the loss hinge of these layers" in str(result).splitlines()[0]
     trusted = certificates_of(case, [0.1], loss=hinge, curvature=2.0, achieved=False)
     assert trusted.proven
     assert trusted.caveat is None
@@ -513,19 +516,19 @@ def test_certificates_say_whether_they_are_proven():
 def test_the_ball_of_order_1_says_estimate_where_its_slope_is_one():
     case = a_case("mlr")
     gelu = replace(case, model=nn.Sequential(nn.Linear(2, 4), nn.GELU(), nn.Linear(4, 3)).double())
-    found = certificates_of(gelu, [1.0], power=1, achieved=False)
-    assert found.L_z.kind == "estimate"
-    assert not found.proven
-    assert "no bound is known for its layer GELU" in str(found).splitlines()[0]
+    result = certificates_of(gelu, [1.0], power=1, achieved=False)
+    assert result.L_z.kind == "estimate"
+    assert not result.proven
+    assert "no bound is known for its layer GELU" in str(result).splitlines()[0]
     assert certificates_of(case, [1.0], power=1, achieved=False).proven
 
 
 def test_a_figure_of_proven_values_shows_no_estimate():
     case = a_case("mlr")
-    found = certificates_of(case, [1e3], loss=hinge, curvature=2.0, achieved=False)
-    assert found[0].simple < found[0].value
-    assert found.curve().proven
-    assert found.curve().certified == [found[0].value]
+    result = certificates_of(case, [1e3], loss=hinge, curvature=2.0, achieved=False)
+    assert result[0].simple < result[0].value
+    assert result.curve().proven
+    assert result.curve().certified == [result[0].value]
 
 
 def test_bad_input_is_refused_with_the_value_and_the_remedy():
@@ -578,20 +581,20 @@ def test_a_part_that_does_not_exist_is_refused():
 
 @pytest.mark.parametrize("name", ["mlr", "regression"])
 def test_certificates_print_a_table_and_save_as_json(name):
-    found = certificates_of(a_case(name), [0.0, 0.1], math.inf)
-    lines = str(found).splitlines()
+    result = certificates_of(a_case(name), [0.0, 0.1], math.inf)
+    lines = str(result).splitlines()
     assert lines[0].split() == ["radius", "achieved", "certified", "simple", "gamma"]
     assert lines[2].split()[0] == "0.1"
-    assert lines[2].split()[2] == f"{found[1].best:.4f}"
+    assert lines[2].split()[2] == f"{result[1].best:.4f}"
     assert "l_inf ball of W_2, input units" in lines[-1]
-    saved = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert saved["loss"] == found.loss
+    saved = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert saved["loss"] == result.loss
     assert saved["norm"] == "l_inf"
     assert saved["certificates"][0]["gamma"] is None
-    assert saved["certificates"][1]["value"] == found[1].value
-    assert saved["certificates"][1]["achieved"] == found[1].achieved
-    assert saved["constants"]["L_zz"]["kind"] == found.L_zz.kind
-    assert saved["constants"]["L_zz"]["value"] == pytest.approx(float(found.L_zz), rel=1e-12)
+    assert saved["certificates"][1]["value"] == result[1].value
+    assert saved["certificates"][1]["achieved"] == result[1].achieved
+    assert saved["constants"]["L_zz"]["kind"] == result.L_zz.kind
+    assert saved["constants"]["L_zz"]["value"] == pytest.approx(float(result.L_zz), rel=1e-12)
     unreached = certificates_of(a_case(name), [0.1], achieved=False)
     assert unreached.to_json()["certificates"][0]["achieved"] is None
     assert str(unreached).splitlines()[1].split()[1] == "-"
@@ -626,6 +629,6 @@ def test_certificates_of_several_runs_share_a_figure(tmp_path):
 
 def test_a_figure_shows_losses_below_zero(tmp_path):
     case = a_case("regression")
-    found = certificates_of(case, [0.0, 0.1], loss=lambda s, y: s[..., 0] - 100.0, curvature=0.0)
-    low, high = found.plot().axes[0].get_ylim()
-    assert low <= found[0].value <= high
+    result = certificates_of(case, [0.0, 0.1], loss=lambda s, y: s[..., 0] - 100.0, curvature=0.0)
+    low, high = result.plot().axes[0].get_ylim()
+    assert low <= result[0].value <= high

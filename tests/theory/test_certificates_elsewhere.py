@@ -24,8 +24,8 @@ def clients_and_net() -> tuple[wafl.Federation, nn.Sequential]:
     return wafl.Federation.from_arrays(parts, test_fraction=0.25, num_classes=3), net
 
 
-def values(found: Certificates) -> list[tuple[float, float, float]]:
-    return [(row.value, row.simple, row.achieved or 0.0) for row in found.rows]
+def values(certificates: Certificates) -> list[tuple[float, float, float]]:
+    return [(row.value, row.simple, row.achieved or 0.0) for row in certificates.rows]
 
 
 def assert_same(one: Certificates, other: Certificates) -> None:
@@ -36,18 +36,18 @@ def assert_same(one: Certificates, other: Certificates) -> None:
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_at_a_layer_it_is_the_certificate_of_the_head_on_features_and_proven(part: Any) -> None:
     clients, net = clients_and_net()
-    found = wafl.certify(net, clients, radii=[0.1, 0.5], part=part, space="2")
+    certificates = wafl.certify(net, clients, radii=[0.1, 0.5], part=part, space="2")
     features = [
         (net[:3](train[0].double()).detach().numpy(), train[1].numpy(), net[:3](test[0].double()).detach().numpy(),
          test[1].numpy())
         for train, test in ((clients.train.of(i), clients.test.of(i)) for i in range(3))
     ]  # fmt: skip
     by_hand = wafl.Federation.from_arrays([tuple(each) for each in features], num_classes=3)
-    assert_same(found, wafl.certify(net[3], by_hand, radii=[0.1, 0.5], part=part))
-    assert found.proven, "a linear head"
+    assert_same(certificates, wafl.certify(net[3], by_hand, radii=[0.1, 0.5], part=part))
+    assert certificates.proven, "a linear head"
     assert not wafl.certify(net, clients, radii=[0.1], part=part).L_zz.proven, "a network with ReLU has none"
-    assert "output of layer '2'" in found.unit
-    assert all(row.achieved is not None and row.achieved <= row.best + 1e-9 for row in found.rows)
+    assert "output of layer '2'" in certificates.unit
+    assert all(row.achieved is not None and row.achieved <= row.best + 1e-9 for row in certificates.rows)
 
 
 @pytest.mark.parametrize("linear", [True, False])
@@ -56,7 +56,7 @@ def test_with_a_shape_it_is_the_certificate_of_the_stretched_model(linear: bool)
     layers = [nn.Linear(4, 3).double()] if linear else [nn.Tanh(), net[1], nn.Tanh(), net[3]]
     model = nn.Sequential(nn.Flatten(), *layers)
     matrix = torch.eye(4, dtype=torch.float64) + 0.3 * torch.arange(16.0, dtype=torch.float64).view(4, 4).sin()
-    found = wafl.certify(model, clients, radii=[0.1, 0.4], shape=matrix.numpy())
+    result = wafl.certify(model, clients, radii=[0.1, 0.4], shape=matrix.numpy())
 
     first = nn.Linear(4, 4, bias=False).double()
     first.weight = nn.Parameter(matrix.clone())
@@ -69,19 +69,19 @@ def test_with_a_shape_it_is_the_certificate_of_the_stretched_model(linear: bool)
     pairs = [(torch.linalg.solve(matrix, x.double().flatten(1).T).T.numpy(), y.numpy()) for x, y in parts]
     by_hand = wafl.Federation.from_arrays(pairs, test_fraction=0.0, num_classes=3)
     wanted = wafl.certify(stretched, by_hand, radii=[0.1, 0.4])
-    assert_same(found, wanted)
-    assert found.proven == wanted.proven is True
+    assert_same(result, wanted)
+    assert result.proven == wanted.proven is True
 
 
 def test_a_run_brings_its_loss_and_weights_and_clients_their_shape() -> None:
     clients = wafl.load_dataset("digits").partition(num_clients=4, labels_per_client=4, seed=0)
     method = wafl.WAFL(gamma=1.0, shape="clients", client_weights=wafl.weights.fixed([0.4, 0.3, 0.3, 0.0]))
     run = wafl.fit(wafl.models.mlr(clients), clients, method, rounds=2, local_epochs=1)
-    found = wafl.certify(run, clients, radii=[0.0, 0.5], shape="clients", achieved=False)
+    result = wafl.certify(run, clients, radii=[0.0, 0.5], shape="clients", achieved=False)
     plain = wafl.certify(run, clients, radii=[0.0], achieved=False)
-    assert found.loss == pytest.approx(plain.loss, rel=1e-6)
-    assert found.proven
-    assert "over the shape of the ball" in found.unit
+    assert result.loss == pytest.approx(plain.loss, rel=1e-6)
+    assert result.proven
+    assert "over the shape of the ball" in result.unit
 
 
 class Words(nn.Module):
@@ -92,8 +92,8 @@ class Words(nn.Module):
         self.embedding, self.head = nn.Embedding(10, 3), nn.Linear(3, 2)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        there = (words > 0)[..., None]
-        return self.head((self.embedding(words) * there).sum(1) / there.sum(1))
+        elsewhere = (words > 0)[..., None]
+        return self.head((self.embedding(words) * elsewhere).sum(1) / elsewhere.sum(1))
 
 
 class Recurrent(nn.Module):
@@ -122,11 +122,11 @@ def test_at_the_vectors_of_words(make: Any, layer: str, proven: bool) -> None:
     if isinstance(model, Words):
         words[:3, 2:] = 0
     clients = wafl.Federation.from_arrays([(words, y)], test_fraction=0.0, num_classes=2)
-    found = wafl.certify(model, clients, radii=[0.0, 0.1], space=layer)
+    certificates = wafl.certify(model, clients, radii=[0.0, 0.1], space=layer)
     at_rest = float(nn.functional.cross_entropy(model.double()(words), y).detach())
-    assert found[0].value == pytest.approx(at_rest, rel=1e-6)
-    assert found[1].value > at_rest
-    assert found.proven == proven
+    assert certificates[0].value == pytest.approx(at_rest, rel=1e-6)
+    assert certificates[1].value > at_rest
+    assert certificates.proven == proven
 
 
 def test_an_unknown_layer_is_named() -> None:
@@ -141,5 +141,5 @@ def test_with_a_shape_a_first_layer_that_is_used_twice_stays_what_it_is() -> Non
     model = nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(3, 2)).double()
     pair = torch.randn(8, 3, dtype=torch.float64), torch.arange(8) % 2
     clients = wafl.Federation.from_arrays([pair], test_fraction=0.0, num_classes=2)
-    found = wafl.certify(model, clients, radii=[0.1], shape=[5.0, 1.0, 0.2], achieved=False)
-    assert found.loss == pytest.approx(float(nn.functional.cross_entropy(model(pair[0]), pair[1]).detach()), rel=1e-9)
+    result = wafl.certify(model, clients, radii=[0.1], shape=[5.0, 1.0, 0.2], achieved=False)
+    assert result.loss == pytest.approx(float(nn.functional.cross_entropy(model(pair[0]), pair[1]).detach()), rel=1e-9)

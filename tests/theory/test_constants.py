@@ -65,7 +65,7 @@ def domain_of(model, pair, loss, reach, params_radius):
 
 def hard_points(domain, outputs, features, loss, rng):
     """Where the search should also look: two classes that share the mass far out, and two opposite rows."""
-    found = []
+    results = []
     for j, k in itertools.permutations(range(outputs), 2):
         for _ in range(4):
             if domain.theta is None:
@@ -87,8 +87,8 @@ def hard_points(domain, outputs, features, loss, rng):
                 wanted[[j, k]] = 30.0
                 x = np.linalg.lstsq(weight, wanted - (bias if len(bias) else 0.0), rcond=None)[0]
             for far in (x, 100.0 * (weight[j] - weight[k])):
-                found.append((theta, far, domain.labels(1, rng)[0]))
-    return theory.Points(*(np.array(part) for part in zip(*found, strict=True))) if found else None
+                results.append((theta, far, domain.labels(1, rng)[0]))
+    return theory.Points(*(np.array(part) for part in zip(*results, strict=True))) if results else None
 
 
 CASES = [
@@ -124,12 +124,12 @@ def test_no_search_finds_more_than_a_linear_models_constants_and_exact_ones_are_
             assert constant.proven, name
             where = domain.over_all_inputs() if "over all inputs" in constant.why else domain
             starts = hard_points(where, outputs, FEATURES, loss, np.random.default_rng(1))
-            found = theory.largest_found(
+            result = theory.largest_found(
                 theory.size_of(name, at, norm), where, starts=starts, draws=250, rounds=18, kept=8, children=10
             )
-            assert found <= constant * (1.0 + 1e-9), (name, norm)
+            assert result <= constant * (1.0 + 1e-9), (name, norm)
             if constant.kind == "exact":
-                assert found >= CLOSE * constant, (name, norm)
+                assert result >= CLOSE * constant, (name, norm)
 
 
 def test_l_zz_is_called_exact_only_if_it_is_attained():
@@ -139,9 +139,9 @@ def test_l_zz_is_called_exact_only_if_it_is_attained():
     x = np.linspace(-40, 40, 200001)[:, None]
     p = np.exp(x * [-1.0, 0.0, 1.0])
     p /= p.sum(1, keepdims=True)
-    found = float((p @ [1.0, 0.0, 1.0] - (p @ [-1.0, 0.0, 1.0]) ** 2).max())
-    assert found <= known
-    assert known.kind == "bound" or found >= CLOSE * known
+    result = float((p @ [1.0, 0.0, 1.0] - (p @ [-1.0, 0.0, 1.0]) ** 2).max())
+    assert result <= known
+    assert known.kind == "bound" or result >= CLOSE * known
 
 
 def test_l_zz_over_the_ball_is_called_exact_only_if_it_is_attained():
@@ -150,9 +150,9 @@ def test_l_zz_over_the_ball_is_called_exact_only_if_it_is_attained():
         nn.Linear(1, 3, bias=False), (np.array([[-1.0], [1.0], [0.5]]), np.arange(3)), params_radius=2.0
     ).L_zz
     domain = theory.Domain((1,), 3, -1.0, 1.0, params_radius=2.0, num_params=3, anywhere=True)
-    found = theory.largest_found(theory.size_of("L_zz", theory.linear_loss("cross_entropy", 3, False)), domain)
-    assert found <= known
-    assert known.kind == "bound" or found >= CLOSE * known
+    result = theory.largest_found(theory.size_of("L_zz", theory.linear_loss("cross_entropy", 3, False)), domain)
+    assert result <= known
+    assert known.kind == "bound" or result >= CLOSE * known
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -269,9 +269,9 @@ def assert_no_search_finds_more(model, shape, norm, steepest, most_curved):
     for label, bound in (("L_z", steepest), ("L_zz", most_curved)):
         if math.isfinite(bound):
             size = theory.size_of(label, at, norm)
-            found = theory.largest_found(size, domain, draws=200, rounds=20, kept=5, children=8)
-            assert found <= bound * (1.0 + 1e-9), label
-            assert found > 0.0
+            result = theory.largest_found(size, domain, draws=200, rounds=20, kept=5, children=8)
+            assert result <= bound * (1.0 + 1e-9), label
+            assert result > 0.0
 
 
 @pytest.mark.parametrize("name", sorted(NETWORKS))
@@ -302,21 +302,21 @@ def test_layers_without_slack_attain_their_bounds(norm):
     known = constants(model, network_pair(model, (FEATURES,)), norm=norm)
     domain = theory.Domain((FEATURES,), 2, -2.0, 2.0, theta=theory.flat_parameters(model), anywhere=True)
     for label in ("L_z", "L_zz"):
-        found = theory.largest_found(theory.size_of(label, theory.network_loss(model), norm), domain)
-        assert CLOSE * getattr(known, label) <= found <= getattr(known, label) * (1.0 + 1e-9), label
+        result = theory.largest_found(theory.size_of(label, theory.network_loss(model), norm), domain)
+        assert CLOSE * getattr(known, label) <= result <= getattr(known, label) * (1.0 + 1e-9), label
 
 
 def test_an_activation_used_twice_bends_twice():
     """In ``tanh(100 tanh(0.01 x))`` it is the second tanh that bends."""
     tanh = nn.Tanh()
     model = nn.Sequential(nn.Linear(1, 1), tanh, nn.Linear(1, 1), tanh, nn.Linear(1, 2)).double()
-    for place, (weight, bias) in {
+    for index, (weight, bias) in {
         0: ([[0.01]], [0.0]),
         2: ([[100.0]], [0.0]),
         4: ([[0.05], [-0.05]], [-5.0, 5.0]),
     }.items():
-        model[place].weight.data = torch.tensor(weight, dtype=torch.float64)
-        model[place].bias.data = torch.tensor(bias, dtype=torch.float64)
+        model[index].weight.data = torch.tensor(weight, dtype=torch.float64)
+        model[index].bias.data = torch.tensor(bias, dtype=torch.float64)
     x = np.linspace(-4, 4, 4001)
     slope = theory.slopes_on_a_line(lambda x: theory.plain_losses(model, x[:, None], np.zeros(len(x), dtype=int)), x)
     curvature = np.abs(np.diff(slope) / np.diff(x)).max()
@@ -390,12 +390,12 @@ def test_estimates_are_the_largest_norms_at_the_examples(name, seed):
         slope = estimates.largest_slope(task, params, inputs, labels, norm)
         assert slope == pytest.approx(dense("L_z", norm), rel=1e-9)
     assert estimates.largest_param_slope(task, params, inputs, labels) == pytest.approx(dense("L_theta"), rel=1e-9)
-    found = {
+    result = {
         "L_zz": estimates.largest_curvature(task, params, inputs, labels, 2),
         "L_theta_theta": estimates.largest_param_curvature(task, params, inputs, labels),
         "L_theta_z": estimates.largest_mixed(task, params, inputs, labels),
     }
-    for label, value in found.items():
+    for label, value in result.items():
         assert value == pytest.approx(dense(label), rel=1e-3), label
         assert value <= dense(label) * (1.0 + 1e-9), label
     for norm in (1, math.inf) if math.prod(shape) < 6 else (1,):
@@ -408,8 +408,8 @@ def slope_of(layer, features):
     last = nn.Linear(features, 2, bias=False).double()
     last.weight.data.zero_()
     last.weight.data[0, 0], last.weight.data[1, 0] = 1.0, -1.0
-    found = loss_steepness(nn.Sequential(layer, nn.Flatten(), last), CrossEntropy())
-    return None if found is None else found.slope / 2.0
+    result = loss_steepness(nn.Sequential(layer, nn.Flatten(), last), CrossEntropy())
+    return None if result is None else result.slope / 2.0
 
 
 def dense_matrix(layer, shape):
@@ -556,8 +556,8 @@ def test_the_smoothness_of_the_squared_error_is_attained(ratio):
         return gamma * (theta @ x - y).square().sum() / (gamma - theta @ theta)
 
     domain = domain_of(model, pair, "squared_error", 0.0, 1.0)
-    found = theory.largest_found(theory.size_of("L_theta_theta", phi), domain)
-    assert CLOSE * known <= found <= known * (1.0 + 1e-9)
+    result = theory.largest_found(theory.size_of("L_theta_theta", phi), domain)
+    assert CLOSE * known <= result <= known * (1.0 + 1e-9)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -652,9 +652,9 @@ def test_bad_input_is_refused_with_the_value_the_range_and_the_remedy():
         with pytest.raises(PreconditionError, match=f"norm={norm}.*norm 2"):
             constants(model, pair, norm=norm).smoothness(100.0)
         assert constants(model, pair, norm=norm).concavity_limit == math.inf
-    own = known.params_norm
-    with pytest.raises(ValueError, match=rf"params_radius={0.5 * own:g} .*norm {own:.4g}: give at least that"):
-        constants(model, pair, params_radius=0.5 * own)
+    size = known.params_norm
+    with pytest.raises(ValueError, match=rf"params_radius={0.5 * size:g} .*norm {size:.4g}: give at least that"):
+        constants(model, pair, params_radius=0.5 * size)
     for radius in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match=f"params_radius={radius} must be positive and finite"):
             constants(model, pair, params_radius=radius)

@@ -35,10 +35,10 @@ def constants() -> Constants:
 
 @pytest.fixture(scope="module")
 def best(clients) -> worlds.Least:
-    found = least(mix(clients, WEIGHTS), ROOT2 * BALL, GAMMA)
-    assert found.gap < 1e-6
-    assert np.linalg.norm(found.v) < BALL  # inside the ball, so it is the minimum over all parameters
-    return found
+    result = least(mix(clients, WEIGHTS), ROOT2 * BALL, GAMMA)
+    assert result.gap < 1e-6
+    assert np.linalg.norm(result.v) < BALL  # inside the ball, so it is the minimum over all parameters
+    return result
 
 
 # --- the theorem ---

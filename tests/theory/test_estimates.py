@@ -94,8 +94,8 @@ def test_the_first_line_says_what_has_no_bound(model: nn.Module, reason: str) ->
 
 
 def test_a_declared_constant_is_not_a_proof() -> None:
-    found = wafl.certify(Declared(), clients(), radii=[0.0, 0.1], metric="error")
-    first, header, *_ = str(found).splitlines()
+    bounds = wafl.certify(Declared(), clients(), radii=[0.0, 0.1], metric="error")
+    first, header, *_ = str(bounds).splitlines()
     assert "its Lipschitz constant is only attested (model.lipschitz)" in first
     assert header.split()[2] == "estimate"
     seen, unseen = clients().hold_out(0.5)
@@ -108,8 +108,8 @@ def test_a_declared_constant_is_not_a_proof() -> None:
 def test_a_run_is_promised_nothing_that_is_not_proven() -> None:
     seen, unseen = clients().hold_out(0.5)
     run = wafl.fit(Declared(), seen, wafl.FedAvg(), rounds=1, local_steps=1)
-    found = wafl.certify(run, seen, radii=[0.1], metric="error")
-    for each in promised(run, seen, unseen, found, 0):
+    result = wafl.certify(run, seen, radii=[0.1], metric="error")
+    for each in promised(run, seen, unseen, result, 0):
         assert each.value is None, each.whom
         assert "this model has no proof, because its Lipschitz constant is only attested" in each.why
 

@@ -25,7 +25,7 @@ COUNTS = (1, 2, 5, 9, 19)
 
 def first_place(count: int, level: Fraction) -> int | None:
     """The smallest place among K + 1 equally likely ones that covers with probability `level`, by counting."""
-    return next((place for place in range(1, count + 1) if Fraction(place, count + 1) >= level), None)
+    return next((index for index in range(1, count + 1) if Fraction(index, count + 1) >= level), None)
 
 
 @pytest.mark.parametrize("own_sampling", [False, True])
@@ -53,18 +53,18 @@ def test_thresholds_are_exact() -> None:
         (0.99, 99, 199),
         (5 / 6, 5, 11),
     ):
-        for needed, own in ((examples, False), (distribution, True)):
-            assert clients_needed(confidence, own_sampling=own) == needed
-            assert is_supported(confidence, needed, own_sampling=own)
-            assert not is_supported(confidence, needed - 1, own_sampling=own)
+        for needed, sampled in ((examples, False), (distribution, True)):
+            assert clients_needed(confidence, own_sampling=sampled) == needed
+            assert is_supported(confidence, needed, own_sampling=sampled)
+            assert not is_supported(confidence, needed - 1, own_sampling=sampled)
     seen = world(3, 8)
     for count in (8, 9):
-        found = wafl.next_client(MODEL, seen, world(count, 12, seed=1), confidence=0.9)
+        bounds = wafl.next_client(MODEL, seen, world(count, 12, seed=1), confidence=0.9)
         if count == 9:
-            assert found.next(own_sampling=False) == max(found.measured)
+            assert bounds.next(own_sampling=False) == max(bounds.measured)
         else:
             with pytest.raises(ValueError, match=r"at most 88% confidence .*; 90% takes 9 clients"):
-                found.next(own_sampling=False)
+                bounds.next(own_sampling=False)
 
 
 def coins(heads: Sequence[float], size: int) -> NextClient:
@@ -109,50 +109,50 @@ def test_the_next_clients_distribution_is_covered_at_least_as_often_as_is_said(c
 
 
 def test_one_client_supports_nothing_about_the_next_ones_distribution() -> None:
-    found = some_clients(1, 30)
-    assert found.next_confidence(own_sampling=False) == 0.5
+    result = some_clients(1, 30)
+    assert result.next_confidence(own_sampling=False) == 0.5
     with pytest.raises(wafl.PreconditionError, match="hold out 2 or more, or use own_sampling=False"):
-        found.next()
+        result.next()
 
 
 @pytest.mark.parametrize("count", [2, 5, 9, 19, 38])
 def test_the_bound_at_the_highest_confidence_is_the_largest_upper_bound(count: int) -> None:
     """Half of delta, 1 / (K + 1), is split between the K clients' own bounds."""
-    found = some_clients(count, 50, seed=1)
-    level = (1.0 - found.next_confidence()) / 2.0 / count
+    result = some_clients(count, 50, seed=1)
+    level = (1.0 - result.next_confidence()) / 2.0 / count
     assert level == pytest.approx(1.0 / (count + 1) / count, rel=1e-4)
-    bets = found.seen.bets([1.0], [50], level)
-    upper = [Sample([50], [mean], [mean], 1.0).upper_mean([1.0], bets, level) for mean in found.sample.means]
-    assert found.next() == pytest.approx(max(upper), rel=1e-12)
+    bets = result.seen.bets([1.0], [50], level)
+    upper = [Sample([50], [mean], [mean], 1.0).upper_mean([1.0], bets, level) for mean in result.sample.means]
+    assert result.next() == pytest.approx(max(upper), rel=1e-12)
 
 
 @pytest.mark.parametrize(("count", "own_sampling"), [(19, False), (25, False), (39, True), (60, True)])
 def test_clients_that_support_the_usual_confidence_keep_every_bit(count: int, own_sampling: bool) -> None:
-    found = some_clients(count, 50, seed=2)
-    values = sorted(found.measured)
+    result = some_clients(count, 50, seed=2)
+    values = sorted(result.measured)
     probability = 0.95
     if own_sampling:
         delta = (1.0 - 0.95) / 2.0
-        values, probability = sorted(found._upper(delta)), 1.0 - delta
-    place = math.ceil((count + 1) * probability - 1e-9)
-    assert found.next_confidence(own_sampling=own_sampling) == 0.95
-    assert found.next(own_sampling=own_sampling) == values[place - 1]
-    asked = replace(found, fallback=False)
-    assert asked.next(own_sampling=own_sampling) == found.next(own_sampling=own_sampling)
-    assert asked.mean() == found.mean()
-    assert str(asked) == str(found) or not own_sampling
+        values, probability = sorted(result._upper(delta)), 1.0 - delta
+    index = math.ceil((count + 1) * probability - 1e-9)
+    assert result.next_confidence(own_sampling=own_sampling) == 0.95
+    assert result.next(own_sampling=own_sampling) == values[index - 1]
+    asked = replace(result, fallback=False)
+    assert asked.next(own_sampling=own_sampling) == result.next(own_sampling=own_sampling)
+    assert asked.mean() == result.mean()
+    assert str(asked) == str(result) or not own_sampling
 
 
 def test_every_sentence_about_the_next_client_says_what_it_is_about_and_how_sure_it_is() -> None:
-    found = wafl.next_client(MODEL, world(3, 8), world(5, 60, seed=1), metric="error")
-    lines = [line for line in str(found).splitlines() if "next client" in line]
+    bounds = wafl.next_client(MODEL, world(3, 8), world(5, 60, seed=1), metric="error")
+    lines = [line for line in str(bounds).splitlines() if "next client" in line]
     assert lines == [
-        f"the next client's certified error rate on its distribution is at most {found.next():.4f} with 66% "
+        f"the next client's certified error rate on its distribution is at most {bounds.next():.4f} with 66% "
         "confidence, the most that 5 clients support",
-        f"the next client's certified error rate on its examples is at most {found.next(own_sampling=False):.4f} with "
+        f"the next client's certified error rate on its examples is at most {bounds.next(own_sampling=False):.4f} with "
         "83% confidence, the most that 5 clients support",
     ]
-    assert f"of all clients is at most {found.mean():.4f} on their distributions, with 95% confidence" in str(found)
+    assert f"of all clients is at most {bounds.mean():.4f} on their distributions, with 95% confidence" in str(bounds)
     assert "the most that" not in str(wafl.next_client(MODEL, world(3, 8), world(39, 8, seed=1), metric="error"))
 
 
@@ -177,9 +177,9 @@ def test_a_file_carries_the_confidence_that_was_used_and_the_checker_proves_it(
     assert promise.parts.claim.confidence == 0.95
     assert rows["next"] == level
     assert rows["mean"] is None, "the mean keeps 95%"
-    said = wafl.next_client(MODEL, seen, unseen, metric="error")
-    assert promise.values["next"] == pytest.approx(said.next(**options), rel=0.06)
-    assert said.next_confidence(**options) == (level or 0.95)
+    claimed = wafl.next_client(MODEL, seen, unseen, metric="error")
+    assert promise.values["next"] == pytest.approx(claimed.next(**options), rel=0.06)
+    assert claimed.next_confidence(**options) == (level or 0.95)
     file = tmp_path / "next.json"
     page = promise.save(file).read_text()
     assert '"confidence": 0.95,' in file.read_text()
@@ -187,8 +187,8 @@ def test_a_file_carries_the_confidence_that_was_used_and_the_checker_proves_it(
     assert (f"with a probability of at least {level}, the most that" in page) is (level is not None)
     what = "distribution" if options.get("own_sampling", True) else "examples"
     assert f"| the next client, on its {what}" in page
-    found = wafl.verify(file, model=MODEL, data=unseen)
-    assert found.recomputed
+    bounds = wafl.verify(file, model=MODEL, data=unseen)
+    assert bounds.recomputed
     if level is None:
         return
 

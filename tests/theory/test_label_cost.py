@@ -73,15 +73,15 @@ def worst_of(case: theory.Case, radius: float, norm: float, power: int, kappa: f
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_loss_is_that_of_the_best_moves_and_labels(classes: int, norm: float, kappa: float) -> None:
     case = a_case(classes)
-    found = certified(case, norm, label_cost=kappa, gap=1e-3)
-    assert found.proven
-    for row in found.rows:
+    result = certified(case, norm, label_cost=kappa, gap=1e-3)
+    assert result.proven
+    for row in result.rows:
         worst = worst_of(case, row.radius, norm, 2, kappa)
         assert worst <= row.value * (1.0 + 1e-9)
         assert row.value <= worst * 1.01, "of which the grid misses the most"
         assert row.achieved <= row.value <= row.achieved * 1.0025
         assert row.value <= row.simple
-    assert found[2].value > 1.02 * certified(case, norm)[2].value
+    assert result[2].value > 1.02 * certified(case, norm)[2].value
 
 
 @pytest.mark.parametrize("kappa", [0.2, 2.0, 30.0])
@@ -91,10 +91,10 @@ def test_the_ball_of_order_1_has_the_value_of_a_linear_program(classes: int, nor
     """``min gamma r + <share, s>``, ``s_i >= loss(x_i, k) - gamma kappa 1(k != y_i)`` and gamma at least the slope."""
     case = a_case(classes)
     rows, limits = list[Array](), list[float]()
-    for place, (x, y) in enumerate(zip(case.x, case.y, strict=True)):
+    for index, (x, y) in enumerate(zip(case.x, case.y, strict=True)):
         for k in range(classes):
             row = np.zeros(1 + len(case.y))
-            row[0], row[1 + place] = -kappa * (k != y), -1.0
+            row[0], row[1 + index] = -kappa * (k != y), -1.0
             rows.append(row)
             limits.append(-float(theory.plain_losses(case.model, x[None], np.array([k]))[0]))
     steep = theory.farthest_rows(weight_of(case), norm)
@@ -155,7 +155,7 @@ def assert_never_below(name: str, seed: int) -> None:
     kappa = 10.0 ** np.random.default_rng(seed).uniform(-4.0, 4.0)
     options: dict[str, Any] = {"client_weights": wafl.weights.fixed(case.share), "achieved": False}
     asked: dict[str, Any] = {"radii": case.radii, "norm": case.norm, "power": case.power, "label_cost": kappa}
-    found = wafl.certify(case.model, case.clients, **asked, **options)
+    result = wafl.certify(case.model, case.clients, **asked, **options)
     every = [torch.full_like(case.y, k) for k in range(3)]
     spots = [reached.places(case.model, losses, case.x, y, case.radii, case.norm) for y in (case.y, *every)]
     tolls = [kappa * (case.y != y).double().numpy()[:, None] for y in (case.y, *every)]
@@ -164,9 +164,9 @@ def assert_never_below(name: str, seed: int) -> None:
         np.concatenate([spot.losses for spot in spots], 1), np.concatenate(prices, 1) ** (1.0 / case.power)
     )
     lost = 1e-13 * float(case.model(case.x).detach().abs().max())
-    for row in found.rows:
+    for row in result.rows:
         worst = places.worst_mean(case.shares, row.radius, case.power)
-        for bound, proven in ((row.value, found.proven), (row.simple, found.simple_proven)):
+        for bound, proven in ((row.value, result.proven), (row.simple, result.simple_proven)):
             assert not proven or bound >= worst - 1e-9 * abs(worst) - lost, (name, seed, row, worst, kappa)
 
 
@@ -194,9 +194,9 @@ def test_an_infinite_price_changes_no_bit() -> None:
 
 
 def test_the_price_is_told() -> None:
-    found = certified(a_case(), label_cost=0.5)
-    assert "labels change at 0.5" in str(found)
-    assert found.to_json()["label_cost"] == 0.5
+    result = certified(a_case(), label_cost=0.5)
+    assert "labels change at 0.5" in str(result)
+    assert result.to_json()["label_cost"] == 0.5
     assert "label_cost" not in certified(a_case()).to_json()
 
 

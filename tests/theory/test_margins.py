@@ -45,9 +45,9 @@ def drawn(name: str, seed: int = 0) -> tuple[nn.Module, Tensor, Tensor]:
 
 def known(model: nn.Module) -> Margins:
     task = make_task(model)
-    found = margins_of(task, task.initial(), 2)
-    assert found is not None
-    return found
+    result = margins_of(task, task.initial(), 2)
+    assert result is not None
+    return result
 
 
 def along(
@@ -147,13 +147,15 @@ def test_certificates_of_networks_are_proven_and_never_above_the_simple_bound(na
         for layer in model.parameters():
             layer.mul_(2.0)
     clients = wafl.Federation.from_arrays([(x.numpy(), y.numpy())], test_fraction=0.0, num_classes=3)
-    found = wafl.certify(model, clients, radii=RADII, norm=norm, achieved=False)
-    assert found.proven
-    assert all(row.value <= row.simple * (1.0 + 1e-12) for row in found.rows)
-    assert found[1].value < 0.95 * found[1].simple, "margins that differ are told apart"
+    certificates = wafl.certify(model, clients, radii=RADII, norm=norm, achieved=False)
+    assert certificates.proven
+    assert all(row.value <= row.simple * (1.0 + 1e-12) for row in certificates.rows)
+    assert certificates[1].value < 0.95 * certificates[1].simple, "margins that differ are told apart"
     if name == "relu":
         shorter = wafl.certify(model, clients, radii=[0.3], norm=norm, curvature=1e6, achieved=False)
-        assert shorter[0].value <= found[1].value * 1.001, "a proof by the curvature does not replace a better one"
+        assert shorter[0].value <= certificates[1].value * 1.001, (
+            "a proof by the curvature does not replace a better one"
+        )
 
 
 @pytest.mark.parametrize("kind", [nn.Tanh, nn.Sigmoid])
@@ -162,7 +164,7 @@ def test_a_huge_radius_does_not_lower_what_is_certified_at_a_small_one(kind: typ
     model = nn.Sequential(nn.Linear(4, 8), kind(), nn.Linear(8, 3)).double()
     x, y = torch.randn(40, 4, dtype=torch.float64), torch.arange(40) % 3
     clients = wafl.Federation.from_arrays([(x, y)], test_fraction=0.0, num_classes=3)
-    found = wafl.certify(model, clients, radii=[1.0, 1e6], achieved=False)
+    certificates = wafl.certify(model, clients, radii=[1.0, 1e6], achieved=False)
     moved = x.clone().requires_grad_()
     for _ in range(100):
         loss = nn.functional.cross_entropy(model(moved), y, reduction="sum")
@@ -170,8 +172,8 @@ def test_a_huge_radius_does_not_lower_what_is_certified_at_a_small_one(kind: typ
         ahead = moved.detach() - x + slope / slope.norm(dim=1, keepdim=True)
         moved = (x + ahead / ahead.norm(dim=1, keepdim=True)).requires_grad_()
     reached = float(nn.functional.cross_entropy(model(moved), y).detach())
-    assert reached > found.loss
-    assert all(row.best >= reached for row in found.rows)
+    assert reached > certificates.loss
+    assert all(row.best >= reached for row in certificates.rows)
 
 
 def test_margins_are_those_of_the_parameters_that_are_asked_about() -> None:
@@ -179,21 +181,21 @@ def test_margins_are_those_of_the_parameters_that_are_asked_about() -> None:
     model, _, _ = drawn("relu")
     task, other = make_task(model), make_task(drawn("relu", 5)[0])
     for params, wanted in ((other.initial(), other), (task.initial(), task)):
-        found, expected = margins_of(task, params, 2), margins_of(wanted, params, 2)
-        assert found is not None
+        result, expected = margins_of(task, params, 2), margins_of(wanted, params, 2)
+        assert result is not None
         assert expected is not None
-        np.testing.assert_allclose(found.slopes.numpy(), expected.slopes.numpy(), rtol=1e-12)
-        assert found.hidden is not None
+        np.testing.assert_allclose(result.slopes.numpy(), expected.slopes.numpy(), rtol=1e-12)
+        assert result.hidden is not None
         assert expected.hidden is not None
-        for one, two in zip(found.hidden, expected.hidden, strict=True):
+        for one, two in zip(result.hidden, expected.hidden, strict=True):
             assert torch.equal(one.weight, two.weight)
     weights = [layer.weight for layer in model if isinstance(layer, nn.Linear)]  # type: ignore[attr-defined]
     product = math.prod(float(torch.linalg.matrix_norm(each.detach(), ord=2)) for each in weights[:-1])
     last = weights[-1].detach()
-    found = margins_of(task, task.initial(), 2)
-    assert found is not None
+    result = margins_of(task, task.initial(), 2)
+    assert result is not None
     steepest = math.sqrt(2.0) * product * float((last[0] - last[2]).norm())
-    assert float(found.steepest(math.inf, 2)[0, 2]) == pytest.approx(steepest)
+    assert float(result.steepest(math.inf, 2)[0, 2]) == pytest.approx(steepest)
 
 
 def test_other_losses_and_layers_have_no_margins() -> None:
@@ -216,9 +218,9 @@ def test_other_losses_and_layers_have_no_margins() -> None:
 )
 def test_other_networks_keep_the_slopes_of_their_layers(features: int, layers: list[nn.Module]) -> None:
     task = make_task(nn.Sequential(*layers).double())
-    found = margins_of(task, task.initial(), features)
-    assert found is not None
-    assert found.hidden is None
+    result = margins_of(task, task.initial(), features)
+    assert result is not None
+    assert result.hidden is None
 
 
 def test_certificates_along_the_margins_need_no_curvature() -> None:
@@ -227,9 +229,9 @@ def test_certificates_along_the_margins_need_no_curvature() -> None:
     labels = wafl.issue(model, clients, radii=[0.3], points=2).parts.labels
     assert labels is not None
     assert all(more <= less for less, more in pairwise(labels.labels[0].surrogates)), "falls with gamma, at every gamma"
-    found = wafl.certify(model, clients, radii=[0.3], achieved=False)
-    assert found.proven
-    assert math.isinf(found.L_zz)
+    result = wafl.certify(model, clients, radii=[0.3], achieved=False)
+    assert result.proven
+    assert math.isinf(result.L_zz)
     assert wafl.certify(model, clients, radii=[0.3], achieved=False, curvature=5.0).L_zz == 5.0
 
 
@@ -240,8 +242,10 @@ def test_layers_that_share_a_weight_are_proven_with_it() -> None:
     second.weight = first.weight
     model = nn.Sequential(first, nn.Tanh(), second, nn.ReLU(), nn.Linear(4, 3)).double()
     x, y = torch.randn(6, 4, dtype=torch.float64), torch.arange(6) % 3
-    found = wafl.certify(model, wafl.Federation.from_arrays([(x, y)], test_fraction=0.0, num_classes=3), radii=[1.0])
-    assert found.proven
-    assert found.loss == pytest.approx(float(nn.functional.cross_entropy(model(x), y).detach()))
-    assert found[0].achieved is not None
-    assert found[0].achieved <= found[0].best
+    certificates = wafl.certify(
+        model, wafl.Federation.from_arrays([(x, y)], test_fraction=0.0, num_classes=3), radii=[1.0]
+    )
+    assert certificates.proven
+    assert certificates.loss == pytest.approx(float(nn.functional.cross_entropy(model(x), y).detach()))
+    assert certificates[0].achieved is not None
+    assert certificates[0].achieved <= certificates[0].best

@@ -37,27 +37,27 @@ def test_the_excess_risk_is_that_above_the_known_minimum(gamma: float | None, ba
     samples = [client.sample(40, rng) for client in CLIENTS]
     everyone = mix(samples, WEIGHTS)
     best = least(everyone, ROOT2 * ball, gamma)
-    found = excess_risk(trained(samples, 2.0), federation(samples), gamma=gamma, params_radius=ball)
-    assert found.risk == pytest.approx(risk(MODEL, everyone, gamma), rel=1e-6)
-    assert found.least <= best.value + 1e-9
-    assert best.value - best.gap - 1e-9 <= found.reached <= best.value + 1e-3 * found.risk
-    assert 0 <= found.value - (found.risk - best.value) <= 1e-3 * found.risk
+    result = excess_risk(trained(samples, 2.0), federation(samples), gamma=gamma, params_radius=ball)
+    assert result.risk == pytest.approx(risk(MODEL, everyone, gamma), rel=1e-6)
+    assert result.least <= best.value + 1e-9
+    assert best.value - best.gap - 1e-9 <= result.reached <= best.value + 1e-3 * result.risk
+    assert 0 <= result.value - (result.risk - best.value) <= 1e-3 * result.risk
     tangent = excess_risk(trained(samples, 2.0), federation(samples), gamma=gamma, params_radius=ball, steps=0)
-    assert tangent.least <= found.least
-    assert found.held_out is None
+    assert tangent.least <= result.least
+    assert result.held_out is None
 
 
 def test_the_generalization_gap_is_that_of_held_out_examples() -> None:
     clients = wafl.load_dataset("digits").partition(num_clients=3, iid=True, seed=1)
     run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=3, local_epochs=1, learning_rate=0.5)
-    found = excess_risk(run, clients, gamma=None, params_radius=100.0, steps=0)
-    assert found.held_out is not None
+    result = excess_risk(run, clients, gamma=None, params_radius=100.0, steps=0)
+    assert result.held_out is not None
     means = [
         [torch.nn.functional.cross_entropy(run.model(x), y).item() for x, y in map(part.of, range(3))]
         for part in (clients.train, clients.test)
     ]
     train, test = np.array(means) @ run.client_weights.double().numpy()
-    assert found.generalization_gap == pytest.approx(test - train, abs=1e-6)
+    assert result.generalization_gap == pytest.approx(test - train, abs=1e-6)
 
 
 def test_theorem_4_4_holds_with_the_optimization_gap_that_is_measured() -> None:
@@ -84,7 +84,7 @@ def test_theorem_4_4_holds_with_the_optimization_gap_that_is_measured() -> None:
 def test_the_spreads_are_those_of_single_gradients() -> None:
     rng, gamma = np.random.default_rng(2), 2.0
     samples = [client.sample(size, rng) for client, size in zip(CLIENTS, (20, 30, 25), strict=True)]
-    found = gradient_spread(trained(samples, gamma), federation(samples), gamma=gamma)
+    result = gradient_spread(trained(samples, gamma), federation(samples), gamma=gamma)
     variances, means = [], []
     for sample in samples:
         _, slope, moved = worlds.ascend(MODEL, sample.x, sample.sign, gamma)
@@ -92,12 +92,12 @@ def test_the_spreads_are_those_of_single_gradients() -> None:
         means.append(every.mean(0))
         variances.append(((every - means[-1]) ** 2).sum(1).mean())
     mean = np.array(WEIGHTS) @ np.array(means)
-    assert found.noise == pytest.approx(ROOT2 * math.sqrt(max(variances)), rel=1e-5)
-    assert found.heterogeneity == pytest.approx(ROOT2 * max(np.linalg.norm(m - mean) for m in means), rel=1e-5)
+    assert result.noise == pytest.approx(ROOT2 * math.sqrt(max(variances)), rel=1e-5)
+    assert result.heterogeneity == pytest.approx(ROOT2 * max(np.linalg.norm(m - mean) for m in means), rel=1e-5)
     ball = worlds.constants_of(2, 1.5, gamma)
     wider = gradient_spread(trained(samples, gamma), federation(samples), gamma=gamma, params_radius=1.5)
-    assert found.noise <= wider.noise <= ball.L_theta
-    assert found.heterogeneity <= wider.heterogeneity <= 2.0 * ball.L_theta
+    assert result.noise <= wider.noise <= ball.L_theta
+    assert result.heterogeneity <= wider.heterogeneity <= 2.0 * ball.L_theta
     assert wider.noise.kind == "estimate"
 
 

@@ -15,7 +15,7 @@ from tests.theory.networks import ARCHITECTURES, KINDS, drawn, losses
 
 def assert_never_below(name: str, seed: int) -> None:
     case = drawn(name, seed)
-    found = wafl.certify(
+    certificates = wafl.certify(
         case.model,
         case.clients,
         radii=case.radii,
@@ -25,13 +25,13 @@ def assert_never_below(name: str, seed: int) -> None:
         loss=KINDS.get(name, "cross_entropy"),
         achieved=False,
     )
-    assert found.proven or found.simple_proven
+    assert certificates.proven or certificates.simple_proven
     places = reached.places(case.model, losses, case.x, case.y, case.radii, case.norm)
     # What float64 loses of outputs that are far larger than the loss.
     lost = 1e-13 * float(case.model(case.x).detach().abs().max())
-    for row in found.rows:
+    for row in certificates.rows:
         worst = places.worst_mean(case.shares, row.radius, case.power)
-        for bound, proven in ((row.value, found.proven), (row.simple, found.simple_proven)):
+        for bound, proven in ((row.value, certificates.proven), (row.simple, certificates.simple_proven)):
             assert not proven or bound >= worst - 1e-9 * abs(worst) - lost, (name, seed, row, worst, case)
 
 
@@ -39,7 +39,7 @@ def assert_no_error_rate_below(seed: int) -> None:
     case = drawn("linear", seed)
     if case.y.unique().numel() == 1:
         return
-    found = wafl.certify(
+    certificates = wafl.certify(
         case.model,
         case.clients,
         radii=case.radii,
@@ -51,7 +51,7 @@ def assert_no_error_rate_below(seed: int) -> None:
     layer = case.model[0]
     outputs = layer(case.x).detach().numpy()
     places = reached.errors(layer.weight.detach().numpy(), outputs, case.y.numpy(), case.norm)
-    for row in found.rows:
+    for row in certificates.rows:
         worst = places.worst_mean(case.shares, row.radius, case.power)
         assert row.value >= worst - 1e-9, (seed, row, worst, case)
 

@@ -110,9 +110,9 @@ def test_the_sandwich_encloses_the_excess_risk_and_is_twice_too_wide(seed):
         bound = excess_risk_sandwich(constants, gamma=gamma, radius=radius, surrogate_excess=surrogate, gamma_star=star)
         for x in moves(population, v, radius, rng):
             moved = population.moved(x)
-            found = least(moved, steep)
-            assert found.gap < 1e-6
-            excess = risk(v, moved) - found.value
+            result = least(moved, steep)
+            assert result.gap < 1e-6
+            excess = risk(v, moved) - result.value
             assert bound.lower - 2e-6 <= excess <= bound.upper + 2e-6
             apart = max(apart, abs(excess - surrogate))
         # On a convex domain gamma* is at most L_z / (2 radius), so the paper's width is valid, though not its proof.
@@ -128,13 +128,13 @@ def test_the_sandwich_encloses_the_excess_risk_and_is_twice_too_wide(seed):
 def best_gamma(v, population: Population, radius: float) -> float:
     """The gamma of the dual, searched above the concavity limit of this v."""
     lowest = max(float(v[:-1] @ v[:-1]) / 8.0 * 1.001, 1e-9)
-    found = optimize.minimize_scalar(
+    result = optimize.minimize_scalar(
         lambda log: math.exp(log) * radius**2 + risk(v, population, math.exp(log)),
         bounds=(math.log(lowest), math.log(1e4)),
         method="bounded",
         options={"xatol": 1e-4},
     )
-    return math.exp(found.x)
+    return math.exp(result.x)
 
 
 def test_the_papers_width_fails_where_examples_jump():
@@ -258,13 +258,13 @@ def test_robust_generalization_holds_in_every_repetition():
     largest = 0.0
     for _ in range(12):
         sample = mix([c.sample(n, rng) for c, n in zip(CLIENTS, sizes, strict=True)], WEIGHTS)
-        found = least(sample, steep, gamma)
+        result = least(sample, steep, gamma)
         bound = robust_generalization(
-            constants, WEIGHTS, sizes, gamma=gamma, radius=radius, delta=delta, optimization_gap=found.gap
+            constants, WEIGHTS, sizes, gamma=gamma, radius=radius, delta=delta, optimization_gap=result.gap
         )
-        uphill = truth.moved(next(x for i, x in enumerate(moves(truth, found.v, radius, rng)) if i == 1))
-        excesses = [risk(found.v, q) - best for q, best in zip(shifted, bests, strict=True)]
-        excesses.append(risk(found.v, uphill) - least(uphill, steep).value)
+        uphill = truth.moved(next(x for i, x in enumerate(moves(truth, result.v, radius, rng)) if i == 1))
+        excesses = [risk(result.v, q) - best for q, best in zip(shifted, bests, strict=True)]
+        excesses.append(risk(result.v, uphill) - least(uphill, steep).value)
         assert max(excesses) <= bound.value
         largest = max(largest, max(excesses) / bound.value)
     assert 1e-4 < largest < 0.1  # with much to spare: the complexity term is over 50 times too large
@@ -423,10 +423,10 @@ def test_samples_of_a_line_stay_within_the_squared_distance(line_constants):
     assert line_constants.c2 > 10.0 * proven.c2
     for line in LINES:
         for number in (2, 20, 200):
-            found = line.squared_distance(line.sample((300, number), rng))
+            result = line.squared_distance(line.sample((300, number), rng))
             for delta in (0.3, 0.05):
-                assert np.mean(found > line_constants.squared_distance(number, delta)) <= delta
-                assert np.mean(found > proven.squared_distance(number, delta)) <= delta
+                assert np.mean(result > line_constants.squared_distance(number, delta)) <= delta
+                assert np.mean(result > proven.squared_distance(number, delta)) <= delta
         assert line.squared_distance(line.quantile((np.arange(10**4) + 0.5) / 10**4)) < 1e-7  # the oracle itself
 
 
@@ -504,12 +504,12 @@ def test_generalization_to_truth_holds_in_every_repetition():
     best, excesses = least(truth, steep), []
     for _ in range(20):
         sample = mix([c.sample(n, rng) for c, n in zip(clients, sizes, strict=True)], WEIGHTS)
-        found = least(sample, steep, gamma)
-        assert found.gap < 1e-6
-        excesses.append(risk(found.v, truth) - best.value)
+        result = least(sample, steep, gamma)
+        assert result.gap < 1e-6
+        excesses.append(risk(result.v, truth) - best.value)
         assert excesses[-1] <= bound.value
         # The truth is in every ball around itself: the surrogate's excess and L_z^2 / (4 gamma) are enough.
-        surrogate = risk(found.v, truth, gamma) - least(truth, steep, gamma).value
+        surrogate = risk(result.v, truth, gamma) - least(truth, steep, gamma).value
         assert excesses[-1] <= surrogate + float(constants.L_z) ** 2 / (4.0 * gamma) + 2e-6
     assert np.mean(excesses) > 1e-5
 
@@ -585,8 +585,8 @@ def test_the_distance_to_a_client_holds_as_a_user_composes_it(line_constants, cl
         mass = np.repeat(WEIGHTS, number) / number
         to_center = worlds.squared_distance_on_line(np.concatenate(samples), mass, center, even)
         assert math.sqrt(to_center) <= bound.terms["mixture to barycenter"] + 1e-12
-        own = worlds.squared_distance_on_line(samples[client], even, center, even)
-        assert math.sqrt(own) == pytest.approx(bound.terms["barycenter to client"], rel=1e-6)
+        square = worlds.squared_distance_on_line(samples[client], even, center, even)
+        assert math.sqrt(square) == pytest.approx(bound.terms["barycenter to client"], rel=1e-6)
         paper.append(star / WEIGHTS[client] - bound.terms["barycenter to client"])
     assert np.mean(held) >= 1.0 - delta
     assert min(paper) > 0

@@ -16,13 +16,12 @@ from wafl.objectives.surrogate import single_lane
 from wafl.tasks.losses import CrossEntropy, SquaredError, output_loss
 from wafl.theory.certificates.upper import ErrorSurrogate
 from wafl.theory.phi import linear_model as phi
+from wafl.theory.phi.branch_and_bound import Kept, squared_distances
 from wafl.theory.phi.class_pull import Ball
-from wafl.theory.phi.concave_part import Kept, squared_distances
-from wafl.theory.phi.ellipsoids import within_ellipsoids
 from wafl.theory.phi.incumbents import Incumbent, climb, value_at
 from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
 from wafl.theory.phi.lines import along_lines
-from wafl.theory.phi.settled import settled_above
+from wafl.theory.phi.settled import settled_above, within_ellipsoids
 
 NORMS = (1, 2, math.inf)
 
@@ -45,13 +44,13 @@ def tensors(*arrays):
 def test_phi_by_brute_force_lies_between_both_sides(classes, norm):
     """From far below the concavity limit, where rest and every class compete, to far above it."""
     weight, outputs, y = a_case(classes, examples=2)
-    found = LinearPhi(torch.from_numpy(weight), CrossEntropy(), norm)
+    result = LinearPhi(torch.from_numpy(weight), CrossEntropy(), norm)
     limit = theory.farthest_rows(weight, norm) ** 2 / 8.0
     for gamma in (0.1 * limit, 0.7 * limit, 10.0 * limit):
         truth = np.array(
             [oracles.brute_force_phi(weight, s, label, gamma, norm) for s, label in zip(outputs, y, strict=True)]
         )
-        sides = found.bounds(*tensors(outputs, y), gamma, tolerance=1e-3)
+        sides = result.bounds(*tensors(outputs, y), gamma, tolerance=1e-3)
         assert (sides.upper.numpy() >= truth - 1e-9).all(), gamma
         assert (sides.upper - sides.lower).max() <= 1e-3 + 1e-12, gamma
         # Nelder-Mead can stop at the ridges of l1 and l_inf, so the ascent may be a little better.
@@ -85,9 +84,9 @@ def test_around_a_settled_ascent_nothing_is_missed(classes):
         for start in (a.softmax(-1), (6.0 * torch.eye(classes, dtype=a.dtype)[(labels + 1) % classes]).softmax(-1)):
             begun = Incumbent(start, *value_at(ball, a, labels, start, gamma))
             for allowed in (1e-4, 1e-2, math.inf):
-                found = settled_above(ball, a, labels, begun, gamma, torch.full_like(a[:, 0], allowed))
-                assert ((found.value + found.missed).numpy() >= truth - 1e-9).all()
-                assert (found.value.numpy() <= truth + 1e-5).all()
+                result = settled_above(ball, a, labels, begun, gamma, torch.full_like(a[:, 0], allowed))
+                assert ((result.value + result.missed).numpy() >= truth - 1e-9).all()
+                assert (result.value.numpy() <= truth + 1e-5).all()
 
 
 @pytest.mark.parametrize("classes", [2, 3, 6])
@@ -115,8 +114,8 @@ def test_around_a_settled_ascent_the_bound_is_tight_where_the_problem_is_concave
     ball, (s, labels) = Ball(torch.from_numpy(weight), 2), tensors(outputs, y)
     a, gamma = s - s.gather(1, labels[:, None]), 0.6 * theory.farthest_rows(weight, 2) ** 2 / 8.0
     allowed = torch.full_like(a[:, 0], 1e-3)
-    found = settled_above(ball, a, labels, climb(ball, a, labels, gamma, allowed), gamma, allowed)
-    assert (found.missed <= allowed).double().mean() > 0.9
+    result = settled_above(ball, a, labels, climb(ball, a, labels, gamma, allowed), gamma, allowed)
+    assert (result.missed <= allowed).double().mean() > 0.9
 
 
 def test_what_is_kept_is_concave_and_the_rest_convex():
@@ -137,15 +136,15 @@ def test_threads_change_no_bit(monkeypatch):
     weight, outputs, y = a_case(4, examples=9)
     model = LinearPhi(torch.from_numpy(weight), CrossEntropy(), 2)
     monkeypatch.setattr(phi, "PIECE", 4)
-    found = []
+    results = []
     before = torch.get_num_threads()
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            found.append(model.bounds(*tensors(outputs, y), 0.5, 1e-3))
+            results.append(model.bounds(*tensors(outputs, y), 0.5, 1e-3))
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(getattr(found[0], side), getattr(found[1], side)) for side in ("lower", "upper", "cost"))
+    assert all(torch.equal(getattr(results[0], side), getattr(results[1], side)) for side in ("lower", "upper", "cost"))
 
 
 def test_a_line_between_two_classes_is_searched_to_any_tolerance():
@@ -268,11 +267,11 @@ def test_another_loss_is_refused():
 def test_the_distance_to_an_error_is_the_least_move_that_makes_one(norm):
     weight, outputs, y = a_case(4, examples=12, features=3)
     rows, values, labels = tensors(weight, outputs, y)
-    found = distance_to_error(Ball(rows, norm), values, labels)
-    for s, label, far in zip(outputs, y, found.tolist(), strict=True):
+    result = distance_to_error(Ball(rows, norm), values, labels)
+    for s, label, far in zip(outputs, y, result.tolist(), strict=True):
         assert far == pytest.approx(oracles.distance_to_error(weight, s, label, norm), rel=1e-5, abs=1e-7)
-    assert (found == 0).any()
-    assert (found > 0).any()
+    assert (result == 0).any()
+    assert (result > 0).any()
 
 
 def test_phi_of_the_error_is_one_for_errors_and_falls_with_the_squared_distance():
@@ -303,9 +302,9 @@ def test_classes_that_are_close_together_and_far_from_another_are_told_apart(
     weight = torch.from_numpy(np.stack([row, row + apart * other, far * third]))
     model.load_state_dict({"weight": weight, "bias": torch.tensor([0.0, 0.0, -1e13 * far], dtype=torch.float64)})
     clients = wafl.Federation.from_arrays([(x, np.zeros(10, dtype=int))], test_fraction=0.0, num_classes=3)
-    found = wafl.certify(model, clients, radii=[radius], norm=norm)[0]
+    result = wafl.certify(model, clients, radii=[radius], norm=norm)[0]
     slope = np.linalg.norm(apart * other, {1: np.inf, 2: 2, math.inf: 1}[norm])
     everyone_moves = np.logaddexp(0.0, x @ (apart * other) + slope * radius).mean()
-    assert found.best >= everyone_moves
-    assert found.achieved is not None
-    assert found.achieved <= found.best
+    assert result.best >= everyone_moves
+    assert result.achieved is not None
+    assert result.achieved <= result.best

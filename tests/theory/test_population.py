@@ -23,8 +23,8 @@ def coverage(count, probability, most, delta, covers):
 @pytest.mark.parametrize("count", [5, 20])
 @pytest.mark.parametrize("delta", [0.05, 0.3])
 def test_the_mean_of_all_clients_is_covered_as_often_as_is_said(count, probability, delta):
-    found = coverage(count, probability, 3.0, delta, lambda some: some.upper_mean() >= 3.0 * probability)
-    assert found >= 1.0 - delta
+    result = coverage(count, probability, 3.0, delta, lambda some: some.upper_mean() >= 3.0 * probability)
+    assert result >= 1.0 - delta
 
 
 def test_the_width_is_exact_and_below_that_of_dvoretzky_kiefer_and_wolfowitz():
@@ -43,10 +43,10 @@ def test_the_width_is_exact_and_below_that_of_dvoretzky_kiefer_and_wolfowitz():
 @pytest.mark.parametrize("share", [0.5, 0.9])
 def test_a_share_of_all_clients_is_covered_exactly_as_often_as_the_binomial_says(count, share):
     """With values 1 to K the answer is a place j, which covers unless fewer than j clients lie below the quantile."""
-    values = [float(place) for place in range(1, count + 1)]
-    place = int(Population(values, count, 0.05).upper_quantile(share))
-    assert stats.binom.cdf(place - 1, count, share) >= 0.95
-    assert stats.binom.cdf(place - 2, count, share) < 0.95
+    values = [float(index) for index in range(1, count + 1)]
+    index = int(Population(values, count, 0.05).upper_quantile(share))
+    assert stats.binom.cdf(index - 1, count, share) >= 0.95
+    assert stats.binom.cdf(index - 2, count, share) < 0.95
 
 
 def test_the_next_client_is_covered_by_its_place_among_all():
@@ -67,11 +67,11 @@ def worst_by_brute_force(values, shares, within):
     best = -math.inf
     for seed in range(3):
         start = np.random.default_rng(seed).dirichlet(np.ones(count)) * 0.1 + 0.9 * shares
-        found = optimize.minimize(
+        result = optimize.minimize(
             lambda q: -(q @ values), start, bounds=[(1e-12, 1.0)] * count, constraints=constraints, method="SLSQP"
         )
-        if found.success:
-            best = max(best, float(found.x @ values))
+        if result.success:
+            best = max(best, float(result.x @ values))
     return best
 
 
@@ -93,11 +93,11 @@ def test_the_worst_population_near_this_one_is_that_of_a_primal_solver(radius):
 def test_larger_populations_of_clients_never_have_smaller_bounds():
     some = Population([0.2, 0.5, 0.9, 0.4], 1.0, 0.3)
     for bound in (some.upper_mean_within_kl, some.upper_mean_within_chi2):
-        found = [bound(radius) for radius in (0.0, 1e-6, 0.01, 0.1, 1.0, 100.0)]
-        assert found == sorted(found)
-        assert found[0] == pytest.approx(some.upper_mean())
-        assert found[1] == pytest.approx(some.upper_mean(), rel=2e-3)
-        assert found[-1] == pytest.approx(1.0)
+        results = [bound(radius) for radius in (0.0, 1e-6, 0.01, 0.1, 1.0, 100.0)]
+        assert results == sorted(results)
+        assert results[0] == pytest.approx(some.upper_mean())
+        assert results[1] == pytest.approx(some.upper_mean(), rel=2e-3)
+        assert results[-1] == pytest.approx(1.0)
 
 
 def test_too_few_clients_are_told_how_many_it_takes():

@@ -51,10 +51,10 @@ def moments_of(xs, most):
 @pytest.mark.parametrize("heads", [0, 1, 9, 30])
 def test_of_coins_the_moments_tell_all_that_the_plain_capital_does(bet, heads):
     x = np.where(np.arange(30) < heads, 2.0, 0.5)  # some are the largest and the others the same
-    found = moments_of([x], 2.0).upper_mean([1.0], [bet], 0.05)
+    result = moments_of([x], 2.0).upper_mean([1.0], [bet], 0.05)
     plain = betting.upper_mean(x, 2.0, bet, 0.05, 4000)
-    assert plain - 2.0 / 4000 <= found * (1.0 + 1e-9)
-    assert found <= plain * (1.0 + 1e-9)
+    assert plain - 2.0 / 4000 <= result * (1.0 + 1e-9)
+    assert result <= plain * (1.0 + 1e-9)
 
 
 def test_of_two_clients_the_bound_is_the_smallest_product_of_their_capitals():
@@ -62,10 +62,10 @@ def test_of_two_clients_the_bound_is_the_smallest_product_of_their_capitals():
     for weights in ([0.5, 0.5], [0.2, 0.8], [0.7, 0.3]):
         xs, trained = ([np.where(rng.uniform(size=n) < 0.1, 2.0, 0.3) for n in (15, 40)] for _ in range(2))
         bets = moments_of(trained, 2.0).bets(weights, [15, 40], 0.05)
-        found = moments_of(xs, 2.0).upper_mean(weights, bets, 0.05)
+        result = moments_of(xs, 2.0).upper_mean(weights, bets, 0.05)
         plain = betting.upper_mixture(xs, weights, 2.0, bets, 0.05, 150)
-        assert plain <= found * (1.0 + 1e-9)
-        assert found <= plain + 0.02  # a step of the grid is 0.013; and each share of the capital has its own least
+        assert plain <= result * (1.0 + 1e-9)
+        assert result <= plain + 0.02  # a step of the grid is 0.013; and each share of the capital has its own least
 
 
 def test_whatever_the_numbers_are_the_moments_promise_no_less_than_the_plain_capital():
@@ -73,9 +73,9 @@ def test_whatever_the_numbers_are_the_moments_promise_no_less_than_the_plain_cap
     for shape in (0.2, 1.0, 5.0):
         x = np.minimum(rng.gamma(shape, 0.7 / shape, size=63), 8.0)
         for bet in (0.02, 0.06, 0.11):
-            found = moments_of([x], 8.0).upper_mean([1.0], [bet], 0.05)
+            result = moments_of([x], 8.0).upper_mean([1.0], [bet], 0.05)
             plain = betting.upper_mean(x, 8.0, bet, 0.05, 2000)
-            assert plain - 8.0 / 2000 <= found <= 1.35 * plain
+            assert plain - 8.0 / 2000 <= result <= 1.35 * plain
 
 
 def test_the_upper_mean_comes_down_to_the_mean_as_fast_as_the_deviation_over_the_root_of_the_size():
@@ -90,8 +90,8 @@ def test_bets_from_examples_that_spread_too_little_still_pay():
     """Training examples that are learned by heart say nothing about the spread of others: smaller bets are hedged."""
     x = np.random.default_rng(0).gamma(0.5, 1.5, size=5000).clip(0.0, 20.0)
     sample, learned = moments_of([x], 20.0), Sample([5000], [0.01], [0.0001], 20.0)
-    own, other = (sample.upper_mean([1.0], each.bets([1.0], [5000], 0.05), 0.05) for each in (sample, learned))
-    assert x.mean() < own < other <= x.mean() + 2.0 * (own - x.mean())
+    known, other = (sample.upper_mean([1.0], each.bets([1.0], [5000], 0.05), 0.05) for each in (sample, learned))
+    assert x.mean() < known < other <= x.mean() + 2.0 * (known - x.mean())
 
 
 def test_what_says_nothing_is_bounded_by_the_largest_number():
@@ -161,9 +161,9 @@ def test_ten_clients_of_a_thousand_examples_pay_less_than_a_quarter_for_the_trut
     radii = [0.0, 0.1, 0.5, 1.0]
     options = {"radii": radii, "norm": norm, "part": "test", "achieved": False}
     sample, truth = certify(a_model(), clients, **options), certify(a_model(), clients, **options, confidence=0.95)
-    for here, there in zip(sample.rows, truth.rows, strict=True):
-        assert here.best < there.best <= 1.25 * here.best
-        assert there.margin > 0.0
+    for here, elsewhere in zip(sample.rows, truth.rows, strict=True):
+        assert here.best < elsewhere.best <= 1.25 * here.best
+        assert elsewhere.margin > 0.0
     assert truth.confidence == 0.95
     assert "with probability 0.95" in str(truth)
     assert truth.loss == pytest.approx(sample.loss, rel=1e-14)  # the same sum in another order
@@ -172,7 +172,7 @@ def test_ten_clients_of_a_thousand_examples_pay_less_than_a_quarter_for_the_trut
 def test_the_bound_of_the_loss_is_that_of_its_mean_and_second_moment():
     clients = world(3, 20, 1)
     model = a_model()
-    found = certify(model, clients, radii=[0.0], part="test", achieved=False, confidence=0.9)
+    certificates = certify(model, clients, radii=[0.0], part="test", achieved=False, confidence=0.9)
     losses, trained = (
         [theory.plain_losses(model, part.of(client)[0].numpy(), part.of(client)[1].numpy()) for client in range(3)]
         for part in (clients.test, clients.train)
@@ -181,8 +181,8 @@ def test_the_bound_of_the_loss_is_that_of_its_mean_and_second_moment():
     weights = [1.0 / 3.0] * 3
     bets = moments_of(trained, most).bets(weights, [20] * 3, 0.1)
     upper = moments_of(losses, most).upper_mean(weights, bets, 0.1)
-    assert found[0].value == pytest.approx(upper, rel=1e-9)
-    assert found[0].margin == pytest.approx(upper - np.mean(losses), rel=1e-9)
+    assert certificates[0].value == pytest.approx(upper, rel=1e-9)
+    assert certificates[0].margin == pytest.approx(upper - np.mean(losses), rel=1e-9)
 
 
 def test_what_cannot_be_said_beyond_the_sample_is_refused():
@@ -241,16 +241,16 @@ def test_the_error_rate_beyond_the_sample_needs_no_bounds(norm):
     pairs = [(rng.normal(size=(40, 2)), rng.integers(0, 2, 40), rng.normal(size=(60, 2)), rng.integers(0, 2, 60))] * 2
     clients = wafl.Federation.from_arrays(pairs)
     options = {"radii": [0.0, 0.3], "norm": norm, "part": "test", "metric": "error"}
-    found = certify(a_model(), clients, **options, confidence=0.9)
-    assert all(row.achieved is None for row in found.rows)
+    certificates = certify(a_model(), clients, **options, confidence=0.9)
+    assert all(row.achieved is None for row in certificates.rows)
     x, y = pairs[0][2:]
     ahead = (6.0 * x[:, 0] - 3.0) * np.where(y == 1, 1.0, -1.0)
     distance = np.maximum(ahead, 0.0) / 6.0
-    for row in found.rows:
+    for row in certificates.rows:
         gamma = 1e300 if row.radius == 0 else row.gamma
         phi = np.maximum(0.0, 1.0 - gamma * distance**2)
         bound = row.value - (0.0 if row.radius == 0 else gamma * row.radius**2)
         assert row.margin > 0.0
         assert min(phi.mean() + row.margin, 1.0) == pytest.approx(bound, abs=1e-9)
-    assert found.loss == pytest.approx((ahead <= 0).mean())
-    assert "error rate" in str(found)
+    assert certificates.loss == pytest.approx((ahead <= 0).mean())
+    assert "error rate" in str(certificates)

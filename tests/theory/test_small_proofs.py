@@ -75,10 +75,10 @@ def test_the_bound_by_the_curvature_is_above_phi() -> None:
 @pytest.mark.parametrize("norm", [1, 2, math.inf])
 def test_slack_takes_away_from_every_lead(norm: float) -> None:
     weight, outputs, labels = tensors(WEIGHT, OUTPUTS, LABELS)
-    found = distance_to_error(Ball(weight, norm), outputs, labels, slack=0.1)
+    result = distance_to_error(Ball(weight, norm), outputs, labels, slack=0.1)
     less = OUTPUTS - 0.1 * np.eye(3)[LABELS]
     wanted = [oracles.distance_to_error(WEIGHT, row, label, norm) for row, label in zip(less, LABELS, strict=True)]
-    assert found.tolist() == pytest.approx(wanted, rel=1e-5)
+    assert result.tolist() == pytest.approx(wanted, rel=1e-5)
 
 
 # incumbents.py, settled.py, ellipsoids.py and branch_and_bound.py: the maximum over p on the simplex
@@ -133,9 +133,9 @@ def test_where_the_whole_is_concave_the_tangent_anywhere_is_above_the_maximum() 
     ball, gamma = Ball(torch.from_numpy(WEIGHT), 2), 1.1 * curvature(2) / 2.0
     a, labels, p = tensors(OUTPUTS - OUTPUTS[[0, 1], LABELS][:, None], LABELS, np.array([[0.2, 0.5, 0.3]] * 2))
     for tolerance, close in ((math.inf, math.inf), (1e-6, 1e-6)):
-        found = settle(ball, a, labels, p, gamma, torch.full_like(a[:, 0], tolerance))
-        assert ((found.value + found.missed).numpy() >= truth(gamma, 2) - 1e-9).all()
-        assert (found.missed.numpy() <= close).all()
+        result = settle(ball, a, labels, p, gamma, torch.full_like(a[:, 0], tolerance))
+        assert ((result.value + result.missed).numpy() >= truth(gamma, 2) - 1e-9).all()
+        assert (result.missed.numpy() <= close).all()
 
 
 @pytest.mark.parametrize("norm", [2, math.inf])
@@ -212,9 +212,9 @@ def one_unit(*weights: float) -> nn.Sequential:
 
 
 def slope_and_bend(model: nn.Module) -> tuple[float, float]:
-    found = last_layer(model)
-    assert found is not None
-    return found[1].slope, found[1].bend
+    result = last_layer(model)
+    assert result is not None
+    return result[1].slope, result[1].bend
 
 
 def test_slope_and_bend_of_single_units_are_those_of_their_second_derivatives() -> None:
@@ -262,7 +262,7 @@ def test_the_constants_of_a_squared_error_hold_at_every_point_of_a_box() -> None
     """``(w x + b - y)^2`` with ``w = 0.7`` and ``b = 0.2``, x between -1 and 2, and y between -0.5 and 1."""
     targets = torch.tensor([[-0.5], [1.0]], dtype=torch.float64)
     weight, bias = (torch.tensor(numbers, dtype=torch.float64) for numbers in ([[0.7]], [0.2]))
-    found = at_parameters(SquaredError(), weight, bias, True, Domain(-1.0, 2.0, 1, targets=targets), 2)
+    result = at_parameters(SquaredError(), weight, bias, True, Domain(-1.0, 2.0, 1, targets=targets), 2)
     x, y = np.meshgrid(np.linspace(-1.0, 2.0, 31), np.linspace(-0.5, 1.0, 16))
     r = 0.7 * x + 0.2 - y
     sizes = {
@@ -274,13 +274,13 @@ def test_the_constants_of_a_squared_error_hold_at_every_point_of_a_box() -> None
         "max_loss": r**2,
     }
     for name, size in sizes.items():
-        assert size.max() <= found[name] * (1.0 + 1e-12) <= 1.5 * size.max(), name
+        assert size.max() <= result[name] * (1.0 + 1e-12) <= 1.5 * size.max(), name
 
 
 def test_two_opposite_rows_share_the_radius_of_the_parameters() -> None:
     """Two classes and one input: the loss has the slope ``w_1 - w_2`` far out, and ``(w_1 - w_2)^2 / 4`` between."""
-    found = over_ball(CrossEntropy(), 1.5, 2, False, Domain(-1.0, 1.0, 1), 2)
+    result = over_ball(CrossEntropy(), 1.5, 2, False, Domain(-1.0, 1.0, 1), 2)
     turn = np.linspace(0.0, 2.0 * math.pi, 2_001)
     apart = 1.5 * np.abs(np.cos(turn) - np.sin(turn)).max()
-    assert float(found["L_z"]) == pytest.approx(apart)
-    assert float(found["L_zz"]) == pytest.approx(apart**2 / 4.0)
+    assert float(result["L_z"]) == pytest.approx(apart)
+    assert float(result["L_zz"]) == pytest.approx(apart**2 / 4.0)

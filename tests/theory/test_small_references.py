@@ -13,16 +13,16 @@ from torch.nn.functional import cross_entropy
 from tests.oracles import phi
 from wafl.objectives import Objective, ObjectiveState
 from wafl.objectives.surrogate import single_lane
-from wafl.theory.certificates.upper import REPORTS, ErrorSurrogate, Moved, SearchedSurrogate, UpperBound
+from wafl.theory.certificates.upper import REPORTS, ErrorSurrogate, SearchedSurrogate, SlopeMove, UpperBound
 
 WEIGHT = np.array([[1.0, 0.5], [-0.4, 1.2], [0.3, -0.9]])
 X, Y = torch.tensor([[1.5, -0.6], [0.2, 1.1]], dtype=torch.float64), torch.tensor([0, 1])
 
 
 def model() -> nn.Linear:
-    found = nn.Linear(2, 3, bias=False).double()
-    found.load_state_dict({"weight": torch.from_numpy(WEIGHT)})
-    return found
+    result = nn.Linear(2, 3, bias=False).double()
+    result.load_state_dict({"weight": torch.from_numpy(WEIGHT)})
+    return result
 
 
 def outputs() -> np.ndarray:
@@ -43,8 +43,8 @@ def by_brute_force(gamma: float) -> Tensor:
 def smooth() -> None:
     """Above the concavity limit, ``max ||w_j - w_k||^2 / 4``, an ascent finds the maximum, and nothing is added."""
     curvature = max(float(((one - other) ** 2).sum()) / 2 for one in WEIGHT for other in WEIGHT)
-    found = value(UpperBound(), gamma=0.8 * curvature, curvature=curvature)
-    torch.testing.assert_close(found, by_brute_force(0.8 * curvature), rtol=0, atol=1e-6)
+    result = value(UpperBound(), gamma=0.8 * curvature, curvature=curvature)
+    torch.testing.assert_close(result, by_brute_force(0.8 * curvature), rtol=0, atol=1e-6)
     at = X.clone().requires_grad_()
     loss = cross_entropy(model()(at), Y, reduction="none")
     (slope,) = torch.autograd.grad(loss.sum(), at)
@@ -57,8 +57,8 @@ def linear() -> None:
     """Below that limit too, where the search has to cut the simplex."""
     for gamma in (0.05, 0.3):
         wanted = by_brute_force(gamma)
-        found = value(SearchedSurrogate(), gamma=gamma, proven=1.0, tolerance=1e-3)
-        assert bool(((wanted - 1e-7 <= found) & (found <= wanted + 1e-3)).all())
+        result = value(SearchedSurrogate(), gamma=gamma, proven=1.0, tolerance=1e-3)
+        assert bool(((wanted - 1e-7 <= result) & (result <= wanted + 1e-3)).all())
         reached = value(SearchedSurrogate(), gamma=gamma, proven=0.0, tolerance=1e-6)
         torch.testing.assert_close(reached, wanted, rtol=0, atol=1e-4)
 
@@ -66,9 +66,9 @@ def linear() -> None:
 def error() -> None:
     rows = zip(outputs(), Y.tolist(), strict=True)
     distances = torch.tensor([phi.distance_to_error(WEIGHT, row, label, 2) for row, label in rows], dtype=torch.float64)
-    found = value(ErrorSurrogate(), gamma=0.3)
-    torch.testing.assert_close(found, (1 - 0.3 * distances**2).clamp_min(0), rtol=0, atol=1e-6)
-    assert 0 < float(found.min()) < float(found.max()) < 1
+    result = value(ErrorSurrogate(), gamma=0.3)
+    torch.testing.assert_close(result, (1 - 0.3 * distances**2).clamp_min(0), rtol=0, atol=1e-6)
+    assert 0 < float(result.min()) < float(result.max()) < 1
 
 
 def moved() -> None:
@@ -79,7 +79,7 @@ def moved() -> None:
         (slope,) = torch.autograd.grad(cross_entropy(model()(at), Y, reduction="sum"), at)
         at = X + 0.7 * slope / slope.norm(dim=1, keepdim=True)
         best = torch.maximum(best, cross_entropy(model()(at), Y, reduction="none"))
-    torch.testing.assert_close(value(Moved(), distance=0.7), best.detach())
+    torch.testing.assert_close(value(SlopeMove(), distance=0.7), best.detach())
 
 
 KINDS = {"smooth": smooth, "linear": linear, "error": error, "moved": moved}

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import wafl
 from wafl.base.errors import UnsoundError
 from wafl.theory.certificates import certify as certificates
-from wafl.theory.certificates.expected_loss import ExpectedLoss
 from wafl.theory.certificates.mixture import Means
+from wafl.theory.certificates.quantities import ExpectedLoss
 from wafl.theory.certificates.soundness import hold, room_elsewhere
 from wafl.theory.constants.constant import Constant
 from wafl.theory.networks import activations
@@ -52,7 +52,7 @@ def test_the_next_clients_is_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnsoundError, match="please report it"):
         wafl.next_client(a_network(), clients(), clients(1), radius=4.0)
     monkeypatch.setattr(certificates, "hold_moved", lambda *_: None)
-    monkeypatch.setattr(certificates, "hold_rows", lambda found, room: found)
+    monkeypatch.setattr(certificates, "hold_rows", lambda bounds, room: bounds)
     with pytest.raises(UnsoundError, match=r"client.*please report it"):
         wafl.next_client(a_network(), clients(), clients(1), radius=4.0)
 

@@ -92,23 +92,23 @@ def test_a_plain_run_gets_a_gamma_and_a_sampled_cohort_no_rate(clients: wafl.Fed
 def test_the_rate_is_refused_unless_all_steps_are_plain(
     clients: wafl.Federation, method: dict[str, Any], schedule: dict[str, Any]
 ) -> None:
-    model, own = wafl.models.mlr(clients), replace(wafl.WAFL(gamma=5.0), **method)
-    run = wafl.fit(model, clients, own, rounds=1, local_steps=2, learning_rate=0.1, **schedule)
+    model, changed = wafl.models.mlr(clients), replace(wafl.WAFL(gamma=5.0), **method)
+    run = wafl.fit(model, clients, changed, rounds=1, local_steps=2, learning_rate=0.1, **schedule)
     assert "the theorem is about plain steps" in reasons(summarize(run, clients))["mean optimality gap"]
 
 
 def test_a_regularized_run_has_a_rate(clients: wafl.Federation) -> None:
     """Weight decay counts into the loss, which stays convex; what is measured is below what L_theta bounds."""
     schedule = {"rounds": 2, "local_steps": 2, "learning_rate": 0.1}
-    found = {}
+    result = {}
     for decay in (0.0, 0.1):
         run = wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(gamma=5.0), weight_decay=decay, **schedule)
-        found[decay] = {bound.name: bound for bound in summarize(run, clients, params_radius=1.0).bounds}
-    rates = {decay: bounds["mean optimality gap"] for decay, bounds in found.items()}
+        result[decay] = {bound.name: bound for bound in summarize(run, clients, params_radius=1.0).bounds}
+    rates = {decay: bounds["mean optimality gap"] for decay, bounds in result.items()}
     assert isinstance(rates[0.1], Bound)
     assert isinstance(rates[0.0], Bound)
     assert rates[0.1].inputs["L"] == pytest.approx(rates[0.0].inputs["L"] + 0.1)
-    measured = found[0.1]["mean optimality gap, sigma and Omega as measured"]
+    measured = result[0.1]["mean optimality gap, sigma and Omega as measured"]
     assert isinstance(measured, Bound)
     assert measured.value < rates[0.1].value
 

@@ -87,10 +87,10 @@ def a_linear_model() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Identity(), nn.Linear(4, 3)).double()
 
 
-def changed(model: nn.Sequential, place: int | None, change: Way) -> nn.Module:
-    if place is None:
+def changed(model: nn.Sequential, index: int | None, change: Way) -> nn.Module:
+    if index is None:
         return change(model)
-    model[place] = change(model[place])
+    model[index] = change(model[index])
     return model
 
 
@@ -99,21 +99,21 @@ def clients() -> wafl.Federation:
     return wafl.Federation.from_arrays([pair], test_fraction=0.0, num_classes=3)
 
 
-PLACES = [
-    *((a_network, place) for place in (None, 0, 1, 2, 3, 4)),
-    *((a_linear_model, place) for place in (None, 0, 2)),
+POSITIONS = [
+    *((a_network, index) for index in (None, 0, 1, 2, 3, 4)),
+    *((a_linear_model, index) for index in (None, 0, 2)),
 ]
 
 
-@pytest.mark.parametrize(("make", "place"), PLACES)
+@pytest.mark.parametrize(("make", "index"), POSITIONS)
 @pytest.mark.parametrize("name", TENFOLD)
 def test_a_module_that_was_changed_is_not_proven(
-    name: str, make: Callable[[], nn.Sequential], place: int | None
+    name: str, make: Callable[[], nn.Sequential], index: int | None
 ) -> None:
-    found = wafl.certify(changed(make(), place, TENFOLD[name]), clients(), radii=[1.0], power=1)
-    assert not found.proven
-    assert not found.simple_proven
-    warning, header = str(found).splitlines()[:2]
+    result = wafl.certify(changed(make(), index, TENFOLD[name]), clients(), radii=[1.0], power=1)
+    assert not result.proven
+    assert not result.simple_proven
+    warning, header = str(result).splitlines()[:2]
     assert warning.startswith("Not proven: this model has no proof, because ")
     assert header.split() == ["radius", "achieved", "estimate", "simple", "gamma"]
 

@@ -95,15 +95,15 @@ class Comparison:
         known = sorted({key for row in self.rows for key in row.point})
         if not all(isinstance(row.point.get(name), int | float) for row in self.rows):
             raise ValueError(f"against={name!r} is no number that runs were swept over: they have {known or 'none'}")
-        found: dict[str, dict[str, dict[float, list[float]]]] = {}
+        values: dict[str, dict[str, dict[float, list[float]]]] = {}
         several = len(self._attacks()) > 1
         for row in self.rows:
             attack = row.score.attack
             clean = attack == "none" or row.attacked == 0
             test = CLEAN if clean else attacked_clients(row.attacked, brief(attack) if several else "")
-            points = found.setdefault(row.method, {}).setdefault(test, {})
+            points = values.setdefault(row.method, {}).setdefault(test, {})
             points.setdefault(float(row.point[name]), []).append(percent_or_loss(row.score))
-        return {method: {test: _line(points) for test, points in tests.items()} for method, tests in found.items()}
+        return {method: {test: _line(points) for test, points in tests.items()} for method, tests in values.items()}
 
     def _attacks(self) -> list[str]:
         """The attacks of the table in words, each once."""
@@ -155,10 +155,10 @@ class Comparison:
         tests: dict[str, dict[str, list[tuple[str, float]]]] = {}
         methods = {row.run: row.method or row.run for row in self.rows}
         for name, method in methods.items():
-            own = [row for row in self.rows if row.run == name]
-            clean = [row.score for row in own if row.score.attack == "none" or row.attacked == 0]
+            rows = [row for row in self.rows if row.run == name]
+            clean = [row.score for row in rows if row.score.attack == "none" or row.attacked == 0]
             shares: dict[float, list[float]] = {}
-            for row in own:
+            for row in rows:
                 if row.score.attack != "none" and row.score.attack == attacks[0] and row.attacked > 0:
                     shares.setdefault(row.attacked, []).append(percent_or_loss(row.score))
             worst = [percent_or_loss(score.worst_client) for score in clean]
@@ -173,12 +173,12 @@ class Comparison:
                 tests.setdefault(test, {}).setdefault(row.run, points)
         shifts = (row.score.unseen.shift for row in self.rows if row.score.unseen is not None)
         conditions = Conditions(self.data, self.model, "; ".join(attacks), next(shifts, ""))
-        found = [
+        blocks = [
             sections.methods(tested, measure, conditions),
             sections.attacked(tested, measure, conditions) if attacks else None,
             sections.by_client(tests, methods, measure, conditions),
         ]
-        return [section for section in found if section is not None]
+        return [section for section in blocks if section is not None]
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``comparison.csv`` and ``comparison.json`` to the folder."""
@@ -227,13 +227,15 @@ def compare(
     given = list(attacks) if isinstance(attacks, Sequence) and not isinstance(attacks, str) else [attacks]
     every = [single.check_attack(attack, clients) for attack in given]
     tested = [run for _, run in named]
-    test, *others = (_scores(tested, part, every, attacked, seed) for part in single.populations(clients, unseen))
+    test, *others = (
+        _scores(tested, population, every, attacked, seed) for population in single.populations(clients, unseen)
+    )
     rows: list[Row] = []
-    for place, score in sorted(test.items()):
+    for position, score in sorted(test.items()):
         if others:
-            score = replace(score, train=others[0][place], unseen=others[1][place])
-        name, run = named[place[0]]
-        share = attacked[place[2]] if every[place[1]] is not None else 0.0
+            score = replace(score, train=others[0][position], unseen=others[1][position])
+        name, run = named[position[0]]
+        share = attacked[position[2]] if every[position[1]] is not None else 0.0
         rows.append(Row(name, share, score, run.settings.get("schedule", {}).get("seed"), run.point, run.method))
     kinds = dict.fromkeys(models.title(run.module) for run in tested)
     return Comparison(rows, clients.title, ", ".join(kinds))
@@ -249,35 +251,35 @@ def _line(points: Mapping[float, Sequence[float]]) -> "Line":
     return Line(ordered, [fmean(points[x]) for x in ordered], std)
 
 
-Place = tuple[int, int, int]
+Position = tuple[int, int, int]
 """Which run, which attack, which share."""
 
 
 def _scores(
     runs: Sequence[Run], clients: Federation, attacks: Sequence[Attack | None], attacked: Sequence[float], seed: int
-) -> dict[Place, Score]:
+) -> dict[Position, Score]:
     present = single.present_clients(clients)
     x, y = clients.test.of(present[0])
     problems = [single_lane(run, x, y, num_classes=clients.num_classes)[0] for run in runs]
-    scores: dict[Place, Score] = {}
+    scores: dict[Position, Score] = {}
     for group in _same_model(problems):
         stacked = Problem(problems[group[0]].task, torch.cat([problems[run].params for run in group]))
         clean = single.examine(stacked, clients, None, seed)
         whole = _whole_population(stacked, clients, attacks, seed)
-        for place, attack in enumerate(attacks):
+        for index, attack in enumerate(attacks):
             for turn, share in enumerate(attacked if attack is not None else (0.0,)):
                 victims = set(single.draw_attacked(present, share, seed)) if attack is not None else set[int]()
                 losses, correct = clean
                 if attack is not None and victims:
                     chosen = single.rows_of(clients, sorted(victims))
-                    moved = _part(whole[place], chosen) if attack.pointwise else single.examine(
+                    moved = _part(whole[index], chosen) if attack.pointwise else single.examine(
                         stacked, clients, attack, seed, chosen
                     )  # fmt: skip
                     losses, correct = single.overlay(clean, chosen, moved)
                 for lane, run in enumerate(group):
                     right = None if correct is None else correct[lane]
                     about = clients, present, victims, attack, seed
-                    scores[run, place, turn] = single.make_score(losses[lane], right, *about)
+                    scores[run, index, turn] = single.make_score(losses[lane], right, *about)
     return scores
 
 
@@ -287,24 +289,24 @@ def _whole_population(
     """Every example under every attack that moves examples one by one; attacks that differ in size share a pass."""
     measured: dict[int, single.Measured] = {}
     groups: list[list[int]] = []
-    for place, attack in enumerate(attacks):
+    for position, attack in enumerate(attacks):
         if attack is None or not attack.pointwise:
             continue
         mates = next((group for group in groups if same_but_size(attacks[group[0]], attack)), [])
         if not mates:
             groups.append(mates)
-        mates.append(place)
+        mates.append(position)
     for group in groups:
-        bounded = [attack for place in group if isinstance(attack := attacks[place], BoundedAttack)]
+        bounded = [attack for position in group if isinstance(attack := attacks[position], BoundedAttack)]
         if len(bounded) < len(group):  # a shift, alone in its group
             measured[group[0]] = single.examine(problem, clients, attacks[group[0]], seed)
             continue
         runs = len(problem.params)
         lanes = Problem(problem.task, problem.params.repeat(len(group), 1))
         losses, correct = single.examine(lanes, clients, bounded[0].beside(bounded[1:], runs), seed)
-        for index, place in enumerate(group):
+        for index, position in enumerate(group):
             part = slice(index * runs, (index + 1) * runs)
-            measured[place] = losses[part], None if correct is None else correct[part]
+            measured[position] = losses[part], None if correct is None else correct[part]
     return measured
 
 
@@ -322,15 +324,15 @@ def _named(runs: Mapping[str, Run | Sequence[Run]] | Sequence[Run]) -> list[tupl
     if isinstance(runs, Mapping):
         return named
     unique = len({(run.name, run.point.get("seed")) for run in runs}) == len(runs)
-    return [(run.name if unique else f"{run.name} {place}", run) for place, run in enumerate(runs)]
+    return [(run.name if unique else f"{run.name} {index}", run) for index, run in enumerate(runs)]
 
 
 def _same_model(problems: Sequence[Problem]) -> list[list[int]]:
     """Groups of runs whose parameters can be lanes of one model; a user's own model is a group by itself."""
     groups: dict[Any, list[int]] = {}
-    for place, problem in enumerate(problems):
+    for index, problem in enumerate(problems):
         spec = models.spec(problem.task.module)
-        frozen = problem.task.frozen_digest() if spec is not None else place
+        frozen = problem.task.frozen_digest() if spec is not None else index
         shape = (str(spec), problem.output_loss, problem.params.dtype, len(problem.params[0]), frozen)
-        groups.setdefault(shape, []).append(place)
+        groups.setdefault(shape, []).append(index)
     return list(groups.values())

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-PARTS = ("train", "test", "unseen")
+SPLITS = ("train", "test", "unseen")
 """What clients that train hold for training and for testing, and what clients that never train hold."""
 
 

@@ -65,15 +65,15 @@ def evaluate(
     check_share(attacked)
     known = check_attack(_named_attack(attack, epsilon), clients)
 
-    def tested(part: Federation) -> Score:
-        tests = present_clients(part)
-        problem, _, _ = single_lane(model, *part.test.of(tests[0]), loss, part.num_classes)
+    def tested(population: Federation) -> Score:
+        tests = present_clients(population)
+        problem, _, _ = single_lane(model, *population.test.of(tests[0]), loss, population.num_classes)
         victims = set(draw_attacked(tests, attacked, seed, redraw)) if known is not None else set[int]()
-        losses, correct = examine(problem, part, None, seed)
+        losses, correct = examine(problem, population, None, seed)
         if known is not None and victims:
-            rows = rows_of(part, sorted(victims))
-            losses, correct = overlay((losses, correct), rows, examine(problem, part, known, seed, rows))
-        return make_score(losses[0], None if correct is None else correct[0], part, tests, victims, known, seed)
+            rows = rows_of(population, sorted(victims))
+            losses, correct = overlay((losses, correct), rows, examine(problem, population, known, seed, rows))
+        return make_score(losses[0], None if correct is None else correct[0], population, tests, victims, known, seed)
 
     test, *others = map(tested, populations(clients, unseen))
     return replace(test, train=others[0], unseen=others[1]) if others else test
@@ -98,7 +98,7 @@ def present_clients(clients: Federation) -> list[int]:
 def draw_attacked(present: list[int], share: float, seed: int, redraw: int = 0) -> list[int]:
     """A share of the clients, rounded to a whole number."""
     chosen = choose(seed, Purpose.ATTACKED, len(present), round(share * len(present)), redraw)
-    return [present[place] for place in chosen]
+    return [present[index] for index in chosen]
 
 
 def rows_of(clients: Federation, chosen: list[int]) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from wafl.base.conditions import CLEAN, attacked_clients, brief, unseen_clients
 from wafl.base.options import Range
 from wafl.base.random import Key, Purpose, bits
-from wafl.evaluation.entry import PARTS, Entry
+from wafl.evaluation.entry import SPLITS, Entry
 from wafl.results.frames import to_frame, to_html, varying
 
 
@@ -182,14 +182,14 @@ class Score:
         """The two other scores of a test with unseen clients, and the gaps between the three."""
         if self.train is None or self.unseen is None:
             return {}
-        found: dict[str, Any] = {}
-        for name, part in (("train", self.train), ("unseen", self.unseen)):
-            low, high = part.interval()
-            found |= {f"{name}_accuracy": part.accuracy, f"{name}_loss": part.loss}
-            found |= {f"{name}_low": low, f"{name}_high": high, f"{name}_worst_10": part.worst_tenth}
+        numbers: dict[str, Any] = {}
+        for name, split in (("train", self.train), ("unseen", self.unseen)):
+            low, high = split.interval()
+            numbers |= {f"{name}_accuracy": split.accuracy, f"{name}_loss": split.loss}
+            numbers |= {f"{name}_low": low, f"{name}_high": high, f"{name}_worst_10": split.worst_tenth}
         if self.unseen.shift:
-            found["unseen_shift"] = self.unseen.shift
-        return {**found, "out_of_sample_gap": self.out_of_sample_gap, "participation_gap": self.participation_gap}
+            numbers["unseen_shift"] = self.unseen.shift
+        return {**numbers, "out_of_sample_gap": self.out_of_sample_gap, "participation_gap": self.participation_gap}
 
     def to_pandas(self, *, all: bool = False) -> Any:
         """A ``pandas.DataFrame`` (``wafl-learn[pandas]``) of the clients, with columns that differ, or ``all``."""
@@ -289,19 +289,19 @@ def averaged(scores: Sequence[Score]) -> Score:
             loss=fmean(client.loss for client in clients),
         )
 
-    def part(name: str) -> Score | None:
-        parts = [found for score in scores if (found := getattr(score, name)) is not None]
+    def of_split(name: str) -> Score | None:
+        parts = [each for score in scores if (each := getattr(score, name)) is not None]
         return averaged(parts) if parts else None
 
     per_client = [mean(clients) for clients in zip(*(score.per_client for score in scores), strict=True)]
-    return replace(first, per_client=per_client, train=part("train"), unseen=part("unseen"))
+    return replace(first, per_client=per_client, train=of_split("train"), unseen=of_split("unseen"))
 
 
 def entry(scores: Sequence[Score]) -> Entry:
     """One row of a table: what several seeds of one model scored in the same test."""
     mean = averaged(scores)
     middle = mean.client_loss if mean.client_accuracy is None else mean.client_accuracy
-    worst, tenth = (fmean(score.worst(part) for score in scores) for part in (1e-9, 0.1))
+    worst, tenth = (fmean(score.worst(share) for score in scores) for share in (1e-9, 0.1))
     pooled = [score.value for score in scores]
     accuracy, three = mean.accuracy is not None, generalization(scores)
     shift = "" if mean.unseen is None else mean.unseen.shift
@@ -317,12 +317,12 @@ def generalization(scores: Sequence[Score]) -> dict[str, Any] | None:
     An interval is over clients: a bootstrap of each client's mean over the seeds.
     """
     scale = 1.0 if scores[0].accuracy is None else 100.0
-    parts: dict[str, list[Score]] = {name: [] for name in PARTS}
+    splits: dict[str, list[Score]] = {name: [] for name in SPLITS}
     for score in scores:
         if score.train is None or score.unseen is None:
             return None
-        for name, part in zip(PARTS, (score.train, score, score.unseen), strict=True):
-            parts[name].append(part)
+        for name, split in zip(SPLITS, (score.train, score, score.unseen), strict=True):
+            splits[name].append(split)
 
     def numbers(values: Sequence[float | None]) -> dict[str, Any]:
         return spread([scale * value for value in values if value is not None])
@@ -330,11 +330,11 @@ def generalization(scores: Sequence[Score]) -> dict[str, Any] | None:
     return {
         **{
             name: {
-                **numbers([part.value for part in found]),
-                "interval": [scale * end for end in averaged(found).interval()],
-                "worst_tenth": numbers([part.worst_tenth for part in found]),
+                **numbers([split.value for split in each]),
+                "interval": [scale * end for end in averaged(each).interval()],
+                "worst_tenth": numbers([split.worst_tenth for split in each]),
             }
-            for name, found in parts.items()
+            for name, each in splits.items()
         },
         "out_of_sample_gap": numbers([score.out_of_sample_gap for score in scores]),
         "participation_gap": numbers([score.participation_gap for score in scores]),

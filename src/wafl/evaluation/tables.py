@@ -16,7 +16,7 @@ from rich.text import Text
 
 from wafl.base.conditions import unseen_clients
 from wafl.base.describe import visible
-from wafl.evaluation.entry import PARTS, Entry
+from wafl.evaluation.entry import SPLITS, Entry
 
 Tested = Mapping[str, Mapping[str, Mapping[float, Entry]]]
 """By attack, run and share of attacked clients."""
@@ -62,10 +62,10 @@ def _scores_under(attack: str, runs: Mapping[str, Mapping[float, Entry]]) -> Tab
     numbers = ("attacked", "pooled", "95%\ninterval", "clients", "worst", "worst\n10%", "loss")
     table = dense_table("run", numbers, title="clean data" if attack == "none" else attack)
     for run, shares in runs.items():
-        for place, (share, entry) in enumerate(shares.items()):
+        for index, (share, entry) in enumerate(shares.items()):
             show = _Shown(entry.accuracy)
             table.add_row(
-                Name(run) if place == 0 else "",
+                Name(run) if index == 0 else "",
                 f"{share:.0%}",
                 show.spread(entry.pooled),
                 show.interval(entry.interval),
@@ -85,7 +85,7 @@ def generalization_table(
     gaps = {"out_of_sample_gap": "train-\ntest", "participation_gap": "test-\nunseen"}
     if shares:  # no room for both
         del gaps["out_of_sample_gap"]
-    headers = (*(["attacked"] if shares else []), *PARTS, "95%\ninterval", "worst\n10%", *gaps.values())
+    headers = (*(["attacked"] if shares else []), *SPLITS, "95%\ninterval", "worst\n10%", *gaps.values())
     caption = (
         "train and test: data of the clients that train; unseen: clients that never do, with a 95% interval (bootstrap "
         "over clients) and the worst tenth of them. The gaps are positive where the model does worse."
@@ -97,7 +97,7 @@ def generalization_table(
         table.add_row(
             Name(label) if label != before else "",
             *([share] if shares else []),
-            *(show.spread(row[part]["seeds"]) for part in PARTS),
+            *(show.spread(row[split]["seeds"]) for split in SPLITS),
             show.interval(row["unseen"]["interval"]),
             show(row["unseen"]["worst_tenth"]["mean"]),
             *(show(row[gap]["mean"]) for gap in gaps),

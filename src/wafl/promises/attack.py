@@ -8,7 +8,7 @@ from torch import Tensor
 
 from wafl.base.norms import power_norm, steepest
 from wafl.promises.known import Known
-from wafl.promises.quantity import Ball, Place, Target
+from wafl.promises.quantity import Ball, Candidate, Target
 
 STEPS = 2
 """Gradients after the first, from each of two starts."""
@@ -20,16 +20,16 @@ FARTHER = (1.0, 10.0, 1000.0)
 def candidates(
     model: Known, ball: Ball, x: Tensor, y: Tensor, gamma: float | None, radius: float
 ) -> tuple[Tensor, Tensor]:
-    """What each example reaches, and at what cost: ``[n, places]`` each, the first of which is where it is."""
+    """What each example reaches, and at what cost: ``[n, candidates]`` each, the first of which is where it is."""
     with torch.set_grad_enabled(radius > 0.0):
         flat = x.flatten(1).clone().requires_grad_(radius > 0.0)
         target = Target(model, ball, x, y, gamma, radius, flat, model.plain(flat.view_as(x)))
     here = flat.detach()
-    places = [(here, ball.quantity.values(model, target.outputs.detach(), y))]
+    moves = [(here, ball.quantity.values(model, target.outputs.detach(), y))]
     if radius > 0.0:
-        places += ball.quantity.places(target)
-    costs = [power_norm(place - here, ball.norm, ball.power) for place, _ in places]
-    return torch.stack([value for _, value in places], 1), torch.stack(costs, 1)
+        moves += ball.quantity.candidates(target)
+    costs = [power_norm(point - here, ball.norm, ball.power) for point, _ in moves]
+    return torch.stack([value for _, value in moves], 1), torch.stack(costs, 1)
 
 
 def reached(values: Tensor, costs: Tensor, share: Tensor, budget: float) -> float:
@@ -37,8 +37,8 @@ def reached(values: Tensor, costs: Tensor, share: Tensor, budget: float) -> floa
     gains = values - values[:, :1]
 
     def mixture(price: float) -> tuple[float, float]:
-        place = (gains - price * costs).argmax(1, keepdim=True)
-        return float(share @ values.gather(1, place)[:, 0]), float(share @ costs.gather(1, place)[:, 0])
+        choice = (gains - price * costs).argmax(1, keepdim=True)
+        return float(share @ values.gather(1, choice)[:, 0]), float(share @ costs.gather(1, choice)[:, 0])
 
     low, high = 0.0, float((gains / costs.clamp_min(1e-300)).amax()) + 1.0
     for _ in range(80):
@@ -50,8 +50,8 @@ def reached(values: Tensor, costs: Tensor, share: Tensor, budget: float) -> floa
     return least + (most - least) * max(0.0, (budget - cheap) / (dear - cheap)) if cheap <= budget else 0.0
 
 
-def error_places(target: Target) -> list[Place]:
-    """Return places toward the nearest other class, about as far away as it is."""
+def error_candidates(target: Target) -> list[Candidate]:
+    """Return candidates toward the nearest other class, about as far away as it is."""
     y, flat, norm = target.y, target.start.detach(), target.ball.norm
     margins, slopes = _margins(target)
     lengths = (-margins / slopes).scatter(1, y[:, None], torch.inf).clamp_min(0.0)
@@ -61,8 +61,8 @@ def error_places(target: Target) -> list[Place]:
     return [target.at(flat + scale * length * toward) for scale in (1.0 + 1e-9, 1.5, 3.0)]
 
 
-def loss_places(target: Target) -> list[Place]:
-    """Return places along the gradients of the loss and of the margin of the class that gains most."""
+def loss_candidates(target: Target) -> list[Candidate]:
+    """Return candidates along the gradients of the loss and of the margin of the class that gains most."""
     ball, gamma, flat = target.ball, target.gamma, target.start.detach()
     starts = [_gradient(target, target.start, target.outputs)]
     if target.model.classifies:

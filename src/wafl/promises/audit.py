@@ -22,13 +22,12 @@ from wafl.base.norms import power_norm
 from wafl.base.random import Purpose, choose
 from wafl.data.federation import Federation
 from wafl.promises.bound import steepest_slope
-from wafl.promises.check import ball_of, loss_of
+from wafl.promises.check import ball_of, module_and_loss
 from wafl.promises.known import known
 from wafl.promises.promise import digest_of
 from wafl.promises.published_labels import Cell, cells_of, certified_loss, distance
 from wafl.promises.read import read_file
 from wafl.results.run import Run
-from wafl.tasks.losses import output_loss
 from wafl.tasks.task import Loss
 from wafl.weights.transport.costs import transport_package
 
@@ -123,10 +122,10 @@ def audit(
     parts = read_file(path)[0].parts
     if parts.labels is None:
         raise ValueError(f"{path} does not say where its labels' examples are: ask for one made with --points 16")
-    module = model.module if isinstance(model, Run) else model
+    module, known_loss = module_and_loss(model, loss)
     if digest_of(module) != parts.claim.model:
         raise ValueError(f"{path} is about another model, or comes from another version of torch: give its own")
-    proof, inputs = known(module, output_loss(loss_of(model, loss))), math.prod(data.input_shape)
+    proof, inputs = known(module, known_loss), math.prod(data.input_shape)
     if proof is None:
         raise PreconditionError("no proof is known for this model and loss, so nothing can be certified with it")
     if {len(point) for each in parts.labels.labels for point in each.points} != {inputs}:
@@ -137,28 +136,28 @@ def audit(
     if not (moved >= 0.0 and math.isfinite(moved)):
         raise ValueError(f"shift={moved} must be finite and at least 0, in the unit of the data")
     sizes = whole.num_examples.tolist()
-    found: list[LabelAudit] = []
+    audits: list[LabelAudit] = []
     for label, (cell, share, rows) in cells_of(whole, [size / sum(sizes) for size in sizes]).items():
         outputs = proof.plain(whole.rows(rows, torch.float64))
         about = (label, share, len(cell.x))
         measured = float(proof.loss.value(outputs, whole.y[rows]) @ cell.share)
         if label not in published:
-            found.append(LabelAudit(*about, math.inf, math.inf, None, None, math.inf, measured))
+            audits.append(LabelAudit(*about, math.inf, math.inf, None, None, math.inf, measured))
             continue
-        said = published[label]
-        points, weights = (torch.tensor(each, dtype=torch.float64) for each in (said.points, said.weights))
+        entry = published[label]
+        points, weights = (torch.tensor(each, dtype=torch.float64) for each in (entry.points, entry.weights))
         far, compared, power = distance(cell.x, cell.share, points, weights, ball.norm), math.inf, None
-        limit = _limit({each.examples: each.distance for each in said.resamples}, len(cell.x))
+        limit = _limit({each.examples: each.distance for each in entry.resamples}, len(cell.x))
         if limit is not None:
             size, bar = limit
             some = cell.part(torch.tensor(choose(seed, Purpose.BOOTSTRAP, len(cell.x), size)))
             compared = far if size == len(cell.x) else distance(some.x, some.share, points, weights, ball.norm)
             power = _power(cell, points, weights, ball.norm, size, bar, moved, seed)
-        certified = certified_loss(said, parts.labels.gammas, slope, far + said.spread)
-        resample = None if limit is None else limit[1] + said.spread
-        tested = (far + said.spread, compared + said.spread, resample, power)
-        found.append(LabelAudit(*about, *tested, certified, measured))
-    return Audit(tuple(found), parts.claim.norm, data.unit, moved)
+        certified = certified_loss(entry, parts.labels.gammas, slope, far + entry.spread)
+        resample = None if limit is None else limit[1] + entry.spread
+        tested = (far + entry.spread, compared + entry.spread, resample, power)
+        audits.append(LabelAudit(*about, *tested, certified, measured))
+    return Audit(tuple(audits), parts.claim.norm, data.unit, moved)
 
 
 def _limit(resamples: Mapping[int, float], size: int) -> tuple[int, float] | None:

@@ -50,7 +50,7 @@ def upper_mean(
     delta: float,
 ) -> float:
     """More than ``sum_i lambda_i mu_i``, but for probability ``delta``; ``paid`` has a line for each stake."""
-    here = [place for place, weight in enumerate(weights) if weight > 0.0]
+    here = [index for index, weight in enumerate(weights) if weight > 0.0]
     largest = most * math.fsum(weights) * (1.0 + 8.0 * UNIT)
     if not all(bets[i] * most * (1.0 + 8.0 * UNIT) < 1.0 and min(weights[i], bets[i]) > SMALLEST for i in here):
         return largest
@@ -81,14 +81,14 @@ def upper_mean(
     return high
 
 
-def place_of(share: float | None, count: int, delta: Fraction) -> int:
+def rank_of(share: float | None, count: int, delta: Fraction) -> int:
     """Which of the clients' numbers, the smallest first, bounds a share of all clients, or one more; K + 1 if none."""
     if share is None:
         return math.ceil((count + 1) * (1 - delta))
     tail, all_ways = 0.0, math.lgamma(count + 1)
-    for place in range(count, 0, -1):
-        ways = all_ways - math.lgamma(place + 1) - math.lgamma(count - place + 1)
-        tail += math.exp(ways + place * math.log(share) + (count - place) * math.log1p(-share))
+    for rank in range(count, 0, -1):
+        ways = all_ways - math.lgamma(rank + 1) - math.lgamma(count - rank + 1)
+        tail += math.exp(ways + rank * math.log(share) + (count - rank) * math.log1p(-share))
         if tail * (1.0 + 1e-6) > delta:  # the logarithms of a million ways are off by less
-            return place + 1
+            return rank + 1
     return 1

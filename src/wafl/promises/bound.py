@@ -41,17 +41,17 @@ def surrogates(model: Known, ball: Ball, x: Tensor, y: Tensor, gammas: Gammas) -
     return ball.quantity.surrogates(model, ball, model.outputs(x), y, gammas, x[0].numel())
 
 
-def worst_margins(found: Outputs, y: Tensor, offset: float = 0.0) -> Tensor:
+def worst_margins(outputs: Outputs, y: Tensor, offset: float = 0.0) -> Tensor:
     """Return ``A_j + u``, as large as float64 may have made them; 0 for the label."""
-    own = y[:, None]
-    margins = found.values - found.values.gather(1, own) + offset
-    worst = margins + 2.0 * found.error[:, None] + 4.0 * UNIT * (margins.abs() + offset)
-    return worst.scatter_(1, own, 0.0)
+    label = y[:, None]
+    margins = outputs.values - outputs.values.gather(1, label) + offset
+    worst = margins + 2.0 * outputs.error[:, None] + 4.0 * UNIT * (margins.abs() + offset)
+    return worst.scatter_(1, label, 0.0)
 
 
-def squared_surrogate(model: Known, ball: Ball, found: Outputs, y: Tensor, gamma: float | None, inputs: int) -> Tensor:
-    residual = found.values - y.view(len(y), -1)
-    error = found.error[:, None] + 2.0 * UNIT * residual.abs()
+def squared_surrogate(model: Known, ball: Ball, output: Outputs, y: Tensor, gamma: float | None, inputs: int) -> Tensor:
+    residual = output.values - y.view(len(y), -1)
+    error = output.error[:, None] + 2.0 * UNIT * residual.abs()
     square = (residual.abs() + error).square().sum(1) * (1.0 + 2.0 * (residual.shape[1] + 8) * UNIT)
     if gamma is None:
         return square
@@ -69,7 +69,7 @@ def error_surrogate(ball: Ball, worst: Tensor, slopes: Tensor, y: Tensor, gamma:
 
 
 def logistic_surrogate(
-    weight: Tensor | None, ball: Ball, found: Outputs, worst: Tensor, slopes: Tensor, y: Tensor, gamma: float | None
+    weight: Tensor | None, ball: Ball, outputs: Outputs, worst: Tensor, slopes: Tensor, y: Tensor, gamma: float | None
 ) -> Tensor:
     """An upper bound on phi_gamma of the cross-entropy; the weights are those of a linear model, if it is one."""
     rounding = (2 * worst.shape[1] + 64) * UNIT
@@ -83,9 +83,9 @@ def logistic_surrogate(
     if weight is None:
         return _highest(loss, worst, slopes[y], far, gamma).maximum(loss) + extra
     widest = float(slopes.max()) ** 2 / 4.0 * WIDER
-    upper = _highest(loss, worst, slopes[y], far, gamma, (_slope(weight, ball, found, y), widest))
+    upper = _highest(loss, worst, slopes[y], far, gamma, (_slope(weight, ball, outputs, y), widest))
     if ball.norm == 2 and 2.0 * gamma > widest:
-        upper = upper.minimum(_ascended(weight, found, y, gamma, widest))
+        upper = upper.minimum(_ascended(weight, outputs, y, gamma, widest))
     return upper.maximum(loss) + extra
 
 
@@ -108,18 +108,18 @@ def _highest(
     return torch.stack(tops).amin(0).amax(1)
 
 
-def _slope(weight: Tensor, ball: Ball, found: Outputs, y: Tensor) -> Tensor:
+def _slope(weight: Tensor, ball: Ball, outputs: Outputs, y: Tensor) -> Tensor:
     """``||g||_*`` of a linear model's loss at each example, rounded upwards."""
-    share = found.values.softmax(1).scatter_add(1, y[:, None], -torch.ones(len(y), 1, dtype=torch.float64))
+    share = outputs.values.softmax(1).scatter_add(1, y[:, None], -torch.ones(len(y), 1, dtype=torch.float64))
     length = power_norm(share @ weight, dual(ball.norm), 1)
     size = float(power_norm(weight, dual(ball.norm), 1).max())
-    off = 4.0 * found.error + (sum(weight.shape) + 64) * UNIT * (1.0 + found.values.abs().amax(1))
+    off = 4.0 * outputs.error + (sum(weight.shape) + 64) * UNIT * (1.0 + outputs.values.abs().amax(1))
     return length * WIDER + 4.0 * size * off
 
 
-def _ascended(weight: Tensor, found: Outputs, y: Tensor, gamma: float, widest: float) -> Tensor:
+def _ascended(weight: Tensor, at_rest: Outputs, y: Tensor, gamma: float, widest: float) -> Tensor:
     """Examples move by ``W^T u``, so outputs by ``G u`` with ``G = W W^T``; any u proves, the best proves most."""
-    outputs = found.values.T.contiguous()
+    outputs = at_rest.values.T.contiguous()
     gram, size = weight @ weight.T, weight.abs() @ weight.abs().T
     label = torch.zeros_like(outputs).scatter_(0, y[None], 1.0)
     u = torch.zeros_like(label)
@@ -131,10 +131,10 @@ def _ascended(weight: Tensor, found: Outputs, y: Tensor, gamma: float, widest: f
     price, rest = gamma * ((gram @ u) * u).sum(0), ((gram @ residual) * residual).sum(0).clamp_min(0.0)
     # What the sums may have lost: d products in each entry of G, C of those in each output and in each square.
     summed = 8.0 * (sum(weight.shape) + 32) * UNIT
-    off = summed * (2.0 * sizes.amax(0) + gamma * (sizes * u.abs()).sum(0) + 1.0 + value.abs()) + 2.0 * found.error
+    off = summed * (2.0 * sizes.amax(0) + gamma * (sizes * u.abs()).sum(0) + 1.0 + value.abs()) + 2.0 * at_rest.error
     # Outputs that are off by e change the residual by at most e, which W^T makes no longer than e times all rows.
     wide = float(size.diagonal().sqrt().sum())
-    error = (found.error + summed * sizes.amax(0) + summed) * 2.0 * wide
+    error = (at_rest.error + summed * sizes.amax(0) + summed) * 2.0 * wide
     longest = (rest + summed * ((size @ residual.abs()) * residual.abs()).sum(0)).sqrt() + error
     return value - price + longest.square() / (2.0 * (2.0 * gamma - widest)) * (1.0 + 64.0 * UNIT) + off
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.attack import candidates, reached
-from wafl.promises.bets import STAKES, paid, place_of, upper_mean
+from wafl.promises.bets import STAKES, paid, rank_of, upper_mean
 from wafl.promises.bound import largest_surrogate, steepest_slope, surrogates
 from wafl.promises.in_words import plain, rounded_up
 from wafl.promises.known import UNIT, WIDER, Known, known
@@ -32,6 +32,7 @@ from wafl.promises.published_labels import differences
 from wafl.promises.quantities import quantity_of
 from wafl.promises.quantity import Ball
 from wafl.results.run import Run
+from wafl.tasks.losses import OutputLoss, output_loss
 from wafl.tasks.task import Loss
 
 DRAWS = "the examples are independent draws that model, weights, gammas and bets do not depend on"
@@ -48,8 +49,10 @@ class Line:
     why: str
 
 
-def loss_of(model: Run | nn.Module | None, loss: Loss | None) -> Loss:
-    return loss if loss is not None else model.loss if isinstance(model, Run) else "cross_entropy"
+def module_and_loss(model: Run | nn.Module, loss: Loss | None) -> tuple[nn.Module, OutputLoss]:
+    """Return the module of a model or a run, and its loss unless another one is given."""
+    module, usual = (model.module, model.loss) if isinstance(model, Run) else (model, "cross_entropy")
+    return module, output_loss(usual if loss is None else loss)
 
 
 def ball_of(claim: Claim) -> Ball:
@@ -58,9 +61,9 @@ def ball_of(claim: Claim) -> Ball:
 
 def read_model(claim: Claim, module: nn.Module, loss: Any, data: Federation | None) -> tuple[Known | None, Line]:
     """What can be proven about the model, if it is the one, and the line that says so."""
-    found = digest_of(module)
-    name = f"SHA-256 {found[:16]}..."
-    if found != claim.model:
+    digest = digest_of(module)
+    name = f"SHA-256 {digest[:16]}..."
+    if digest != claim.model:
         why = f"this model has {name}; the same layers may have another digest with another version of torch"
         return None, Line("model", "wrong", why)
     proof = known(module, loss)
@@ -93,21 +96,21 @@ class Checker:
         self._parts, self._claim, self._model, self._data = parts, parts.claim, model, data
         self._other, self.ball = other, ball_of(parts.claim)
         self._examples = None if data is None else examples_of(data, parts.claim.part)
-        self._places = {} if data is None else {name: place for place, name in enumerate(data.names)}
+        self._positions = {} if data is None else {name: index for index, name in enumerate(data.names)}
         radii = dict.fromkeys(row.radius for row in parts.claim.rows)
         self._witnesses = dict(zip(radii, parts.witnesses, strict=True))
         self._bets = any(each.draws is not None or each.bet is not None for each in parts.witnesses)
         self.most, self._reached = cache(self._most), cache(self._attack)
 
-    def client(self, place: int) -> Line:
+    def client(self, index: int) -> Line:
         """The numbers of one client: its examples, and that what is published is no less than what is proven."""
-        said, name = self._claim.clients[place], self._claim.clients[place].name
-        if self._examples is None or name not in self._places:
+        client, name = self._claim.clients[index], self._claim.clients[index].name
+        if self._examples is None or name not in self._positions:
             return Line(name, "attested", "not checked: give its data")
-        here = self._places[name]
+        here = self._positions[name]
         size = int(self._examples.num_examples[here])
-        if size != said.examples or self._examples.of_clients([here]).digest() != said.sha256:
-            return Line(name, "wrong", f"its examples are others; {size} of them are here, and {said.examples} there")
+        if size != client.examples or self._examples.of_clients([here]).digest() != client.sha256:
+            return Line(name, "wrong", f"its examples are others; {size} of them are here, and {client.examples} there")
         if self._model is None:
             why = "the model is another" if self._other else "no proof is known for the model"
             return Line(name, "attested", f"its examples are the same; {why}")
@@ -115,7 +118,7 @@ class Checker:
             return Line(name, "attested", "not checked: give data with their bounds")
         values = self.surrogates(self._examples, here)
         for (radius, witness), now in zip(self._witnesses.items(), values, strict=True):
-            for what, mean, published in self._numbers(witness, place, now):
+            for what, mean, published in self._numbers(witness, index, now):
                 least = mean * (1.0 + 4.0 * (size + 8) * UNIT)
                 if not least <= published:
                     return Line(name, "wrong", f"radius {radius:g}: its {what} is {least:.6g}, not {published:.6g}")
@@ -126,16 +129,16 @@ class Checker:
         assert self._model is not None
         gammas = [witness.gamma for witness in self._witnesses.values()]
         parts = chunks(examples, client, self._model.at_once)
-        found = [surrogates(self._model, self.ball, x, y, gammas) for x, y in parts]
+        bounds = [surrogates(self._model, self.ball, x, y, gammas) for x, y in parts]
         most = torch.tensor([self.most(gamma) for gamma in gammas], dtype=torch.float64)
-        return torch.cat(found, 1).minimum(most[:, None])
+        return torch.cat(bounds, 1).minimum(most[:, None])
 
-    def _numbers(self, witness: Witness, place: int, values: Tensor) -> Iterator[tuple[str, float, float]]:
+    def _numbers(self, witness: Witness, index: int, values: Tensor) -> Iterator[tuple[str, float, float]]:
         """What the witness says about a client, with what it is if phi is this; everything grows with phi."""
-        yield "mean of phi", float(values.mean()), witness.means[place]
+        yield "mean of phi", float(values.mean()), witness.means[index]
         if witness.draws is not None:
             for (_, part), pays in zip(STAKES, witness.draws.paid, strict=True):
-                yield "payment", float(paid(values, witness.draws.bets[place], part).mean()), pays[place]
+                yield "payment", float(paid(values, witness.draws.bets[index], part).mean()), pays[index]
 
     def row(self, row: Row, clients: Mapping[str, Line]) -> Line:
         """What is promised in one row: that it follows from the witnesses, and that no attack refutes it."""
@@ -145,11 +148,11 @@ class Checker:
             printed += f" with probability {plain(row.confidence)}"
         if bound is not None and not bound <= row.value:
             return Line(name, "wrong", f"{row.value!r} is below {bound!r}, which is what its witnesses prove")
-        refuted, found = self._reached(row.radius)
+        refuted, attacked = self._reached(row.radius)
         if refuted is not None:
             return Line(name, "wrong", refuted)
-        if self._claim.confidence is None and found > row.value * WIDER:
-            return Line(name, "wrong", f"an attack reaches {found:.6g}, more than {row.value:.6g}")
+        if self._claim.confidence is None and attacked > row.value * WIDER:
+            return Line(name, "wrong", f"an attack reaches {attacked:.6g}, more than {row.value:.6g}")
         # Clients without a weight count too: the statement in words says how many there are.
         open_ = [each for each, line in clients.items() if line.status != "recomputed"]
         if wrong := [each for each in open_ if clients[each].status == "wrong"]:
@@ -164,7 +167,7 @@ class Checker:
         """What is said besides."""
         if self._bets:
             yield self._bounds()
-        left_out = [name for name in self._places if name not in clients]
+        left_out = [name for name in self._positions if name not in clients]
         if self._claim.part == "all" and left_out:
             why = f"it leaves out {left_out[0]}, whose data are here: give the data of clients that did not train"
             yield Line("draws", "wrong", why)
@@ -215,7 +218,7 @@ class Checker:
             bet, count = witness.bet or 0.0, len(means)
             pays = [[math.fsum(paid(means, bet, part).tolist()) / count] for _, part in STAKES]
             return upper_mean([1.0], [count], [bet], pays, most, float(delta))
-        place = place_of(row.share, len(sizes), delta if draws is None else delta / 2)
+        rank = rank_of(row.share, len(sizes), delta if draws is None else delta / 2)
         values = list(witness.means)
         if draws is not None:
             level = float(delta / 2 / len(sizes))
@@ -223,28 +226,28 @@ class Checker:
                 upper_mean([1.0], [size], [bet], [[each] for each in pays], most, level)
                 for size, bet, *pays in zip(sizes, draws.bets, *draws.paid, strict=True)
             ]
-        return sorted(values)[place - 1] if place <= len(values) else math.inf
+        return sorted(values)[rank - 1] if rank <= len(values) else math.inf
 
     def _attack(self, radius: float) -> tuple[str | None, float]:
         """A client's number that an attack refutes, if it does, and what it reaches on the mixture of those at hand."""
-        witness, found = self._witnesses[radius], list[tuple[Tensor, Tensor, Tensor]]()
-        for place, client in enumerate(self._claim.clients):
-            if self._model is None or self._examples is None or client.name not in self._places:
+        witness, attacks = self._witnesses[radius], list[tuple[Tensor, Tensor, Tensor]]()
+        for index, client in enumerate(self._claim.clients):
+            if self._model is None or self._examples is None or client.name not in self._positions:
                 continue
             parts = [
                 candidates(self._model, self.ball, x, y, witness.gamma, radius)
-                for x, y in chunks(self._examples, self._places[client.name], self._model.at_once)
+                for x, y in chunks(self._examples, self._positions[client.name], self._model.at_once)
             ]
             value, cost = (torch.cat(each) for each in zip(*parts, strict=True))
             gained = value[:, 0] if witness.gamma is None else (value - witness.gamma * cost).amax(1)
-            for what, mean, said in self._numbers(witness, place, gained.clamp_max(self.most(witness.gamma))):
-                if mean > said * WIDER:
-                    why = f"an attack on {client.name} reaches a {what} of {mean:.6g}, more than {said:.6g}"
+            for what, mean, published in self._numbers(witness, index, gained.clamp_max(self.most(witness.gamma))):
+                if mean > published * WIDER:
+                    why = f"an attack on {client.name} reaches a {what} of {mean:.6g}, more than {published:.6g}"
                     return why, math.inf
-            found.append((value, cost, torch.full_like(value[:, 0], client.weight / len(value))))
-        if not found:
+            attacks.append((value, cost, torch.full_like(value[:, 0], client.weight / len(value))))
+        if not attacks:
             return None, 0.0
-        values, costs, shares = (torch.cat(each) for each in zip(*found, strict=True))
+        values, costs, shares = (torch.cat(each) for each in zip(*attacks, strict=True))
         return None, reached(values, costs, shares, self.ball.cost(radius))
 
     def _bounds(self) -> Line:

@@ -35,7 +35,7 @@ def statement(claim: Mapping[str, Any], facts: Facts) -> str:
     unit = "the unit of the data" if facts.unit is None else facts.unit
     mean = "in the root mean square" if claim["power"] == 2 else "in the mean"
     quantity, mixture = quantity_of(claim["metric"]), claim["part"] != "all"
-    told = _of_mixture(claim) if mixture else _of_population(claim)
+    kept = {"kept": "" if claim["part"] == "train" else " that were kept for testing"}
     cells = [plain(row["radius"]) if mixture else _who(claim, row) for row in claim["rows"]]
     name = "population" if not mixture else "mixture" if claim["confidence"] is None else "drawn"
     page = files("wafl.promises").joinpath(f"{name}.md").read_text(encoding="utf-8")
@@ -50,12 +50,8 @@ def statement(claim: Mapping[str, Any], facts: Facts) -> str:
         power=claim["power"],
         confidence=plain(claim["confidence"] or 0.0),
         proven="It is proven, not tested." if facts.proven else "That it is proven is the word of whoever issued this.",
-        **told,
+        **(kept if mixture else _of_population(claim)),
     )
-
-
-def _of_mixture(claim: Mapping[str, Any]) -> dict[str, str]:
-    return {"kept": "" if claim["part"] == "train" else " that were kept for testing"}
 
 
 def _who(claim: Mapping[str, Any], row: Mapping[str, Any]) -> str:
@@ -63,21 +59,21 @@ def _who(claim: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     what = "distribution" if claim["own_sampling"] or row["about"] == "mean" else "examples"
     on = f"on its {what}" if row["about"] == "next" else f"on their {what}{'s' * (what == 'distribution')}"
     who = f"{WHO[row['about']].format(plain(row['share'] or 0.0))}, {on}"
-    if (own := row.get("confidence")) is None:
+    if (confidence := row.get("confidence")) is None:
         return who
     count, halves = len(claim["clients"]), 2 if claim["own_sampling"] else 1
     # It is written with 6 digits, rounded down: one more in the last digit is more than the clients support.
-    most = (1 - Fraction(plain(own)) - Fraction(1, 10**6)) * (count + 1) < halves
+    most = (1 - Fraction(plain(confidence)) - Fraction(1, 10**6)) * (count + 1) < halves
     clients = "1 client supports" if count == 1 else f"{count} clients support"
-    return f"{who}, with a probability of at least {plain(own)}{f', the most that {clients}' if most else ''}"
+    return f"{who}, with a probability of at least {plain(confidence)}{f', the most that {clients}' if most else ''}"
 
 
 def _of_population(claim: Mapping[str, Any]) -> dict[str, str]:
-    own = "its distribution, from which its examples are drawn,"
+    about = "its distribution, from which its examples are drawn,"
     if not claim["own_sampling"]:
-        own = "its examples, about as many as these clients have (for the mean, from its distribution),"
+        about = "its examples, about as many as these clients have (for the mean, from its distribution),"
     other = " unless it says another" if any(row.get("confidence") is not None for row in claim["rows"]) else ""
-    return {"own": own, "radius": plain(claim["rows"][0]["radius"]), "other": other}
+    return {"own": about, "radius": plain(claim["rows"][0]["radius"]), "other": other}
 
 
 def plain(value: float) -> str:

@@ -1,9 +1,13 @@
-"""Issues certificates: finds a gamma for each radius, and publishes what the checker proves at it."""
+"""Issue certificates: find a gamma for each radius, and publish what the checker proves at it.
+
+In statements about clients that nobody has seen, gamma and bets come from the clients that trained.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from fractions import Fraction
 from typing import Literal
 
 import torch
@@ -12,11 +16,12 @@ from torch import Tensor, nn
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import check_norm
 from wafl.base.options import Count
-from wafl.data.arguments import check_arguments
+from wafl.data.arguments import check_alike, check_arguments
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
-from wafl.promises.bets import STAKES, paid
-from wafl.promises.check import Checker, loss_of
+from wafl.promises.bets import STAKES, paid, rank_of
+from wafl.promises.check import Checker, ball_of, module_and_loss
+from wafl.promises.in_words import plain
 from wafl.promises.known import Known, known
 from wafl.promises.promise import (
     FORMAT,
@@ -27,9 +32,9 @@ from wafl.promises.promise import (
     Draws,
     Labels,
     NormName,
-    Part,
     Promise,
     Row,
+    Split,
     Witness,
     digest_of,
     examples_of,
@@ -41,12 +46,12 @@ from wafl.promises.quantity import Ball, Metric
 from wafl.promises.read import read_promise
 from wafl.promises.verify import check
 from wafl.results.run import Run
-from wafl.tasks.losses import output_loss
 from wafl.tasks.task import Loss
 from wafl.theory.certificates.certify import check_confidence, check_question, check_radii
 from wafl.theory.certificates.mixture import Mixture
 from wafl.theory.certificates.sampling import Sample
-from wafl.weights import ClientWeights
+from wafl.theory.population.levels import USUAL, highest_confidence, too_confident
+from wafl.weights import ClientWeights, uniform
 from wafl.weights.transport.costs import transport_package
 
 ROOM = 1.0 + 1e-9
@@ -108,25 +113,99 @@ def issue(
         _check_points(points, clients, ball, confidence)
     mixture = Mixture.of(model, clients, part, client_weights, loss)
     weights = mixture.weights.tolist()
-    module = model.module if isinstance(model, Run) else model
-    proof = provable(module, loss_of(model, loss), ball, clients, confidence)
+    proof = _provable(model, loss, ball, clients, confidence)
     gammas = _gammas(proof, ball, clients.train if confidence is not None else mixture.examples, weights, wanted)
     rows = tuple(Row("mixture", None, radius, 0.0) for radius in wanted)
     named: NormName = next(name for name, each in NORMS.items() if each == norm)
-    sampling, whose = confidence is not None, tuple(listed(clients, part, weights))
-    claim = Claim(metric, named, power, part, confidence, sampling, digest_of(module), whose, rows)
+    digest, whose = digest_of(module_and_loss(model, loss)[0]), tuple(_listed(clients, part, weights))
+    claim = Claim(metric, named, power, part, confidence, confidence is not None, digest, whose, rows)
     labels = None if points is None else publish(proof, ball, mixture.examples, weights, wanted, points)
-    return sealed(model, loss, proof, claim, gammas, clients, clients.train, labels)
+    return _sealed(model, loss, proof, claim, gammas, clients, clients.train, labels)
 
 
-def listed(clients: Federation, part: Part, weights: Sequence[float]) -> Iterator[Client]:
+def issue_next_client(
+    model: Run | nn.Module,
+    seen: Federation,
+    unseen: Federation,
+    *,
+    radius: float = 0.0,
+    norm: float = 2,
+    metric: Metric = "loss",
+    share: float = 0.9,
+    own_sampling: bool = True,
+    confidence: float | None = None,
+    loss: Loss | None = None,
+) -> Promise:
+    """What :func:`wafl.next_client` says, as a file that anyone can check with :func:`wafl.verify`.
+
+    It says what can be said of three things: the mean over all clients, a share of them, and one more. What is
+    published is what the checker proves by itself, with simpler means than :func:`wafl.next_client`.
+
+    Args:
+        model: a model, or a run, which brings its own loss.
+        seen: the clients that trained; gamma and the bets are chosen on their examples.
+        unseen: the clients that did not, drawn from the population of all clients. All their examples count.
+        radius: how far each client's data may move, in the unit of the data; in the mean, that by which the population
+            of clients may move is part of it.
+        norm: the ground norm, 1, 2 or inf.
+        metric: ``"loss"``, or ``"error"``, the error rate of a classifier, which needs no bounds of the data.
+        share: of all clients, between 0 and 1.
+        own_sampling: whether it is about the clients' distributions, or about examples as many as these have.
+        confidence: the probability with which each statement holds. If you leave it out, it is 0.95, and the statement
+            about the next client has the highest confidence that the held-out clients support, if that is lower. If
+            you pass one that they do not support, a PreconditionError, which is a ValueError, names the highest.
+        loss: the loss to use instead of the run's own; cross-entropy for a plain model.
+
+    >>> import wafl
+    >>> seen, unseen = wafl.load_dataset("digits").partition(num_clients=60, iid=True).hold_out(0.5)
+    >>> run = wafl.fit(wafl.models.mlr(seen), seen, wafl.FedAvg(), rounds=2, local_epochs=1)
+    >>> promise = issue_next_client(run, seen, unseen, radius=0.1, own_sampling=False)
+    >>> list(promise.values)
+    ['mean', 'share 0.9', 'next']
+    """
+    check_arguments("issue_next_client(model, seen, unseen)", model, seen)
+    if confidence is not None:
+        check_confidence(confidence, "test")
+    check_alike(seen, unseen)
+    if not 0.0 < share < 1.0:
+        raise ValueError(f"share={share} must lie between 0 and 1, such as 0.9")
+    level, count = float(USUAL if confidence is None else confidence), unseen.num_clients
+    delta = (1 - Fraction(plain(level))) / (2 if own_sampling else 1)
+    supported = rank_of(None, count, delta) <= count
+    if confidence is not None and not supported:
+        raise PreconditionError(too_confident(level, count, own_sampling=own_sampling))
+    trained = issue(model, seen, radii=[radius], norm=norm, metric=metric, client_weights=uniform(), loss=loss).parts
+    ball = ball_of(trained.claim)
+    if own_sampling and ball.quantity.needs_bounds and unseen.bounds is None:
+        raise PreconditionError(
+            "a client's own sampling error needs bounds of the data: declare them (bounds=(low, high), or "
+            "preprocess='unit'), or use own_sampling=False, which is about examples as many as these clients have"
+        )
+    proof, reach = _provable(model, loss, ball, unseen, level if own_sampling else None), trained.claim.rows[0].radius
+    following = Row("next", None, reach, 0.0)
+    if not supported:
+        # One client supports nothing about the next one's distribution, and the row is left out.
+        following = replace(following, confidence=highest_confidence(count, own_sampling=own_sampling) or None)
+    asked = Row("mean", None, reach, 0.0), Row("share", float(share), reach, 0.0), following
+    claim = replace(
+        trained.claim,
+        part="all",
+        confidence=level,
+        own_sampling=own_sampling,
+        clients=tuple(_listed(unseen, "all", [1.0 / count] * count)),
+        rows=asked,
+    )
+    return _sealed(model, loss, proof, claim, [trained.witnesses[0].gamma], unseen, seen.train.joined(seen.test))
+
+
+def _listed(clients: Federation, split: Split, weights: Sequence[float]) -> Iterator[Client]:
     """Whose examples a claim is about."""
-    examples = examples_of(clients, part)
-    for place, (name, weight) in enumerate(zip(clients.names, weights, strict=True)):
-        yield Client(name, weight, int(examples.num_examples[place]), examples.of_clients([place]).digest())
+    examples = examples_of(clients, split)
+    for index, (name, weight) in enumerate(zip(clients.names, weights, strict=True)):
+        yield Client(name, weight, int(examples.num_examples[index]), examples.of_clients([index]).digest())
 
 
-def sealed(
+def _sealed(
     model: Run | nn.Module,
     loss: Loss | None,
     proof: Known,
@@ -177,17 +256,19 @@ def _check_points(points: int, clients: Federation, ball: Ball, confidence: floa
         raise ValueError("points are about the examples at hand and power=2: leave out power and confidence")
 
 
-def provable(module: nn.Module, loss: Loss, ball: Ball, clients: Federation, confidence: float | None) -> Known:
-    """What is known of the model; a PreconditionError if that proves nothing."""
-    found = known(module, output_loss(loss))
-    if found is None:
+def _provable(
+    model: Run | nn.Module, loss: Loss | None, ball: Ball, clients: Federation, confidence: float | None
+) -> Known:
+    """Return what is known of the model; raise PreconditionError if that proves nothing."""
+    proof = known(*module_and_loss(model, loss))
+    if proof is None:
         raise PreconditionError(
             "nothing is proven about this model: certify a linear model, or a network of linear layers, convolutions, "
             "pooling and tanh, sigmoid, SiLU or ReLU, or of wafl.models.layers, with cross-entropy, MarginLoss or "
             "squared error"
         )
-    ball.quantity.check(found, ball.power, clients.bounds, confidence)
-    return found
+    ball.quantity.check(proof, ball.power, clients.bounds, confidence)
+    return proof
 
 
 def _gammas(
@@ -200,33 +281,33 @@ def _gammas(
     rows = torch.linspace(0, len(share) - 1, min(SOME, len(share)), dtype=torch.float64).long()
     x, y, some = examples.rows(rows, torch.float64), examples.y[rows], share[rows] / share[rows].sum()
     y = y.double() if y.is_floating_point() else y
-    outputs, inputs, found = model.outputs(x), x[0].numel(), list[float | None]()
+    outputs, inputs, gammas = model.outputs(x), x[0].numel(), list[float | None]()
     for radius in radii:
         if not ball.quantity.needs_gamma(ball.power, radius):
-            found.append(None)
+            gammas.append(None)
             continue
 
         def bound(gamma: float, radius: float = radius) -> float:
             upper = ball.quantity.surrogates(model, ball, outputs, y, [gamma], inputs)[0]
             return gamma * ball.cost(radius) + float(some @ upper)
 
-        found.append(_least(bound, *ball.quantity.gammas(model, ball, x, y, some, radius)))
-    return found
+        gammas.append(_least(bound, *ball.quantity.gammas(model, ball, x, y, some, radius)))
+    return gammas
 
 
 def _least(bound: Callable[[float], float], low: float, high: float) -> float:
     """About where a function of gamma is least: on a grid, then on finer ones between the neighbors of the best."""
     for _ in range(ROUNDS if low < high else 0):
-        grid = [low * (high / low) ** (place / CUTS) for place in range(CUTS + 1)]
-        place = min(range(len(grid)), key=[bound(gamma) for gamma in grid].__getitem__)
-        low, high = grid[max(place - 1, 0)], grid[min(place + 1, CUTS)]
+        grid = [low * (high / low) ** (index / CUTS) for index in range(CUTS + 1)]
+        index = min(range(len(grid)), key=[bound(gamma) for gamma in grid].__getitem__)
+        low, high = grid[max(index - 1, 0)], grid[min(index + 1, CUTS)]
     return math.sqrt(low * high)
 
 
 def _witnesses(content: Content, model: Known, clients: Federation, seen: Examples) -> Iterator[Witness]:
     """Each client's numbers at each gamma, with room for what other machines compute."""
     checker, claim = Checker(content, model, clients), content.claim
-    drawn = [checker.surrogates(examples_of(clients, claim.part), place) for place in range(clients.num_clients)]
+    drawn = [checker.surrogates(examples_of(clients, claim.part), index) for index in range(clients.num_clients)]
     before = [] if claim.confidence is None else [checker.surrogates(seen, i) for i in range(seen.num_clients)]
     for row, witness in enumerate(content.witnesses):
         here, most = [client[row] for client in drawn], checker.most(witness.gamma)

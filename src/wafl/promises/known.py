@@ -127,14 +127,14 @@ def known(module: nn.Module, loss: OutputLoss) -> Known | None:
     if not is_same(module, whole) or not all(bool(value.isfinite().all()) for value in whole.parameters()):
         return None
     layers = [_read(layer) for layer in _flat(whole)]
-    found = [layer for layer in layers if layer is not None]
-    if not found or len(found) < len(layers) or type(loss) not in (CrossEntropy, MarginLoss, SquaredError):
+    read = [layer for layer in layers if layer is not None]
+    if not read or len(read) < len(layers) or type(loss) not in (CrossEntropy, MarginLoss, SquaredError):
         return None
-    sizes = [value.abs() for layer in found for value in layer.module.parameters()]
+    sizes = [value.abs() for layer in read for value in layer.module.parameters()]
     if not all(bool(((size == 0) | (size >= LEAST) & (size <= MOST)).all()) for size in sizes):
         return None
-    last = found[-1].module
-    return Known(tuple(found), last.weight, loss) if isinstance(last, nn.Linear) else None
+    last = read[-1].module
+    return Known(tuple(read), last.weight, loss) if isinstance(last, nn.Linear) else None
 
 
 def _flat(module: nn.Module) -> list[nn.Module]:
@@ -148,11 +148,11 @@ def _is_plain(module: nn.Module) -> bool:
 
     Weights that are neither parameters nor buffers are in no digest, and no known layer has a buffer.
     """
-    own = set(vars(module)) & {"forward", "_conv_forward", "rescale", "__call__", "_call_impl", "weight", "bias"}
+    replaced = set(vars(module)) & {"forward", "_conv_forward", "rescale", "__call__", "_call_impl", "weight", "bias"}
     calls = type(module).__call__ is nn.Module.__call__ and (
         not isinstance(module, nn.Sequential) or type(module).__iter__ is nn.Sequential.__iter__
     )
-    return calls and not own and not has_hooks(module) and not vars(module).get("_buffers")
+    return calls and not replaced and not has_hooks(module) and not vars(module).get("_buffers")
 
 
 def _read(layer: nn.Module) -> Layer | None:
@@ -189,10 +189,10 @@ def _read(layer: nn.Module) -> Layer | None:
 
 def _absolute(layer: nn.Linear | nn.Conv2d) -> nn.Module:
     """The layer of the absolute values of its weights and biases."""
-    found = copy.deepcopy(layer)
-    for value in found.parameters():
+    absolute = copy.deepcopy(layer)
+    for value in absolute.parameters():
         value.abs_()
-    return found
+    return absolute
 
 
 def _convolution_norm(layer: nn.Conv2d) -> float:

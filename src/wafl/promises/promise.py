@@ -29,7 +29,7 @@ from wafl.promises.quantity import Metric
 from wafl.promises.sign import ALGORITHM, sign
 
 FORMAT = 2
-Part = Literal["train", "test", "all"]
+Split = Literal["train", "test", "all"]
 NormName = Literal["l1", "l2", "l_inf"]
 NORMS: dict[NormName, float] = {"l1": 1, "l2": 2, "l_inf": math.inf}
 
@@ -74,7 +74,7 @@ class Claim:
     metric: Metric
     norm: NormName
     power: Literal[1, 2]
-    part: Part
+    part: Split
     confidence: float | None
     own_sampling: bool
     model: str
@@ -201,9 +201,9 @@ class Promise:
         return statement(self.content["claim"], self.facts)
 
 
-def examples_of(clients: Federation, part: Part) -> Examples:
-    """The examples that a claim about this part is about."""
-    return clients.train.joined(clients.test) if part == "all" else getattr(clients, part)
+def examples_of(clients: Federation, split: Split) -> Examples:
+    """Return the examples that a claim about this split is about."""
+    return clients.train.joined(clients.test) if split == "all" else getattr(clients, split)
 
 
 def digest_of(module: nn.Module) -> str:

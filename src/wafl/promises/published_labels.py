@@ -51,15 +51,15 @@ class Cell:
 
 def cells_of(examples: Examples, weights: Sequence[float]) -> dict[int, tuple[Cell, float, Tensor]]:
     """Each label's examples, as long vectors, its share of the mixture, and the rows where they are."""
-    found = dict[int, tuple[Cell, float, Tensor]]()
+    cells = dict[int, tuple[Cell, float, Tensor]]()
     sizes = examples.num_examples
     share = torch.repeat_interleave(torch.tensor(weights, dtype=torch.float64) / sizes, sizes)
     for label in examples.y[share > 0].unique().tolist():
         rows = ((examples.y == label) & (share > 0)).nonzero()[:, 0]
         total = share[rows].sum()
         cell = Cell(examples.rows(rows, torch.float64).flatten(1), share[rows] / total)
-        found[label] = (cell, float(total), rows)
-    return found
+        cells[label] = (cell, float(total), rows)
+    return cells
 
 
 def distance(a: Tensor, a_share: Tensor, b: Tensor, b_share: Tensor, norm: float) -> float:
@@ -75,8 +75,8 @@ def quantize(cell: Cell, points: Tensor, norm: float) -> tuple[Tensor, float]:
     """The weights of points if each example goes to the nearest, and how far examples are from them, in W_2."""
     weights, square = torch.zeros(len(points), dtype=torch.float64), 0.0
     for x, share in zip(cell.x.split(CHUNK), cell.share.split(CHUNK), strict=True):
-        cost, place = torch.stack([power_norm(x - point, norm, 2) for point in points], dim=1).min(1)
-        weights.index_add_(0, place, share)
+        cost, nearest = torch.stack([power_norm(x - point, norm, 2) for point in points], dim=1).min(1)
+        weights.index_add_(0, nearest, share)
         square += float(share @ cost)
     return weights, math.sqrt(square)
 
@@ -106,7 +106,7 @@ def resamples(cell: Cell, points: Tensor, weights: Tensor, norm: float, draws: i
     random (the Bayesian bootstrap, Rubin 1981), so that the mean of n draws varies as ``1 / n + 1 / len(cell)``.
     """
     cost, random = _costs(cell.x, points, norm), np.random.default_rng(SEED)
-    found: list[Resample] = []
+    farthest: list[Resample] = []
     for size in SIZES:
         if size > 2 * len(cell.x):
             break
@@ -115,8 +115,8 @@ def resamples(cell: Cell, points: Tensor, weights: Tensor, norm: float, draws: i
             counts = random.multinomial(size, random.dirichlet(len(cell.x) * cell.share.numpy()))
             rows = counts.nonzero()[0]
             squares.append(network_simplex(torch.from_numpy(counts[rows] / size), weights, cost[rows].numpy())[1])
-        found.append(Resample(size, math.sqrt(max(squares))))
-    return tuple(found)
+        farthest.append(Resample(size, math.sqrt(max(squares))))
+    return tuple(farthest)
 
 
 def gammas_for(slope: float, radii: Sequence[float]) -> tuple[float, ...]:
@@ -129,7 +129,7 @@ def gammas_for(slope: float, radii: Sequence[float]) -> tuple[float, ...]:
         return ()
     least = slope / (FARTHEST * max(asked))
     most = max(slope / min(asked), 2.0 * least)
-    return tuple(least * (most / least) ** (place / (GAMMAS - 1)) for place in range(GAMMAS))
+    return tuple(least * (most / least) ** (step / (GAMMAS - 1)) for step in range(GAMMAS))
 
 
 def publish(
@@ -152,7 +152,7 @@ def described(
     room: float = 1.0,
 ) -> Labels:
     """What follows from the examples once the points are chosen."""
-    cells, found = cells_of(examples, weights), list[Label]()
+    cells, labels = cells_of(examples, weights), list[Label]()
     for label, (cell, share, rows) in cells.items():
         asked = (None, *gammas)
         parts = [
@@ -163,19 +163,19 @@ def described(
         at, (weight, spread) = points[label], quantize(cell, points[label], ball.norm)
         where = tuple(map(tuple, at.tolist())), tuple(weight.tolist()), spread
         again = resamples(halves(cell)[1], at, weight, ball.norm, RESAMPLES * len(cells) - 1)
-        found.append(Label(label, share, len(cell.x), *where, loss, tuple(phi), again))
-    return Labels(tuple(gammas), tuple(found))
+        labels.append(Label(label, share, len(cell.x), *where, loss, tuple(phi), again))
+    return Labels(tuple(gammas), tuple(labels))
 
 
-def differences(said: Labels, model: Known, ball: Ball, examples: Examples, weights: Sequence[float]) -> str | None:
+def differences(labels: Labels, model: Known, ball: Ball, examples: Examples, weights: Sequence[float]) -> str | None:
     """What is published and does not follow from the points and the examples; None if everything does."""
     cells = cells_of(examples, weights)
-    points = {each.label: torch.tensor(each.points, dtype=torch.float64) for each in said.labels}
+    points = {each.label: torch.tensor(each.points, dtype=torch.float64) for each in labels.labels}
     inputs = math.prod(examples.shape)
     if cells.keys() != points.keys() or any(each.shape[1] != inputs for each in points.values()):
         return "its labels, or the number of their inputs, are not those of the data"
-    now = {each.label: each for each in described(model, ball, examples, weights, said.gammas, points).labels}
-    for then in said.labels:
+    now = {each.label: each for each in described(model, ball, examples, weights, labels.gammas, points).labels}
+    for then in labels.labels:
         # The size of the examples, not of the points: a far point that no example goes to would excuse any number.
         here, scale = now[then.label], float(cells[then.label][0].x.abs().max())
         (sizes, far), (sizes_here, far_here) = (

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.errors import PreconditionError
-from wafl.promises.attack import error_places, loss_places
+from wafl.promises.attack import error_candidates, loss_candidates
 from wafl.promises.bound import (
     error_surrogate,
     logistic_surrogate,
@@ -17,7 +17,7 @@ from wafl.promises.bound import (
     worst_margins,
 )
 from wafl.promises.known import UNIT, Known, Outputs
-from wafl.promises.quantity import Ball, Gammas, Place, Quantity, Range, Target
+from wafl.promises.quantity import Ball, Candidate, Gammas, Quantity, Range, Target
 
 LEAST = 1e-40
 """A gamma at which moves cost nothing, for models that gain nothing from them."""
@@ -61,14 +61,14 @@ class ExpectedLoss(Quantity):
         best = max(wide**2 + wide * math.sqrt(residual) / radius, wide**2 * (1.0 + 1e-6), LEAST)
         return best, best
 
-    def surrogates(self, model: Known, ball: Ball, found: Outputs, y: Tensor, gammas: Gammas, inputs: int) -> Tensor:
+    def surrogates(self, model: Known, ball: Ball, outputs: Outputs, y: Tensor, gammas: Gammas, inputs: int) -> Tensor:
         if not model.classifies:
-            return torch.stack([squared_surrogate(model, ball, found, y, gamma, inputs) for gamma in gammas])
+            return torch.stack([squared_surrogate(model, ball, outputs, y, gamma, inputs) for gamma in gammas])
         offset, soft = model.margin
-        worst, slopes = worst_margins(found, y, offset) / soft, model.margins(ball.norm, inputs) / soft
+        worst, slopes = worst_margins(outputs, y, offset) / soft, model.margins(ball.norm, inputs) / soft
         # The loss is t times the cross-entropy of scores (s - u e_y) / t, and so is phi_gamma, at gamma / t.
-        scores = found.values.scatter_add(1, y[:, None], torch.full_like(found.values[:, :1], -offset)) / soft
-        shifted = Outputs(scores, found.error / soft * (1.0 + 4.0 * UNIT))
+        scores = outputs.values.scatter_add(1, y[:, None], torch.full_like(outputs.values[:, :1], -offset)) / soft
+        shifted = Outputs(scores, outputs.error / soft * (1.0 + 4.0 * UNIT))
         weight, prices = model.last / soft if model.linear else None, [gamma and gamma / soft for gamma in gammas]
         return soft * torch.stack(
             [logistic_surrogate(weight, ball, shifted, worst, slopes, y, price) for price in prices]
@@ -77,8 +77,8 @@ class ExpectedLoss(Quantity):
     def values(self, model: Known, outputs: Tensor, y: Tensor) -> Tensor:
         return model.loss.value(outputs, y)
 
-    def places(self, target: Target) -> list[Place]:
-        return loss_places(target)
+    def candidates(self, target: Target) -> list[Candidate]:
+        return loss_candidates(target)
 
 
 @dataclass(frozen=True)
@@ -104,16 +104,16 @@ class ErrorRate(Quantity):
     def gammas(self, model: Known, ball: Ball, x: Tensor, y: Tensor, share: Tensor, radius: float) -> Range:
         return 1e-9 / ball.cost(radius), 1.0 / ball.cost(radius)  # from there on 1 is the smaller bound
 
-    def surrogates(self, model: Known, ball: Ball, found: Outputs, y: Tensor, gammas: Gammas, inputs: int) -> Tensor:
-        worst, slopes = worst_margins(found, y), model.margins(ball.norm, inputs)
+    def surrogates(self, model: Known, ball: Ball, outputs: Outputs, y: Tensor, gammas: Gammas, inputs: int) -> Tensor:
+        worst, slopes = worst_margins(outputs, y), model.margins(ball.norm, inputs)
         return torch.stack([error_surrogate(ball, worst, slopes[y], y, gamma) for gamma in gammas])
 
     def values(self, model: Known, outputs: Tensor, y: Tensor) -> Tensor:
         others = outputs.scatter(1, y[:, None], -torch.inf).amax(1)
         return (others >= outputs.gather(1, y[:, None])[:, 0]).double()
 
-    def places(self, target: Target) -> list[Place]:
-        return error_places(target)
+    def candidates(self, target: Target) -> list[Candidate]:
+        return error_candidates(target)
 
 
 QUANTITIES: dict[str, Quantity] = {each.metric: each for each in (ExpectedLoss(), ErrorRate())}

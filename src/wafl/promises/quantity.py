@@ -22,7 +22,7 @@ Gammas = Sequence[float | None]
 """Prices of moves; None is a price at which nothing moves."""
 Range = tuple[float, float]
 """The least and the largest number."""
-Place = tuple[Tensor, Tensor]
+Candidate = tuple[Tensor, Tensor]
 """Where the flat examples of a batch may go, and their values there."""
 
 
@@ -67,7 +67,7 @@ class Quantity(ABC):
         """Return the range of the best gamma for examples that have these shares of the mixture."""
 
     @abstractmethod
-    def surrogates(self, model: Known, ball: Ball, found: Outputs, y: Tensor, gammas: Gammas, inputs: int) -> Tensor:
+    def surrogates(self, model: Known, ball: Ball, outputs: Outputs, y: Tensor, gammas: Gammas, inputs: int) -> Tensor:
         """Return an upper bound on phi_gamma for each gamma and example, ``[G, n]``; infinite where there is none."""
 
     @abstractmethod
@@ -75,7 +75,7 @@ class Quantity(ABC):
         """Return the value of each example, as an attack sees it."""
 
     @abstractmethod
-    def places(self, target: Target) -> list[Place]:
+    def candidates(self, target: Target) -> list[Candidate]:
         """Return where an attack may move examples."""
 
 
@@ -106,7 +106,7 @@ class Target:
     outputs: Tensor
     """The outputs at the start."""
 
-    def at(self, place: Tensor) -> Place:
+    def at(self, points: Tensor) -> Candidate:
         """Return a place of the flat examples with their values there."""
         with torch.no_grad():
-            return place, self.ball.quantity.values(self.model, self.model.plain(place.view_as(self.x)), self.y)
+            return points, self.ball.quantity.values(self.model, self.model.plain(points.view_as(self.x)), self.y)

@@ -51,24 +51,24 @@ def read_promise(data: bytes) -> tuple[Promise, str | None]:
     # Written again, only what is known is there: no other field, and no number of another type.
     if to_bytes(promise.content) != to_bytes(content):
         raise ValueError("it has a field that no certificate has, fields in another order, or numbers of other types")
-    found = promise.parts
-    for complaint in (*_complaints(found), *_of_witnesses(found), *_of_labels(found), *_sizes(promise.content)):
+    parts = promise.parts
+    for complaint in (*_complaints(parts), *_of_witnesses(parts), *_of_labels(parts), *_sizes(promise.content)):
         raise ValueError(complaint)
     return promise, signature
 
 
-def _of_another_format(found: object) -> str:
-    if found == 1:
+def _of_another_format(version: object) -> str:
+    if version == 1:
         return (
             "it has format 1, whose files could be forged. Whoever issued it can issue it again, from the same model "
             "and data: wafl certify RUN, or wafl.issue(run, clients, radii=[...])"
         )
-    return f"it has format {found}, this version reads {FORMAT}: update wafl-learn"
+    return f"it has format {version}, this version reads {FORMAT}: update wafl-learn"
 
 
-def _complaints(found: Content) -> Iterator[str]:
+def _complaints(content: Content) -> Iterator[str]:
     """What is wrong with a claim whose numbers have the right types, and with when it was issued."""
-    claim, names = found.claim, [client.name for client in found.claim.clients]
+    claim, names = content.claim, [client.name for client in content.claim.clients]
     weights = [client.weight for client in claim.clients]
     rows, of_all = [(row.about, row.radius) for row in claim.rows], claim.part == "all"
     if not rows or len(set(rows)) != len(rows):
@@ -98,19 +98,19 @@ def _complaints(found: Content) -> Iterator[str]:
     if not all(map(DIGEST.fullmatch, [claim.model, *(client.sha256 for client in claim.clients)])):
         yield "a digest is not one of SHA-256"
     try:
-        when = datetime.fromisoformat(found.issued)
-        dated = when.tzinfo is not None and when.isoformat() == found.issued
+        when = datetime.fromisoformat(content.issued)
+        dated = when.tzinfo is not None and when.isoformat() == content.issued
     except ValueError:
         dated = False
     if not dated:
         yield "it does not say when it was issued"
 
 
-def _of_witnesses(found: Content) -> Iterator[str]:
-    claim, radii = found.claim, list(dict.fromkeys(row.radius for row in found.claim.rows))
-    if len(found.witnesses) != len(radii):
+def _of_witnesses(content: Content) -> Iterator[str]:
+    claim, radii = content.claim, list(dict.fromkeys(row.radius for row in content.claim.rows))
+    if len(content.witnesses) != len(radii):
         yield "its witnesses are not one per radius"
-    for radius, witness in zip(radii, found.witnesses, strict=False):
+    for radius, witness in zip(radii, content.witnesses, strict=False):
         draws, moves = witness.draws, quantity_of(claim.metric).needs_gamma(claim.power, radius)
         each = [witness.means] if draws is None else [witness.means, draws.bets, *draws.paid]
         if {len(numbers) for numbers in each} != {len(claim.clients)} or len(each) not in (1, 2 + len(STAKES)):
@@ -123,8 +123,8 @@ def _of_witnesses(found: Content) -> Iterator[str]:
             yield f"radius {radius:g}: it or its gamma is so small that its square is lost"
 
 
-def _of_labels(found: Content) -> Iterator[str]:
-    claim, labels = found.claim, found.labels
+def _of_labels(content: Content) -> Iterator[str]:
+    claim, labels = content.claim, content.labels
     if labels is None:
         return
     if not quantity_of(claim.metric).has_points or (claim.power, claim.confidence) != (2, None):

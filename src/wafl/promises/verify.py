@@ -9,13 +9,12 @@ from pathlib import Path
 from torch import nn
 
 from wafl.data.federation import Federation
-from wafl.promises.check import Checker, Line, loss_of, read_model
+from wafl.promises.check import Checker, Line, module_and_loss, read_model
 from wafl.promises.in_words import Facts
 from wafl.promises.promise import Promise, to_bytes
 from wafl.promises.read import read_file
 from wafl.promises.sign import is_signed_by
 from wafl.results.run import Run
-from wafl.tasks.losses import output_loss
 from wafl.tasks.task import Loss
 
 
@@ -93,12 +92,12 @@ def check(promise: Promise, model: Run | nn.Module | None, data: Federation | No
     about, proof = Line("model", "attested", "not checked: give the model"), None
     facts = Facts(unit=None if data is None else data.unit)
     if model is not None:
-        module, known_loss = model.module if isinstance(model, Run) else model, output_loss(loss_of(model, loss))
+        module, known_loss = module_and_loss(model, loss)
         proof, about = read_model(claim, module, known_loss, data)
         parameters = sum(value.numel() for value in module.parameters() if value.requires_grad)
         facts = replace(facts, loss=known_loss.name, parameters=parameters)
     checker = Checker(promise.parts, proof, data, about.status == "wrong")
-    clients = {client.name: checker.client(place) for place, client in enumerate(claim.clients)}
+    clients = {client.name: checker.client(index) for index, client in enumerate(claim.clients)}
     done = [client.weight for client in claim.clients if clients[client.name].status == "recomputed"]
     rows = [checker.row(row, clients) for row in claim.rows]
     facts = replace(facts, proven=all(line.status == "recomputed" for line in rows))

@@ -30,7 +30,7 @@ from wafl.base.files import is_locked, lock, not_plain, read_limited, sealed, sy
 from wafl.base.json_types import check_types
 from wafl.config.experiment import Experiment
 from wafl.config.read import read_experiment
-from wafl.evaluation.entry import PARTS
+from wafl.evaluation.entry import SPLITS
 
 ABOUT: dict[str, Any] = {
     "format?": int,
@@ -43,7 +43,7 @@ ABOUT: dict[str, Any] = {
 
 SPREAD: dict[str, Any] = {"mean": float, "std": float, "seeds": list[float]}
 UNSEEN: dict[str, Any] = {
-    **{part: {**SPREAD, "interval": tuple[float, float], "worst_tenth": SPREAD} for part in PARTS},
+    **{part: {**SPREAD, "interval": tuple[float, float], "worst_tenth": SPREAD} for part in SPLITS},
     "out_of_sample_gap": SPREAD,
     "participation_gap": SPREAD,
 }

@@ -29,26 +29,28 @@ class Promised:
 
 
 def promised(
-    run: Run, seen: Federation, unseen: Federation | None, found: Certificates, place: int, delta: float = 0.05
+    run: Run, seen: Federation, unseen: Federation | None, certificates: Certificates, index: int, delta: float = 0.05
 ) -> list[Promised]:
-    """What is promised at the radius of one certificate, from the examples at hand to clients that nobody has seen.
+    """Return what is promised at one radius, from the examples at hand to clients that nobody has seen.
 
-    ``found`` are certificates of the training examples of the clients ``seen``, ``place`` is which of them, and
-    ``delta`` is how often each promise with a probability may fail.
+    ``certificates`` are about the training examples of the clients ``seen``; ``index`` picks the row with the radius.
+    Each promise with a probability fails with probability ``delta`` at most.
     """
-    row = found[place]
-    options: dict[str, Any] = {"norm": found.norm, "metric": found.metric, "confidence": 1.0 - delta}
+    row = certificates[index]
+    options: dict[str, Any] = {"norm": certificates.norm, "metric": certificates.metric, "confidence": 1.0 - delta}
 
     def of_sample() -> Made:
-        if found.caveat is not None:
-            raise PreconditionError(_unproven(found.reason))
-        best = found.best_proven(row)
+        if certificates.caveat is not None:
+            raise PreconditionError(_unproven(certificates.reason))
+        best = certificates.best_proven(row)
         reached = f"{best / row.achieved:.3f} times what is reached inside" if row.achieved else "nothing is reached"
         return best, reached
 
     def refuse_labels() -> None:
-        if math.isfinite(found.label_cost):
-            raise PreconditionError(f"labels that change (label_cost={found.label_cost:g}): only for examples at hand")
+        if math.isfinite(certificates.label_cost):
+            raise PreconditionError(
+                f"labels that change (label_cost={certificates.label_cost:g}): only for examples at hand"
+            )
 
     def of_distributions() -> Made:
         refuse_labels()
@@ -63,18 +65,18 @@ def promised(
         refuse_labels()
         if unseen is None:
             raise PreconditionError("no client was held out of training: data.unseen does so")
-        said = next_client(run, seen, unseen, radius=row.radius, **options)
-        if not said.proven:
-            raise PreconditionError(_unproven(said.reason))
-        return said
+        held = next_client(run, seen, unseen, radius=row.radius, **options)
+        if not held.proven:
+            raise PreconditionError(_unproven(held.reason))
+        return held
 
     def of_mean() -> Made:
-        said = held_out()
-        return said.mean(), f"the mean of the {len(said.names)} that were held out is {fmean(said.measured):.3g}"
+        held = held_out()
+        return held.mean(), f"the mean of the {len(held.names)} that were held out is {fmean(held.measured):.3g}"
 
     def of_next() -> Made:
-        said = held_out()
-        return said.next(), f"the largest of the {len(said.names)} that were held out is {max(said.measured):.3g}"
+        held = held_out()
+        return held.next(), f"the largest of the {len(held.names)} that were held out is {max(held.measured):.3g}"
 
     asked: list[tuple[str, float, Callable[[], Made]]] = [
         ("any data within the radius of the training examples", 1.0, of_sample),

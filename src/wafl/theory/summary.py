@@ -92,8 +92,8 @@ def summarize(
     norm, own_cost, bounded = _geometry(run)
     cost = own_cost if label_cost is None else label_cost
     known = partial(constants, run, clients, data_bounds=data_bounds, norm=norm, label_cost=cost)
-    own = gamma if gamma is not None else run.settings["scalars"].get("gamma")
-    here, ball, why, price, within = _setting(known, bounded, own, radius, params_radius)
+    given_gamma = gamma if gamma is not None else run.settings["scalars"].get("gamma")
+    here, ball, why, price, within = _setting(known, bounded, given_gamma, radius, params_radius)
     best = None if ball is None else certify(run, clients, radii=[within], norm=here.norm, achieved=False)[0].gamma
     weights, sizes = run.client_weights.tolist(), clients.train.num_examples.tolist()
     clean = Mixture.of(run, clients).means(None, [{}]).value[0]
@@ -227,8 +227,8 @@ def _convergence(
     noise, apart = float(ball.L_theta), 2.0 * ball.L_theta
     if measured:
         bounds = ball.data_bounds if _geometry(run)[2] else None
-        found = gradient_spread(run, clients, gamma=gamma, params_radius=ball.params_radius, draws=2, bounds=bounds)
-        noise, apart = float(found.noise), float(found.heterogeneity)
+        spreads = gradient_spread(run, clients, gamma=gamma, params_radius=ball.params_radius, draws=2, bounds=bounds)
+        noise, apart = float(spreads.noise), float(spreads.heterogeneity)
     return convergence(
         ball,
         run.client_weights.tolist(),

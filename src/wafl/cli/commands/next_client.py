@@ -30,7 +30,7 @@ def next_client(
         options: dict[str, Any] = {"norm": parse_norm(norm), "metric": metric, "confidence": confidence}
         check_signing(sign, private=True)
         name, model = only_run(run)
-        from wafl.promises.next_client import issue_next_client
+        from wafl.promises.issue import issue_next_client
         from wafl.theory.population.next_client import next_client as expect
 
         seen, unseen = seen_and_unseen({name: model}, run, data_dir)

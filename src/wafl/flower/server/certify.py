@@ -37,12 +37,11 @@ from wafl.theory.certificates.certify import (
     quantity_of,
 )
 from wafl.theory.certificates.mixture import Means
-from wafl.theory.certificates.network_bound import knows_margins
 from wafl.theory.certificates.sampling import Domain
 from wafl.theory.certificates.soundness import hold_rows, room_elsewhere
-from wafl.theory.certificates.unproven import why_unproven
 from wafl.theory.certificates.upper import Report
 from wafl.theory.constants.assumptions import data_free_constants, task_of
+from wafl.theory.constants.layer_by_layer import why_unproven
 from wafl.train.clients import Roster
 from wafl.train.survey import SurveyReplies
 
@@ -78,7 +77,7 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
 
     roster = clients.roster
     known = data_free_constants(task, params, math.prod(roster.input_shape), norm)
-    if len(known) < 2 and quantity.has_slopes and not knows_margins(task):
+    if len(known) < 2 and quantity.has_slopes and not quantity.by_margins(task):
         raise ConfigError(
             "no bound on this model's L_zz is known without its clients' examples: certify a linear model"
         )

@@ -15,7 +15,7 @@ from wafl.base.unproven import unproven_line
 from wafl.tasks.task import Task
 from wafl.theory.certificates.mixture import Asked, AskMeans
 from wafl.theory.certificates.sampling import Domain
-from wafl.theory.certificates.upper import Inquiry, setting_of
+from wafl.theory.certificates.upper import Inquiry
 from wafl.theory.constants.constant import Constant
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Metric = Literal["loss", "error"]
 """The names of the quantities that can be certified."""
 UNKNOWN = Constant(math.inf, "bound", "not known without the clients' examples")
+Reach = Callable[[float], float | None]
+"""Attack the mixture within a radius and return the loss; None if nothing is attacked."""
 
 
 class Quantity(ABC):
@@ -59,7 +61,7 @@ class Quantity(ABC):
 
     @abstractmethod
     def rows(
-        self, means: AskMeans, radii: Sequence[float], question: Question, achieved: Callable[[float], float | None]
+        self, means: AskMeans, radii: Sequence[float], question: Question, achieved: Reach
     ) -> tuple[float, list[Certificate]]:
         """Compute the quantity at rest and a certificate per radius.
 
@@ -67,11 +69,11 @@ class Quantity(ABC):
         """
 
     @abstractmethod
-    def inquiry(self, found: Certificates, row: Certificate) -> Inquiry:
+    def inquiry(self, certificates: Certificates, row: Certificate) -> Inquiry:
         """Return what proves a row for other examples than those on which it was found."""
 
     @abstractmethod
-    def most(self, asked: Asked, domain: Domain, found: Certificates, gamma: float) -> float:
+    def most(self, asked: Asked, domain: Domain, certificates: Certificates, gamma: float) -> float:
         """Return the largest value of phi_gamma in the domain; raise PreconditionError if it is not known."""
 
 
@@ -185,8 +187,8 @@ class Certificates:
         """The line to print above estimates; None if the bounds are proven."""
         return None if self.column == "certified" else unproven_line(self.reason)
 
-    def __getitem__(self, place: int) -> Certificate:
-        return self.rows[place]
+    def __getitem__(self, index: int) -> Certificate:
+        return self.rows[index]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -227,9 +229,9 @@ class Certificates:
         from wafl.report.page import check_page_packages, write_page
 
         check_page_packages()
-        walks = [found.walk(name) for name, found in {"this run": self, **others}.items()]
+        walks = [certificates.walk(name) for name, certificates in {"this run": self, **others}.items()]
         caption = f"The {norm_name(self.norm)} ball; radii in {self.unit}."
-        caveats = {name: found.caveat for name, found in {"this run": self, **others}.items()}
+        caveats = {name: certificates.caveat for name, certificates in {"this run": self, **others}.items()}
         lead = " ".join(f"{name}: {caveat}" for name, caveat in caveats.items() if caveat is not None)
         if not all(caveats.values()):
             certified = "The loss that an objective reaches inside the ball lies below what is certified for all of it."
@@ -267,10 +269,6 @@ class Certificates:
             self.proven or self.simple_proven,
             self.loss,
         )
-
-    def setting(self, row: Certificate) -> dict[str, float]:
-        """What clients are asked to prove a row by duality."""
-        return setting_of(row.gamma, float(self.L_zz), row.tolerance)
 
     def best_proven(self, row: Certificate) -> float:
         """The smaller of the bounds that are proven; of both, if neither is."""

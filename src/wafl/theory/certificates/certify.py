@@ -28,17 +28,15 @@ from wafl.data.federation import Federation
 from wafl.results.run import Run
 from wafl.tasks.task import Loss, Task
 from wafl.theory.certificates import other_spaces as elsewhere
-from wafl.theory.certificates.certificate import Certificate, Certificates, Metric, Quantity, Question
-from wafl.theory.certificates.error_rate import ErrorRate
-from wafl.theory.certificates.expected_loss import ExpectedLoss
+from wafl.theory.certificates.certificate import Certificate, Certificates, Metric, Quantity, Question, Reach
 from wafl.theory.certificates.labels import check_label_cost, with_labels
 from wafl.theory.certificates.mixture import Asked, AskMeans, Mixture
-from wafl.theory.certificates.sampling import Domain, Drawn
+from wafl.theory.certificates.quantities import ErrorRate, ExpectedLoss
+from wafl.theory.certificates.sampling import Domain, Moments
 from wafl.theory.certificates.soundness import Room, hold_flipped, hold_moved, hold_rows, room_of
-from wafl.theory.certificates.unproven import why_unproven
 from wafl.theory.constants.assumptions import data_free_constants, input_constants
 from wafl.theory.constants.constant import Constant
-from wafl.theory.constants.layer_by_layer import last_layer
+from wafl.theory.constants.layer_by_layer import last_layer, why_unproven
 from wafl.theory.phi.linear_model import LinearPhi, is_known
 from wafl.train.embedded import find_device
 from wafl.weights import ClientWeights, fixed
@@ -157,17 +155,17 @@ def certify(
     if limit is not None:
         limit += (mixture.task.loss.quadratic or 0.0) / label_cost
     reason = "" if known["L_z"].proven else why_unproven(mixture.task)
-    question = Question(quantity, norm, power, gap, limit, by_margins, label_cost, clients.unit, known["L_z"], bent)
-    question = replace(question, reason=reason)
+    constants = known["L_z"], bent, reason
+    question = Question(quantity, norm, power, gap, limit, by_margins, label_cost, clients.unit, *constants)
     if confidence is None:
         means = with_labels(partial(mixture.means, seed=seed), label_cost)
-        found = certificates_of(means, wanted, question, partial(room_of, mixture), reach)
-        return found if achieved else replace(found, rows=tuple(replace(row, achieved=None) for row in found.rows))
+        result = certificates_of(means, wanted, question, partial(room_of, mixture), reach)
+        return result if achieved else replace(result, rows=tuple(replace(row, achieved=None) for row in result.rows))
     training = replace(mixture, examples=clients.train)
     chosen = certificates_of(partial(training.means, seed=seed), wanted, question, partial(room_of, training))
-    found = beyond(chosen, training, mixture, Domain.of(clients), confidence, seed)
-    found = replace(found, rows=tuple(replace(row, achieved=reach(row.radius)) for row in found.rows))
-    return hold_rows(found, room_of(mixture, found))
+    result = beyond(chosen, training, mixture, Domain.of(clients), confidence, seed)
+    result = replace(result, rows=tuple(replace(row, achieved=reach(row.radius)) for row in result.rows))
+    return hold_rows(result, room_of(mixture, result))
 
 
 def beyond(
@@ -205,13 +203,16 @@ def _beyond(
     """One radius for the distributions, but for probability ``level``: by what is smallest on the training examples."""
     quantity = chosen.quantity
     inquiry = quantity.inquiry(chosen, row)
-    drawn = Drawn.ask(training, test, inquiry, quantity.most(test, domain, chosen, inquiry.gamma), seed)
-    upper = drawn.upper_mean(level)
+    moments, most = Moments(inquiry.report), quantity.most(test, domain, chosen, inquiry.gamma)
+    sample, trained = (moments.ask(each, inquiry.setting, most, seed) for each in (test, training))
+    weights = test.weights.tolist()
+    upper = sample.upper_mean(weights, trained.bets(weights, sample.sizes, level), level)
+    mean = math.fsum(weight * mean for weight, mean in zip(weights, sample.means, strict=True))
     bound = min(inquiry.offset + upper, quantity.largest)
     value, gamma, simple = bound, row.gamma, quantity.largest
     if inquiry.report is None:
         value, gamma, simple = bound if row.radius == 0 else math.inf, math.inf, bound
-    return Certificate(row.radius, value, gamma, simple, None, row.tolerance, upper - drawn.mean)
+    return Certificate(row.radius, value, gamma, simple, None, row.tolerance, upper - mean)
 
 
 def finite_above(task: Task, params: Tensor, norm: float) -> float | None:
@@ -225,20 +226,19 @@ def certificates_of(
     radii: Sequence[float],
     question: Question,
     room: Callable[[Certificates], Room],
-    achieved: Callable[[float], float | None] = lambda radius: None,
+    achieved: Reach = lambda radius: None,
 ) -> Certificates:
     """The certificates of a mixture whose clients answer ``means``, none below what was reached, but for ``room``."""
     clean, rows = question.quantity.rows(means, radii, question, achieved)
-    constants = question.steep, question.bent
-    found = Certificates(tuple(rows), clean, question.norm, question.unit, *constants, question.quantity)
-    found = replace(found, power=question.power, label_cost=question.label_cost)
-    if not (found.proven or found.simple_proven):
-        found = replace(found, reason=question.reason)
+    about = (question.norm, question.unit, question.steep, question.bent, question.quantity)
+    certificates = Certificates(tuple(rows), clean, *about, power=question.power, label_cost=question.label_cost)
+    if not (certificates.proven or certificates.simple_proven):
+        certificates = replace(certificates, reason=question.reason)
     if question.quantity.has_slopes and question.labels_move:
-        hold_flipped(found, means, room(found))
+        hold_flipped(certificates, means, room(certificates))
     if question.quantity.has_slopes and question.finite_above is None:
-        hold_moved(found, means, room(found))
-    return hold_rows(found, room(found))
+        hold_moved(certificates, means, room(certificates))
+    return hold_rows(certificates, room(certificates))
 
 
 def quantity_of(metric: str) -> Quantity:

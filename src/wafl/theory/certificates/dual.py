@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from wafl.base.errors import PreconditionError
+from wafl.theory.certificates.mixture import Means
 
 RUNG = 16.0
 """The ratio of neighboring gammas in the first grid, above the limit."""
@@ -34,7 +35,7 @@ class Dual:
 
     def least(self, radius: float) -> tuple[float, float]:
         """The minimum over the gammas that were asked about, and the gamma that attains it."""
-        values = {excess: (self.limit + excess) * radius**2 + found.value for excess, found in self.known.items()}
+        values = {excess: (self.limit + excess) * radius**2 + answer.value for excess, answer in self.known.items()}
         best = min(values, key=values.__getitem__)
         return values[best], self.limit + best
 
@@ -45,8 +46,8 @@ class Dual:
         the rest goes where each unit of cost gains the limit; minus infinity if nothing is known of cheaper ones.
         """
         budget = radius**2
-        cheap = [excess for excess, found in self.known.items() if found.cost <= budget]
-        dear = [excess for excess, found in self.known.items() if budget < found.cost < math.inf]
+        cheap = [excess for excess, answer in self.known.items() if answer.cost <= budget]
+        dear = [excess for excess, answer in self.known.items() if budget < answer.cost < math.inf]
         if not cheap:
             return -math.inf
         near = min(cheap, key=lambda excess: budget - self.known[excess].cost)
@@ -58,12 +59,12 @@ class Dual:
 
     def loss(self, excess: float) -> float:
         """The mean loss of the moves at one of the gammas that were asked about."""
-        found = self.known[excess]
-        return found.value + ((self.limit + excess) * found.cost if found.cost > 0 else 0.0)
+        answer = self.known[excess]
+        return answer.value + ((self.limit + excess) * answer.cost if answer.cost > 0 else 0.0)
 
 
 def search_dual(
-    ask: Callable[[Sequence[float]], Sequence[Surrogate]],
+    ask: Callable[[Sequence[float]], Means],
     radii: Sequence[float],
     limit: float,
     close: float = CLOSE,
@@ -75,7 +76,7 @@ def search_dual(
     gamma at which the cost is the squared radius; ``close`` is how close it must come. It starts with the gammas
     ``first``, if there are any, else with a wide grid.
 
-    >>> dual = search_dual(lambda gammas: [Surrogate(1 / g, 1 / g**2) for g in gammas], [2.0], 0.0, 1e-8)
+    >>> dual = search_dual(lambda gammas: Means([1 / g for g in gammas], [g**-2 for g in gammas]), [2.0], 0.0, 1e-8)
     >>> [round(number, 6) for number in dual.least(2.0)]
     [4.0, 0.5]
     """
@@ -84,8 +85,8 @@ def search_dual(
 
     def learn(excesses: Sequence[float]) -> None:
         fresh = sorted({excess for excess in excesses if excess not in known})
-        found = ask([limit + excess for excess in fresh])
-        known.update(zip(fresh, (_usable(each) for each in found), strict=True))
+        means = ask([limit + excess for excess in fresh])
+        known.update(zip(fresh, map(_usable, means.value, means.cost), strict=True))
 
     scale = limit if limit > 0 else 1.0
     learn([gamma - limit for gamma in first] or [scale * RUNG**rung for rung in range(-3, 4)])
@@ -98,9 +99,9 @@ def search_dual(
     return dual
 
 
-def _usable(found: Surrogate) -> Surrogate:
-    """The answer; infinite where its arithmetic has ended in what is no number, so that nothing is proven there."""
-    return Surrogate(math.inf, math.inf) if math.isnan(found.value + found.cost) else found
+def _usable(value: float, cost: float) -> Surrogate:
+    """Return the answer, infinite if it is NaN, so that nothing is proven there."""
+    return Surrogate(math.inf, math.inf) if math.isnan(value + cost) else Surrogate(value, cost)
 
 
 def _next(dual: Dual, radius: float, turn: int, close: float) -> float | None:
@@ -109,8 +110,8 @@ def _next(dual: Dual, radius: float, turn: int, close: float) -> float | None:
     Raises PreconditionError if every gamma that float64 can hold has an infinite cost.
     """
     known, limit, budget = dual.known, dual.limit, radius**2
-    dear = [excess for excess, found in known.items() if found.cost > budget]
-    cheap = [excess for excess, found in known.items() if found.cost <= budget]
+    dear = [excess for excess, answer in known.items() if answer.cost > budget]
+    cheap = [excess for excess, answer in known.items() if answer.cost <= budget]
     if not cheap:
         higher = max(dear) * RUNG
         if math.isinf(limit + higher):

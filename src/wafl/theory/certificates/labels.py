@@ -25,7 +25,7 @@ from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Task
 from wafl.theory.certificates.mixture import AskMeans, Means, Settings
-from wafl.theory.certificates.upper import ErrorSurrogate, Moved, Report
+from wafl.theory.certificates.upper import ErrorSurrogate, Report, SlopeMove
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class LabelsMove(Objective):
         best = y
         for label in range(problem.outputs(x).shape[-1]):
             other = torch.full_like(y, label)
-            found, spent = self._at(problem, x, other, state)
-            found = torch.where(y == label, -torch.inf, found - (gamma * self.price)[:, None])
-            better = found > value
-            value, best = torch.where(better, found, value), torch.where(better, other, best)
+            flipped, spent = self._at(problem, x, other, state)
+            flipped = torch.where(y == label, -torch.inf, flipped - (gamma * self.price)[:, None])
+            better = flipped > value
+            value, best = torch.where(better, flipped, value), torch.where(better, other, best)
             cost = torch.where(better, spent + self.price, cost)
         return Move(x, best, value, cost, torch.ones_like(value, dtype=torch.bool), state=state)
 
@@ -59,8 +59,8 @@ class LabelsMove(Objective):
         if self.report is None:
             loss = problem.loss(x, y)
             return loss, torch.zeros_like(loss)
-        found = self.report(problem, x, y, state)
-        return found.value, found.cost
+        move = self.report(problem, x, y, state)
+        return move.value, move.cost
 
     def _of_targets(
         self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState, gamma: Tensor, factor: float
@@ -80,7 +80,7 @@ def with_labels(means: Callable[[Objective | None, Settings], Means], price: flo
         return means
 
     def ask(report: Report | None, settings: Settings) -> Means:
-        stay = isinstance(report, ErrorSurrogate | Moved) or not all("gamma" in each for each in settings)
+        stay = isinstance(report, ErrorSurrogate | SlopeMove) or not all("gamma" in each for each in settings)
         return means(report if stay else LabelsMove(report, price), settings)
 
     return ask

@@ -37,8 +37,8 @@ def at_layer(model: Run | nn.Module, clients: Federation, layer: str) -> tuple[n
         parts = [params.new_zeros(0)]
         for rows in torch.arange(len(examples.y)).split(CHUNK):
             x = examples.rows(rows, params.dtype)
-            found = task.features(params[None], x[None], layer)[0].detach()
-            parts.append(head.join(found, x) if isinstance(head, Beside) else found)
+            features = task.features(params[None], x[None], layer)[0].detach()
+            parts.append(head.join(features, x) if isinstance(head, Beside) else features)
         return Examples(torch.cat(parts[1:] or parts), examples.y, examples.offsets)
 
     train, test = outputs(clients.train), outputs(clients.test)
@@ -88,10 +88,9 @@ def moved(
     model: Run | nn.Module, clients: Federation, space: str | None, shape: Any
 ) -> tuple[Run | nn.Module, Federation]:
     """The model and the examples where the ball is round; a shape at a layer is that of its outputs."""
-    there: tuple[Run | nn.Module, Federation] = (model, clients)
     if space is not None:
-        there = at_layer(*there, space)
-    found = check_shaping(shape)
-    if found == CLIENTS:
-        found = Embedded(there[1], torch.device("cpu")).shape_of_clients()
-    return in_shape(*there, found) if isinstance(found, Shape) else there
+        model, clients = at_layer(model, clients, space)
+    shaping = check_shaping(shape)
+    if shaping == CLIENTS:
+        shaping = Embedded(clients, torch.device("cpu")).shape_of_clients()
+    return in_shape(model, clients, shaping) if isinstance(shaping, Shape) else (model, clients)

@@ -45,7 +45,7 @@ from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Task
 from wafl.theory.certificates.mixture import Asked
-from wafl.theory.certificates.upper import Inquiry, Report
+from wafl.theory.certificates.upper import Report
 from wafl.theory.constants import linear_models as linear
 from wafl.theory.constants.constant import Constant
 
@@ -121,8 +121,8 @@ class Sample:
         like, tried = Sample(sizes, self.means, seconds, self.most), list[tuple[float, list[float]]]()
         for odds in ODDS:
             theta = odds / (1.0 + odds) / farthest
-            found = [theta * a / (1.0 + theta * a * mean) for a, mean in zip(share, self.means, strict=True)]
-            tried.append((like.upper_mean(weights, found, delta), found))
+            bets = [theta * a / (1.0 + theta * a * mean) for a, mean in zip(share, self.means, strict=True)]
+            tried.append((like.upper_mean(weights, bets, delta), bets))
         return min(tried)[1]
 
 
@@ -143,18 +143,17 @@ class Moments(Objective):
         state = state or ObjectiveState()
         most = lane_scalar(state, "most", math.inf, problem.params)[:, None]
         if self.bound is None:
-            value = problem.loss(x, y)
-            settled = torch.ones_like(value, dtype=torch.bool)
-            value = value.minimum(most)
-            return Move(x, y, value, value.square(), settled, state=state)
-        move = self.bound(problem, x, y, state)
+            loss = problem.loss(x, y)
+            move = Move(x, y, loss, loss, torch.ones_like(loss, dtype=torch.bool), state=state)
+        else:
+            move = self.bound(problem, x, y, state)
         value = move.value.minimum(most)
         return Move(move.inputs, y, value, value.square(), move.converged, state=state)
 
     def ask(self, mixture: Asked, setting: Mapping[str, float], most: float, seed: int = 0) -> Sample:
         """The sample of the clients of a mixture: their means and second moments at one setting."""
-        found = mixture.answers(self, [{**setting, "most": most}], seed)
-        return Sample(list(found.sizes), found.value[0].tolist(), found.cost[0].tolist(), most)
+        replies = mixture.answers(self, [{**setting, "most": most}], seed)
+        return Sample(list(replies.sizes), replies.value[0].tolist(), replies.cost[0].tolist(), most)
 
 
 @dataclass(frozen=True)
@@ -168,31 +167,6 @@ class Domain:
     @classmethod
     def of(cls, clients: Federation) -> Domain:
         return cls(clients.input_shape, clients.bounds, clients.num_classes)
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """The test examples of all clients as a sample, with their training examples, from which the bets come."""
-
-    sample: Sample
-    training: Sample
-    weights: Sequence[float]
-
-    @classmethod
-    def ask(cls, training: Asked, test: Asked, inquiry: Inquiry, most: float, seed: int = 0) -> Drawn:
-        """Ask clients for a sample of phi_gamma, which is never above ``most``."""
-        moments, asked = Moments(inquiry.report), (inquiry.setting, most, seed)
-        return cls(moments.ask(test, *asked), moments.ask(training, *asked), test.weights.tolist())
-
-    @property
-    def mean(self) -> float:
-        return math.fsum(weight * mean for weight, mean in zip(self.weights, self.sample.means, strict=True))
-
-    def bets(self, level: float) -> list[float]:
-        return self.training.bets(self.weights, self.sample.sizes, level)
-
-    def upper_mean(self, level: float) -> float:
-        return self.sample.upper_mean(self.weights, self.bets(level), level)
 
 
 def largest_surrogate(task: Task, params: Tensor, domain: Domain, steep: Constant, gamma: float, norm: float) -> float:

@@ -1,8 +1,10 @@
 """What clients report for a certificate: phi_gamma from above or from below, and the cost of the moves behind it."""
 
+import hashlib
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -13,7 +15,7 @@ from wafl.objectives.base import lane_scalar
 from wafl.tasks.inputs import Inputs, dense, shared
 from wafl.tasks.losses import MarginLoss
 from wafl.tasks.problem import Problem
-from wafl.theory.certificates.remembered import remembered
+from wafl.tasks.task import Task
 from wafl.theory.networks.margins import leads_of, margins_of
 from wafl.theory.phi.class_pull import Ball
 from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
@@ -49,8 +51,8 @@ class SearchedSurrogate(Objective):
             here[lanes] = real[lanes]
             phi = LinearPhi(problem.linear[0][lanes[0]], problem.output_loss, self.norm)
             if proven:
-                found = phi.bounds(outputs[here], y[here], gamma, tolerance)
-                value[here], cost[here] = found.upper, found.cost
+                sides = phi.bounds(outputs[here], y[here], gamma, tolerance)
+                value[here], cost[here] = sides.upper, sides.cost
             else:
                 value[here], cost[here] = phi.reached(outputs[here], y[here], gamma, tolerance)
         return Move(x, y, *_trusted(value, cost), torch.ones_like(real), state=state)
@@ -59,9 +61,9 @@ class SearchedSurrogate(Objective):
         self, problem: Problem, x: Tensor | Inputs, y: Tensor, real: Tensor, gamma: Tensor, tolerance: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Value and cost of a network: lanes with the same model go together, whatever their gammas are."""
-        outputs = remembered(problem, x, y, "outputs", lambda one, x, _: one.outputs(x[None])[0].detach())  # [L, B, C]
+        outputs = _remembered(problem, x, y, "outputs", lambda one, x, _: one.outputs(x[None])[0].detach())  # [L, B, C]
         x = dense(x)
-        found = torch.zeros_like(outputs[..., :2])
+        results = torch.zeros_like(outputs[..., :2])
         for _, lanes in _alike(torch.zeros_like(gamma)[:, None], problem.params):
             here = torch.zeros_like(real)
             here[lanes] = real[lanes]
@@ -74,8 +76,8 @@ class SearchedSurrogate(Objective):
                 s, unit = loss.logits(s, y[here]), loss.temperature
                 margins, prices, allowed = margins.scaled(1.0 / unit), prices / unit, allowed / unit
             upper, cost = margins.along(x[here].flatten(1), s, y[here], self.norm, prices, allowed)
-            found[here] = torch.stack([unit * upper, cost], dim=-1)
-        return found[..., 0], found[..., 1]
+            results[here] = torch.stack([unit * upper, cost], dim=-1)
+        return results[..., 0], results[..., 1]
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class ErrorSurrogate(Objective):
         state = state or ObjectiveState()
         gamma = lane_scalar(state, "gamma", 1.0, problem.params)[:, None]
         if problem.linear is None:
-            distance = remembered(problem, x, y, f"distances {self.norm} {self.slack}", self._distances)
+            distance = _remembered(problem, x, y, f"distances {self.norm} {self.slack}", self._distances)
         else:
             weight, outputs = problem.linear[0], problem.outputs(x)
             models = weight[:1] if bool((problem.params == problem.params[:1]).all()) else weight
@@ -117,6 +119,36 @@ class ErrorSurrogate(Objective):
         return leads.distance_to_error(x.flatten(1), outputs, y, self.norm, self.slack)
 
 
+_OUTPUTS: WeakKeyDictionary[Task, tuple[Tensor, dict[bytes, Tensor]]] = WeakKeyDictionary()
+"""The last parameters of each task, and the tensors computed with them, by the digest of the question."""
+
+
+def _remembered(
+    problem: Problem, x: Tensor | Inputs, y: Tensor, about: str, compute: Callable[[Problem, Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Stack ``compute(problem of a lane, x [B, ...], y [B])`` of each lane; equal questions are computed once.
+
+    A search asks about many gammas, and a network's outputs depend on none.
+    """
+    batches = shared(x).base
+    each = len(y) // len(batches)
+    results: list[Tensor] = []
+    for group, batch in enumerate(batches):
+        words = hashlib.blake2b(about.encode())
+        for values in (batch, y[group * each]):
+            words.update(values.detach().cpu().contiguous().numpy().tobytes())
+        digest = words.digest()
+        for lane in range(group * each, (group + 1) * each):
+            params = problem.params[lane]
+            last = _OUTPUTS.get(problem.task)
+            if last is None or not torch.equal(last[0], params):
+                last = _OUTPUTS[problem.task] = params.clone(), {}
+            if digest not in last[1]:
+                last[1][digest] = compute(replace(problem, params=params[None]), batch, y[lane])
+            results.append(last[1][digest])
+    return torch.stack(results)
+
+
 def _trusted(value: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
     """Values and costs, both infinite where one of them is not a number: such a gamma wins at no radius."""
     lost = value.isnan() | cost.isnan()
@@ -126,11 +158,11 @@ def _trusted(value: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
 def _alike(numbers: Tensor, params: Tensor) -> Iterator[tuple[list[float], Tensor]]:
     """The lanes that have the same numbers and the same model, which are searched together."""
     same = bool((params == params[:1]).all())
-    own = torch.arange(len(params), device=params.device)[:, None].to(numbers)
-    keys = numbers if same else torch.cat([numbers, own], dim=1)
-    values, place = keys.unique(dim=0, return_inverse=True)
+    lane = torch.arange(len(params), device=params.device)[:, None].to(numbers)
+    keys = numbers if same else torch.cat([numbers, lane], dim=1)
+    values, index = keys.unique(dim=0, return_inverse=True)
     for row in range(len(values)):
-        yield values[row, : numbers.shape[1]].tolist(), (place == row).nonzero()[:, 0]
+        yield values[row, : numbers.shape[1]].tolist(), (index == row).nonzero()[:, 0]
 
 
 @dataclass(frozen=True)
@@ -166,7 +198,7 @@ class UpperBound(Objective):
 
 
 @dataclass(frozen=True)
-class Moved(Objective):
+class SlopeMove(Objective):
     """The loss of examples that move by ``distance`` along their slope, if that is better: a plain test of bounds."""
 
     norm: float = 2
@@ -212,12 +244,12 @@ def _slope_and_cost(
     return power_norm(gradient, 2, 2), power_norm(delta + gradient / modulus[..., None], 2, 2)
 
 
-Report = UpperBound | SearchedSurrogate | ErrorSurrogate | Moved
-REPORTS: dict[str, type[UpperBound] | type[SearchedSurrogate] | type[ErrorSurrogate] | type[Moved]] = {
+Report = UpperBound | SearchedSurrogate | ErrorSurrogate | SlopeMove
+REPORTS: dict[str, type[UpperBound] | type[SearchedSurrogate] | type[ErrorSurrogate] | type[SlopeMove]] = {
     "smooth": UpperBound,
     "linear": SearchedSurrogate,
     "error": ErrorSurrogate,
-    "moved": Moved,
+    "moved": SlopeMove,
 }
 """What a client may be asked for, by the name that travels."""
 
@@ -240,8 +272,3 @@ def setting_of(gamma: float, curvature: float, tolerance: float | None) -> dict[
     if tolerance is None:
         return {"gamma": gamma, "curvature": curvature}
     return {"gamma": gamma, "proven": 1.0, "tolerance": tolerance}
-
-
-def report_for(setting: Mapping[str, float], norm: float) -> UpperBound | SearchedSurrogate:
-    """The report that a setting is for."""
-    return UpperBound(norm) if "curvature" in setting else SearchedSurrogate(norm)

@@ -139,8 +139,8 @@ def constants(
 
     >>> import torch, wafl
     >>> clients = wafl.load_dataset("digits").partition(num_clients=4, iid=True)
-    >>> found = constants(wafl.models.mlr(clients), clients, params_radius=2.0)
-    >>> round(found.L_z, 4), found.L_z.kind
+    >>> known = constants(wafl.models.mlr(clients), clients, params_radius=2.0)
+    >>> round(known.L_z, 4), known.L_z.kind
     (2.8284, 'exact')
     """
     check_norm(norm)
@@ -236,15 +236,15 @@ def data_free_constants(task: Task, params: Tensor, input_dim: int, norm: float)
     # ||g||_* is at most sqrt(d) ||g||_2 for the l_inf ball, and ||g||_2 for l1 and l2.
     stretch = math.sqrt(input_dim) if dual(norm) == 1 else 1.0
     if layered is None:
-        own = declared(task.module)
-        if own is None or not (task.loss.logistic or isinstance(task.loss, MarginLoss)):
+        bound = declared(task.module)
+        if bound is None or not (task.loss.logistic or isinstance(task.loss, MarginLoss)):
             return {}
         # The slopes in the outputs are p - e_y, of norm at most sqrt(2).
-        return {"L_z": Constant(math.sqrt(2.0) * own * stretch, "attested", "the model says so")}
-    found = {"L_z": Constant(layered.slope * stretch, "bound", "by layers, at these parameters")}
+        return {"L_z": Constant(math.sqrt(2.0) * bound * stretch, "attested", "the model says so")}
+    known = {"L_z": Constant(layered.slope * stretch, "bound", "by layers, at these parameters")}
     if math.isfinite(layered.bend):
-        found["L_zz"] = Constant(layered.bend * stretch**2, "bound", "by layers, at these parameters")
-    return found
+        known["L_zz"] = Constant(layered.bend * stretch**2, "bound", "by layers, at these parameters")
+    return known
 
 
 def input_constants(task: Task, params: Tensor, clients: Federation, norm: float) -> dict[str, Constant]:

@@ -41,8 +41,8 @@ def _curvature_together(task: Task, params: Tensor, x: Tensor, y: Tensor, norm: 
     steepest = vmap(partial(_steepest, norm=norm))
 
     def bent(v: Tensor) -> Tensor:
-        found = vhp(lambda moved: task.losses(params[None], moved[None], y[None]).sum(), x, v.view_as(x))[1]
-        return cast(Tensor, found).flatten(1)
+        product = vhp(lambda moved: task.losses(params[None], moved[None], y[None]).sum(), x, v.view_as(x))[1]
+        return cast(Tensor, product).flatten(1)
 
     v = steepest(_starts(x, x[0].numel()))
     for _ in range(ITERATIONS):

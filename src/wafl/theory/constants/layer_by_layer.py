@@ -27,6 +27,7 @@ from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, Normali
 from wafl.tasks.losses import OutputLoss
 from wafl.tasks.rescaling import Rescaled
 from wafl.tasks.structure.sequence import is_plain, members
+from wafl.tasks.task import Task
 
 UNIT = 2.0**-53
 
@@ -57,10 +58,10 @@ class Steepness:
 
 def loss_steepness(model: nn.Module, loss: OutputLoss) -> Steepness | None:
     """``(L_z, L_zz)`` of the loss in the input, at the model's parameters; None if a layer or the loss is not known."""
-    found = last_layer(model)
-    if found is None:
+    layers = last_layer(model)
+    if layers is None:
         return None
-    weight, before = found
+    weight, before = layers
     steep, bent = loss.slopes(weight[None]), loss.curvature(weight[None])
     if steep is None:
         return None
@@ -74,7 +75,7 @@ def last_layer(model: nn.Module) -> tuple[Tensor, Steepness] | None:
     """The weights of the last, linear layer, and slope and bend of what comes before; None if a layer is not known."""
     layers = plain_layers(model)
     last = layers[-1] if layers else None
-    if layers is None or not isinstance(last, nn.Linear) or type(last) not in LAST:
+    if not isinstance(last, nn.Linear) or type(last) not in LAST:
         return None
     if not all(is_plain(layer, type(layer)) for layer in layers):
         return None
@@ -99,18 +100,29 @@ def declared(model: nn.Module) -> float | None:
     return float(bound)
 
 
-def plain_layers(model: nn.Module) -> list[nn.Module] | None:
-    """The layers of a plain sequence, including nested ones, each as often as it occurs."""
+def plain_layers(model: nn.Module) -> list[nn.Module]:
+    """Return the layers of a plain sequence, including nested ones, each as often as it occurs."""
     if not is_plain(model, nn.Sequential):
         return [model]
-    parts = [plain_layers(child) for child in members(model)]
-    known = [part for part in parts if part is not None]
-    return [layer for part in known for layer in part] if len(known) == len(parts) and known else None
+    return [layer for child in members(model) for layer in plain_layers(child)]
 
 
-def is_bounded(layer: nn.Module) -> bool:
-    """Return whether a bound on the slope of a single layer is known."""
-    return _step(layer) is not None
+def why_unproven(task: Task) -> str:
+    """Explain why no bound on a model's slope is known: its code, one of its layers, or its loss."""
+    layers = plain_layers(task.module)
+    if declared(task.module) is not None and last_layer(task.module) is None:
+        return "its Lipschitz constant is only attested (model.lipschitz)"
+    if layers == [task.module] and type(task.module) not in LAST:
+        return f"{type(task.module).__name__} is a module of your own, not an nn.Sequential of layers with known bounds"
+    for layer in layers:
+        name = type(layer).__name__
+        if not is_plain(layer, type(layer)):
+            return f"its layer {name} has hooks or replaced methods"
+        if _step(layer) is None:
+            return f"no bound is known for its layer {name}"
+    if last_layer(task.module) is None:
+        return "it does not end with a linear layer"
+    return f"no bound is known for the loss {task.loss.name} of these layers"
 
 
 def _used(layer: nn.Linear | nn.Conv2d) -> Tensor:
@@ -154,8 +166,8 @@ def _rescaled_norm(layer: Any) -> float:
     if len(used) < used.shape[1]:
         weight, used = weight.transpose(0, 1), used.transpose(0, 1)
     terms = used[:, 0].numel() + 8
-    lengths, own = (value.transpose(0, 1).flatten(1).norm(dim=1) for value in (used, weight))
-    scale = (own / lengths).nan_to_num(1.0, 1.0, 1.0).clamp(1e-150, 1e150)
+    lengths, plain_lengths = (value.transpose(0, 1).flatten(1).norm(dim=1) for value in (used, weight))
+    scale = (plain_lengths / lengths).nan_to_num(1.0, 1.0, 1.0).clamp(1e-150, 1e150)
     entries = entries_of_gram(used) + 2.0 * terms * UNIT * entries_of_gram(used.abs())
     largest = float(((entries * scale).sum(1) / scale).max()) * (1.0 + 4.0 * len(scale) * UNIT)
     return math.sqrt(largest) * (1.0 + 4.0 * UNIT)

@@ -91,11 +91,11 @@ def in_inputs(loss: OutputLoss, weight: Tensor, norm: float) -> Values:
         }
     curvature = float(SquaredError().curvature(weight[None], norm)[0])
     kind = "exact" if norm != math.inf or len(weight) == 1 else "bound"
-    found = {
+    values = {
         "L_z": Constant(math.inf, "exact", "the squared error is not Lipschitz over all inputs: it needs bounds"),
         "L_zz": Constant(curvature, kind, f"2 ||W v||^2, ||v|| <= 1, {where}"),
     }
-    return _times(loss, found)
+    return _times(loss, values)
 
 
 def at_parameters(
@@ -122,12 +122,12 @@ def at_parameters(
     else:
         steep = 2.0 * float((residual[:, None] * weight.abs()).sum(0).max())
     one = len(weight) == 1 and domain.reach == 0
-    found = {
+    values = {
         **in_inputs(SquaredError(), weight, norm),
         "L_z": Constant(steep, "exact" if one else "bound", f"residuals by interval arithmetic, {where}"),
         **_squared_error(float(residual.norm()), spectral, radius, where),
     }
-    return _times(loss, found)
+    return _times(loss, values)
 
 
 def over_ball(
@@ -150,12 +150,12 @@ def over_ball(
         }
     assert domain.targets is not None
     residual = params_radius * radius + float(domain.targets.abs().amax(0).norm())
-    found = {
+    values = {
         "L_z": Constant(2.0 * row * residual, "bound", f"2 C ||r||, {where}"),
         "L_zz": Constant(2.0 * row**2, "exact", f"2 C^2, over all inputs, {where}"),
         **_squared_error(residual, params_radius, radius, where),
     }
-    return _times(loss, found)
+    return _times(loss, values)
 
 
 def _times(loss: OutputLoss, values: Values) -> Values:

@@ -1,4 +1,4 @@
 """What is proven of a network: its margins along a distance, and where its activations can go.
 
-Used by ``certificates/network_bound.py``.
+Used by ``certificates/quantities.py``.
 """

@@ -104,8 +104,8 @@ class SShaped(Activation):
         def flat(slope: Tensor) -> list[Tensor]:
             # Where the slope is a part q of the steepest, 1 / cosh^2 is q. A form with 1 - q would lose a small q.
             part = (slope / (self.rise * self.rate)).clamp(0.0, 1.0)
-            place = torch.acosh(part.rsqrt()) / self.rate
-            return [place, -place]
+            point = torch.acosh(part.rsqrt()) / self.rate
+            return [point, -point]
 
         return _strip(self, center, width, flat)
 
@@ -127,6 +127,6 @@ def _strip(f: Activation, center: Tensor, width: Tensor, flat: Callable[[Tensor]
     """As steep as the chord; ``flat`` says where f less a line of that slope may be largest or smallest."""
     low, high = center - width, center + width
     slope = _secant(f, low, high)
-    ends = [low, high, *(torch.clamp(place, low, high) for place in flat(slope))]
+    ends = [low, high, *(torch.clamp(point, low, high) for point in flat(slope))]
     offsets = torch.stack([f(p) - f(center) - slope * (p - center) for p in ends])
     return Strip(slope, offsets.amin(0), offsets.amax(0))

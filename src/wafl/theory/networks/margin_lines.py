@@ -66,15 +66,15 @@ class Nearby:
         widths, together = self._widths(centers, t)
         by_secants, by_strips = rows, rows
         slope, offset = torch.zeros_like(rows[..., 0]), torch.zeros_like(rows[..., 0])
-        for place in reversed(range(len(self._hidden))):
-            layer, (center, turn), width = self._hidden[place], centers[place], widths[place]
+        for index in reversed(range(len(self._hidden))):
+            layer, (center, turn), width = self._hidden[index], centers[index], widths[index]
             low, high = layer.activation.secants(center, turn, width * t[:, None])
             spread = by_secants.abs() * ((high - low) / 2.0)[:, None]
-            slope = slope + torch.minimum(_times(spread, width), spread.norm(dim=-1) * together[place][:, None])
+            slope = slope + torch.minimum(_times(spread, width), spread.norm(dim=-1) * together[index][:, None])
             strip = layer.activation.strip(center, width * t[:, None])
             offset = offset + _times(by_strips, (strip.low + strip.high) / 2.0)
             offset = offset + _times(by_strips.abs(), (strip.high - strip.low) / 2.0)
-            weight = layer.weight if place else self._first
+            weight = layer.weight if index else self._first
             by_secants = (by_secants * ((low + high) / 2.0)[:, None]) @ weight
             by_strips = (by_strips * strip.slope[:, None]) @ weight
         length = dual(self._norm)
@@ -96,24 +96,24 @@ class Nearby:
 
 def hidden_layers(layers: Sequence[nn.Module], features: int) -> list[Hidden] | None:
     """The hidden layers of a network of linear layers and known activations, all but the last; None for another."""
-    found: list[Hidden] = []
+    hidden: list[Hidden] = []
     inputs, waiting = features, None
     for layer in (layer for layer in layers[:-1] if not isinstance(layer, nn.Flatten | nn.Identity)):
         if type(layer) is nn.Linear:
             if waiting is not None:
-                found.append(_hidden(waiting, Straight()))
+                hidden.append(_hidden(waiting, Straight()))
             if layer.in_features != inputs:
                 return None
             waiting, inputs = layer, layer.out_features
         elif type(layer) in KNOWN and waiting is not None:
-            found.append(_hidden(waiting, KNOWN[type(layer)]))
+            hidden.append(_hidden(waiting, KNOWN[type(layer)]))
             waiting = None
         else:
             return None
     if waiting is not None:
-        found.append(_hidden(waiting, Straight()))
+        hidden.append(_hidden(waiting, Straight()))
     last = layers[-1]
-    return found if found and isinstance(last, nn.Linear) and last.in_features == inputs else None
+    return hidden if hidden and isinstance(last, nn.Linear) and last.in_features == inputs else None
 
 
 def _times(rows: Tensor, vector: Tensor) -> Tensor:

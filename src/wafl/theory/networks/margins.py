@@ -58,8 +58,8 @@ class Margins:
         upper, cost = torch.empty_like(gamma), torch.empty_like(gamma)
         for each in gamma.unique():
             here = gamma == each
-            line = along_lines(offsets[here], slopes[here], float(each), tolerance[here])
-            upper[here], cost[here] = line.upper, line.t.square()
+            sides = along_lines(offsets[here], slopes[here], float(each), tolerance[here])
+            upper[here], cost[here] = sides.upper, sides.t.square()
         if self.hidden is None:
             return upper, cost
         widest = max(x.shape[1], *(len(layer.weight) for layer in self.hidden))
@@ -67,10 +67,10 @@ class Margins:
         for here in torch.arange(len(x), device=x.device).split(size) if len(x) else ():
             rows = self.rows - self.rows[y[here]][:, None]
             near = Nearby(self.hidden, x[here], norm)
-            closer, place = _by_pieces(near, rows, offsets[here], slopes[here], gamma[here], tolerance[here])
+            closer, distance = _by_pieces(near, rows, offsets[here], slopes[here], gamma[here], tolerance[here])
             better = closer < upper[here]
             upper[here] = torch.where(better, closer, upper[here])
-            cost[here] = torch.where(better, place.square(), cost[here])
+            cost[here] = torch.where(better, distance.square(), cost[here])
         return upper, cost
 
     def steepest(self, norm: float, features: int, classes: int = 0) -> Tensor:
@@ -126,31 +126,31 @@ def margins_of(task: Task, params: Tensor, features: int) -> Margins | None:
 
 def leads_of(task: Task, params: Tensor, features: int) -> Margins | None:
     """How steep the margins of a network are, for any loss; None if a layer is not known and it declares no bound."""
-    found = _KNOWN.get(task)
-    if found is None or found[1] != features or not torch.equal(found[0], params):
-        found = params.clone(), features, _margins(task, params, features)
-        _KNOWN[task] = found
-    return found[2]
+    last = _KNOWN.get(task)
+    if last is None or last[1] != features or not torch.equal(last[0], params):
+        last = params.clone(), features, _margins(task, params, features)
+        _KNOWN[task] = last
+    return last[2]
 
 
 def _margins(task: Task, params: Tensor, features: int) -> Margins | None:
     module = copy.deepcopy(task.module)
     module.load_state_dict(dict(task.unflatten(params)), strict=False)
-    found = last_layer(module)
-    if found is None:
+    layers = last_layer(module)
+    if layers is None:
         bound = declared(module)
         slope = params.new_tensor(math.inf if bound is None else math.sqrt(2.0) * bound)
         return None if bound is None else Margins(slope, slope.view(1, 1), None, len(params))
-    weight, before = found
+    weight, before = layers
     slopes = torch.stack([(weight - row).norm(dim=1) for row in weight]) * before.slope
-    return Margins(slopes, weight, hidden_layers(plain_layers(module) or [], features), len(params))
+    return Margins(slopes, weight, hidden_layers(plain_layers(module), features), len(params))
 
 
 def _by_pieces(
     near: Nearby, rows: Tensor, offsets: Tensor, slopes: Tensor, gamma: Tensor, tolerance: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The bound of each example, and the distance that comes nearest to it."""
-    reached, place = torch.logsumexp(offsets, dim=1), torch.zeros_like(offsets[:, 0])
+    reached, distance = torch.logsumexp(offsets, dim=1), torch.zeros_like(offsets[:, 0])
     upper = reached.clone()
     # All pieces of one length: whose they are, where they begin and end, and the lines that hold up to the end.
     owner = torch.arange(len(offsets), device=offsets.device)
@@ -161,7 +161,7 @@ def _by_pieces(
         at_end = torch.logsumexp(lines[0] + lines[1] * right[:, None], dim=1) - price * right.square()
         reached = reached.scatter_reduce(0, owner, at_end, "amax")
         here = at_end == reached[owner]
-        place[owner[here]] = right[here]
+        distance[owner[here]] = right[here]
         promised = _highest(left, right, lines, price)
         promising = (promised > reached[owner] + tolerance[owner]) & (turn < MOST_CUTS)
         upper = upper.scatter_reduce(0, owner[~promising], promised[~promising], "amax")
@@ -172,7 +172,7 @@ def _by_pieces(
         first = _lowest(near, rows[owner], owner, offsets[owner], lines, middle)
         left, right = torch.cat([left, middle]), torch.cat([middle, right])
         owner, lines = owner.repeat(2), torch.cat([first, lines], dim=1)
-    return torch.maximum(upper, reached), place
+    return torch.maximum(upper, reached), distance
 
 
 def _lowest(near: Nearby, rows: Tensor, owner: Tensor, offsets: Tensor, lines: Tensor, t: Tensor) -> Tensor:

@@ -286,12 +286,12 @@ def distance_to_client(
         raise ValueError(f"{len(squared_distances)} squared_distances for {len(weights)} clients: give one per client")
     star = math.sqrt(sum(w * d for w, d in zip(weights, squared_distances, strict=True)))
     sampling = _sampling_radius(client_weights, num_examples, concentration, delta)
-    own = concentration.squared_distance(num_examples[client], delta / 2.0)
+    of_client = concentration.squared_distance(num_examples[client], delta / 2.0)
     terms = {
         "sampling of the clients": sampling.value,
         "mixture to barycenter": star,
         "barycenter to client": math.sqrt(squared_distances[client]),
-        "sampling of the client": math.sqrt(own),
+        "sampling of the client": math.sqrt(of_client),
     }
     printed = concentration.paper_squared_distance(num_examples[client], delta / 2.0)
     far = star / weights[client] if weights[client] > 0 else math.inf

@@ -87,8 +87,8 @@ def excess_risk(
     >>> import wafl
     >>> clients = wafl.load_dataset("digits").partition(num_clients=3, iid=True)
     >>> run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=2, local_steps=5, learning_rate=0.5)
-    >>> found = excess_risk(run, clients, gamma=1.0, params_radius=2.0, steps=20)
-    >>> 0 <= found.least <= found.reached <= found.risk
+    >>> excess = excess_risk(run, clients, gamma=1.0, params_radius=2.0, steps=20)
+    >>> 0 <= excess.least <= excess.reached <= excess.risk
     True
     """
     check_positive("params_radius", params_radius)
@@ -148,9 +148,9 @@ def gradient_spread(
     if params_radius is not None:
         for direction in normal(Key.of(seed), Purpose.START, draws * len(mixture.params)).view(draws, -1).double():
             points.append(params_radius * direction / direction.norm())
-    found = [_spread(replace(mixture, params=point), objective) for point in points]
+    spreads = [_spread(replace(mixture, params=point), objective) for point in points]
     why = f"largest at {len(points)} parameters"
-    noise, apart = (Constant(max(values), "estimate", why) for values in zip(*found, strict=True))
+    noise, apart = (Constant(max(values), "estimate", why) for values in zip(*spreads, strict=True))
     return GradientSpread(noise, apart)
 
 
@@ -208,8 +208,8 @@ def _searched(
 
         flat = 0.1 * CLOSE / radius / math.sqrt(len(point))  # so long a gradient leaves a tenth of the gap
         options = {"maxiter": steps, "ftol": 1e-14, "gtol": flat}
-        found = cast(Any, optimize).minimize(goal, point.numpy(), jac=True, method="L-BFGS-B", options=options)
-        point = torch.from_numpy(found.x.copy())
+        minimum = cast(Any, optimize).minimize(goal, point.numpy(), jac=True, method="L-BFGS-B", options=options)
+        point = torch.from_numpy(minimum.x.copy())
         inside = float(point.norm()) <= radius
         for at in (point,) if inside else (point, point * (radius / point.norm())):
             yield (at, *_value_and_gradient(replace(mixture, params=at), objective))

@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 
 from wafl.theory.phi.class_pull import Ball, at_once
-from wafl.theory.phi.concave_part import Kept, squared_distances
 from wafl.theory.phi.incumbents import value_at
 
 FIRST_STEPS, STEPS, LAST_STEPS = 60, 16, 12
@@ -45,6 +44,43 @@ MEMORY = 1 << 25
 """How many numbers all parts together may have."""
 CACHED = 1 << 19
 """How many numbers the parts that are worked on at a time may have, so that they stay in a processor's cache."""
+SHRINK = 0.1
+"""By what share a squared distance shrinks at a time, at most."""
+NARROW = 1e-3
+"""The share of the largest squared distance below which nothing is kept."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The quadratic that is kept, ``(p - e_y)^T G (p - e_y) / (4 gamma)``, and the rest; both positive semidefinite."""
+
+    quadratic: Tensor
+    rest: Tensor
+
+    @classmethod
+    def of(cls, ball: Ball, gamma: float) -> Self:
+        """For l2: pull the two rows that are farthest apart a little closer, until none are farther than sqrt(8 gamma).
+
+        All rows are pulled along the line through these two, so what is kept is a smaller embedding of the same rows.
+        Nothing is kept for other norms, nor of rows that the Gram matrix cannot tell apart.
+        """
+        kept, limit = ball.gram, 8.0 * gamma
+        if ball.norm != 2 or not ball.even or limit < NARROW * float(squared_distances(kept).max()):
+            return cls(torch.zeros_like(kept), kept)
+        while True:
+            apart = squared_distances(kept)
+            one, other = divmod(int(apart.argmax()), len(kept))
+            widest = float(apart[one, other])
+            if widest <= limit * (1.0 + 1e-12):
+                return cls(kept, ball.gram - kept)
+            axis = kept[:, one] - kept[:, other]
+            kept = kept - min(1.0 - limit / widest, SHRINK) / widest * torch.outer(axis, axis)
+
+
+def squared_distances(gram: Tensor) -> Tensor:
+    """Between points with this Gram matrix."""
+    squares = gram.diagonal()
+    return squares[:, None] + squares[None, :] - 2.0 * gram
 
 
 @dataclass(frozen=True)
@@ -116,7 +152,8 @@ class Search:
         away = share * near + (1.0 - share) * far - share * (1.0 - share) * near.gather(-1, other[:, None])
         labels = self.y[parts.example]
         size = self.ball.size(labels, middle)
-        level = size.square() / (4.0 * self.gamma) - self._kept(labels, middle)
+        lean = self.ball.lean(labels, middle)
+        level = size.square() / (4.0 * self.gamma) - ((lean @ self.quadratic) * lean).sum(-1)
         vertices, apart = parts.vertices.repeat(2, 1, 1), parts.apart.repeat(2, 1, 1)
         sizes, levels = parts.sizes.repeat(2, 1), parts.level.repeat(2, 1)
         replaced, twice = torch.cat([other, one]), torch.arange(2 * len(parts), device=edge.device)
@@ -144,8 +181,8 @@ class Search:
         """Lower the parts' bounds by an ascent, each until it is ``enough`` for its example, or never will be."""
         size = max(1, at_once(CACHED, self.a.device) // self.a.shape[1] ** 2)
         every = torch.arange(len(parts), device=self.a.device)
-        found = [self._ascended(parts, rows, enough, steps) for rows in every.split(size)]
-        weights, bound = (torch.cat([pair[place] for pair in found]) for place in (0, 1))
+        pieces = [self._ascended(parts, rows, enough, steps) for rows in every.split(size)]
+        weights, bound = map(torch.cat, zip(*pieces, strict=True))
         return replace(parts, weights=weights, bound=bound)
 
     def _ascended(self, parts: Parts, rows: Tensor, enough: Tensor, steps: int) -> tuple[Tensor, Tensor]:
@@ -154,32 +191,26 @@ class Search:
         weights, logits = parts.weights[rows], parts.weights[rows].clamp_min(1e-300).log()
         value, slope = here.at(weights)
         bound = torch.minimum(parts.bound[rows], _by_tangent(value, slope, weights))
-        found, wanted = weights.clone(), enough[parts.example[rows]]
-        places, pace = torch.arange(len(rows), device=rows.device), torch.ones_like(slope[:, :1])
+        best, wanted = weights.clone(), enough[parts.example[rows]]
+        active, pace = torch.arange(len(rows), device=rows.device), torch.ones_like(slope[:, :1])
         for step in range(steps):
             # What the bound has somewhere, its maximum is not below.
             hopeful = (value <= wanted) | (step < SURE_STEPS) | wanted.isinf()
-            open_ = (bound[places] > wanted) & hopeful
-            going = open_.nonzero()[:, 0]
+            going = ((bound[active] > wanted) & hopeful).nonzero()[:, 0]
             if not len(going):
                 break
-            if len(going) < len(places):
-                here, places, wanted = here.take(going), places[going], wanted[going]
+            if len(going) < len(active):
+                here, active, wanted = here.take(going), active[going], wanted[going]
                 logits, value, slope, pace = (each.index_select(0, going) for each in (logits, value, slope, pace))
             tried = logits + pace * slope
             new_weights = tried.softmax(-1)
             new, new_slope = here.at(new_weights)
-            bound[places] = torch.minimum(bound[places], _by_tangent(new, new_slope, new_weights))
+            bound[active] = torch.minimum(bound[active], _by_tangent(new, new_slope, new_weights))
             better = (new >= value)[:, None]
-            found[places] = torch.where(better, new_weights, found[places])
+            best[active] = torch.where(better, new_weights, best[active])
             logits, slope = torch.where(better, tried, logits), torch.where(better, new_slope, slope)
             value, pace = torch.where(better[:, 0], new, value), torch.where(better, 2.0 * pace, 0.25 * pace)
-        return found, bound
-
-    def _kept(self, labels: Tensor, points: Tensor) -> Tensor:
-        """The quadratic that is kept, at one point for each label."""
-        lean = points.scatter_add(-1, labels[:, None], -torch.ones_like(points[:, :1]))
-        return ((lean @ self.quadratic) * lean).sum(-1)
+        return best, bound
 
 
 @dataclass(frozen=True)
@@ -235,9 +266,9 @@ def _concave_share(vertices: Tensor, sizes: Tensor, weights: Tensor, gamma: floa
     most = torch.full_like(sizes[:, 0], torch.inf)
     for _ in range(3):
         spread = torch.bmm(vertices.mT, (linear - center).square()[..., None])[..., 0]
-        worst, place = spread.max(-1)
+        worst, index = spread.max(-1)
         most = torch.minimum(most, worst)
-        center = (center + sizes.gather(-1, place[:, None])) / 2.0  # <vertex, m> is the size there
+        center = (center + sizes.gather(-1, index[:, None])) / 2.0  # <vertex, m> is the size there
     return (2.0 * gamma / most.clamp_min(1e-300)).clamp_max(1.0)
 
 
@@ -250,11 +281,11 @@ def branch(
     """
     size = max(1, at_once(MEMORY, a.device) // (MOST_PARTS[ball.norm] * a.shape[1] ** 2))
     kept = Kept.of(ball, gamma)
-    found = [
+    pieces = [
         _branch(Search(ball, kept, a[rows], y[rows], gamma), lower[rows], upper[rows], tolerance[rows])
         for rows in torch.arange(len(a), device=a.device).split(size)
     ]
-    low, high, cost = (torch.cat([each[place] for each in found]) for place in range(3))
+    low, high, cost = map(torch.cat, zip(*pieces, strict=True))
     return low, high, cost
 
 

@@ -67,11 +67,11 @@ class Ball:
             size = (seen * lean).sum(-1).clamp_min(0.0).sqrt()
             added = seen / size.clamp_min(torch.finfo(size.dtype).tiny)[:, None]
         else:
-            found: list[tuple[Tensor, Tensor]] = []
-            for part in self._pieces(lean):
-                slope = part @ self.weight
-                found.append((power_norm(slope, dual(self.norm), 1), steepest(slope, self.norm) @ self.weight.T))
-            size, added = (torch.cat([pair[place] for pair in found]) for place in (0, 1))
+            pulls: list[tuple[Tensor, Tensor]] = []
+            for piece in self._pieces(lean):
+                slope = piece @ self.weight
+                pulls.append((power_norm(slope, dual(self.norm), 1), steepest(slope, self.norm) @ self.weight.T))
+            size, added = map(torch.cat, zip(*pulls, strict=True))
         return size, added - added.gather(-1, y[:, None])
 
     def lean(self, y: Tensor, p: Tensor) -> Tensor:

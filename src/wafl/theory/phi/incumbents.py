@@ -105,7 +105,7 @@ def _until_settled(
 
 def _toward_a_class(ball: Ball, a: Tensor, y: Tensor, gamma: float) -> Tensor:
     """softmax where the best of a few moves ends, toward the classes that gain most alone."""
-    best, found = torch.full_like(a[:, 0], -torch.inf), a.softmax(-1)
+    best, p = torch.full_like(a[:, 0], -torch.inf), a.softmax(-1)
     gains = a + ball.distances[y].square() / (4.0 * gamma)
     for rival in gains.topk(min(RIVALS, a.shape[1]), -1).indices.T:
         far, pulls = ball.distances[y, rival] / (2.0 * gamma), ball.pulls[y, rival]
@@ -114,8 +114,8 @@ def _toward_a_class(ball: Ball, a: Tensor, y: Tensor, gamma: float) -> Tensor:
             value = moved.logsumexp(-1) - gamma * (share * far).square()
             better = value > best
             best = torch.where(better, value, best)
-            found = torch.where(better[:, None], moved.softmax(-1), found)
-    return found
+            p = torch.where(better[:, None], moved.softmax(-1), p)
+    return p
 
 
 def _ascend(ball: Ball, a: Tensor, y: Tensor, p: Tensor, gamma: float, tolerance: Tensor) -> Incumbent:

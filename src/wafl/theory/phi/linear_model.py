@@ -1,7 +1,7 @@
 """phi_gamma of a linear model, example by example, from both sides: ``sup over x' of loss(x') - gamma ||x' - x||^2``.
 
 Cross-entropy: every norm and every gamma > 0, by ``lines.py`` (l1, and along the distance alone for every norm),
-``settled.py`` (l2), ``ellipsoids.py`` (l_inf) and ``branch_and_bound.py``. Squared error: closed forms.
+``settled.py`` (l2 and l_inf) and ``branch_and_bound.py``. Squared error: closed forms.
 """
 
 import math
@@ -19,11 +19,9 @@ from wafl.theory.constants.linear_models import known as is_known
 from wafl.theory.phi import squared_error as regression
 from wafl.theory.phi.branch_and_bound import EASY, branch
 from wafl.theory.phi.class_pull import Ball
-from wafl.theory.phi.coordinates import along_coordinates
-from wafl.theory.phi.ellipsoids import within_ellipsoids
 from wafl.theory.phi.incumbents import climb, summit
-from wafl.theory.phi.lines import along_lines
-from wafl.theory.phi.settled import settled_above
+from wafl.theory.phi.lines import along_coordinates, along_lines
+from wafl.theory.phi.settled import settled_above, within_ellipsoids
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
@@ -70,30 +68,26 @@ class LinearPhi:
     def reached(self, outputs: Tensor, y: Tensor, gamma: float, tolerance: float) -> tuple[Tensor, Tensor]:
         """What an ascent finds: a value that phi_gamma is not below, and the squared length of the move."""
         if self._regression is not None:
-            found = self._regression.bounds(outputs, y, gamma)
-            return found[0], found[2]
-        reached = partial(self._reached, gamma)
-        return _joined(map_in_threads(reached, _pieces(_differences(outputs, y), y, _per_example(tolerance, outputs))))
+            lower, _, cost = self._regression.bounds(outputs, y, gamma)
+            return lower, cost
+        return _in_pieces(partial(self._reached, gamma), outputs, y, tolerance)
 
     def _reached(self, gamma: float, piece: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         a, y, allowed = piece
         if self._norm == 1:
-            found = along_coordinates(self._ball.weight, a, y, gamma, allowed)
-            return found[0], found[2]
+            lower, _, cost = along_coordinates(self._ball.weight, a, y, gamma, allowed)
+            return lower, cost
         best = climb(self._ball, a, y, gamma, allowed, self._concave(gamma))
         return best.value, best.cost
 
-    def bounds(self, outputs: Tensor, y: Tensor, gamma: float, tolerance: float | Tensor) -> Phi:
+    def bounds(self, outputs: Tensor, y: Tensor, gamma: float, tolerance: float) -> Phi:
         """Both sides of phi_gamma, at most ``tolerance`` apart unless the search would become too long.
 
         ``outputs [n, C]`` are those of the examples as they are, and ``y`` their labels ``[n]`` or targets ``[n, C]``.
         """
         if self._regression is not None:
-            lower, upper, cost = self._regression.bounds(outputs, y, gamma)
-            return Phi(lower, upper, cost)
-        bounds = partial(self._bounds, gamma)
-        pieces = _pieces(_differences(outputs, y), y, _per_example(tolerance, outputs))
-        return Phi(*_joined(map_in_threads(bounds, pieces)))
+            return Phi(*self._regression.bounds(outputs, y, gamma))
+        return Phi(*_in_pieces(partial(self._bounds, gamma), outputs, y, tolerance))
 
     def _bounds(self, gamma: float, piece: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         a, y, allowed = piece
@@ -124,14 +118,14 @@ class LinearPhi:
     def _searched(
         self, a: Tensor, y: Tensor, gamma: float, lower: Tensor, upper: Tensor, allowed: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Along the distance, and where that is not enough by branch and bound; see :func:`simplex.branch`."""
+        """Search along the distance and, where that is not enough, by branch and bound."""
         along = self._along_the_distance(a, y, gamma, allowed)
         upper, cost = torch.minimum(upper, along), torch.full_like(lower, math.nan)
         wide = (upper - lower > allowed).nonzero()[:, 0]
         if len(wide):
-            found = branch(self._ball, a[wide], y[wide], gamma, lower[wide], upper[wide], allowed[wide])
+            closed = branch(self._ball, a[wide], y[wide], gamma, lower[wide], upper[wide], allowed[wide])
             lower, upper, cost = (
-                old.index_put((wide,), new) for old, new in zip((lower, upper, cost), found, strict=True)
+                old.index_put((wide,), new) for old, new in zip((lower, upper, cost), closed, strict=True)
             )
         return lower, upper, cost
 
@@ -177,17 +171,9 @@ def _differences(outputs: Tensor, y: Tensor) -> Tensor:
     return outputs - outputs.gather(-1, y[:, None])
 
 
-def _pieces(*tensors: Tensor) -> list[Any]:
-    size = PIECE if tensors[0].device.type == "cpu" else ON_GPU
-    return list(zip(*(tensor.split(size) for tensor in tensors), strict=True))
-
-
-def _joined(found: Sequence[Any]) -> Any:
-    """Tuples of tensors, one after another."""
-    return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
-
-
-def _per_example(tolerance: float | Tensor, outputs: Tensor) -> Tensor:
-    if isinstance(tolerance, Tensor):
-        return tolerance
-    return torch.full_like(outputs[:, 0], tolerance)
+def _in_pieces(search: Callable[[Any], Any], outputs: Tensor, y: Tensor, tolerance: float) -> Any:
+    """Search pieces of the examples in threads, and join the resulting tensors."""
+    size = PIECE if outputs.device.type == "cpu" else ON_GPU
+    tensors = (_differences(outputs, y), y, torch.full_like(outputs[:, 0], tolerance))
+    pieces = list(zip(*(tensor.split(size) for tensor in tensors), strict=True))
+    return tuple(map(torch.cat, zip(*map_in_threads(search, pieces), strict=True)))

@@ -1,4 +1,4 @@
-"""phi_gamma of a linear model with cross-entropy from above, around the point where an ascent has settled (l2).
+"""phi_gamma of a linear model with cross-entropy from above, around the point where an ascent has settled.
 
 With the notation of ``class_pull.py``, let f be ``<p, A> + H(p) + size(p)^2 / (4 gamma)`` and p0 any point inside
 the simplex. H differs from its tangent at p0 by a relative entropy, and the quadratic from its own by a quadratic, so
@@ -19,13 +19,19 @@ function ``h(s) = (exp(s) - 1 - s) / s^2`` increases, so, as in Bennett's inequa
 for every e at once. r increases, so on an interval of t its value at the end will do, with which
 ``log(1 + r t^2) - gamma t^2`` is largest at ``t^2 = 1 / gamma - 1 / r``. From ``max_j ||x_j|| / gamma`` on there is
 nothing to gain. For small t no bound is tighter: it is 0 where f is concave at p0.
+
+**l_inf.** Its ball lies in ellipsoids. For any weights ``s_d > 0`` of the inputs, ``||g||_1^2 <= S sum_d g_d^2 / s_d``
+with ``S = sum_d s_d``, and both are equal where s is proportional to ``|g|``. With ``g = sum_j p_j (w_j - w_y)``,
+size(p)^2 is therefore at most what it is in l2 for the rows ``sqrt(S / s) w_j``, which the above bounds. Around the p
+of an ascent nothing is lost if ``s = |g|``; inputs that hardly count there make the ellipsoid long, so a share of the
+mean is added.
 """
 
 import torch
 from torch import Tensor
 
-from wafl.theory.phi.class_pull import Ball, at_once
-from wafl.theory.phi.incumbents import Incumbent, Summit, settle
+from wafl.theory.phi.class_pull import CHUNK, Ball, at_once
+from wafl.theory.phi.incumbents import SETTLED, Incumbent, Summit, settle, tangent_rise, value_of
 
 PIECES, MOST_HALVINGS = 8, 7
 """Into how many intervals of t an example's search begins, and how often one is halved at most."""
@@ -37,58 +43,63 @@ LARGEST_EXPONENT = 500.0
 """Of an exponential; beyond it float64 would overflow, at gammas far smaller than any that a radius asks for."""
 ROUNDED_UP = 1.0 + 1e-9
 """More than float64 may lose of an eigenvalue."""
+SHARES = (0.1, 0.3, 0.03)
+"""What of the mean of ``|g|`` is added to each input's, one after another."""
+LEAST_WEIGHT = 1e-6
+"""Every weight is at least this part of a typical one of the model."""
+ELLIPSOID_STEPS = 60
 
 
 def settled_above(ball: Ball, a: Tensor, y: Tensor, best: Incumbent, gamma: float, allowed: Tensor) -> Summit:
     """Where the ascents of ``best`` end, and how much higher the maximum may be: infinity if not near ``allowed``."""
     if not (gamma > 0.0 and ball.even):
         return Summit(best.p, best.value, best.cost, torch.full_like(allowed, torch.inf))
-    found = settle(ball, a, y, best.p, gamma, allowed)
-    beyond = above_tangent(ball.gram.expand(len(a), -1, -1), found.p, gamma, allowed - found.missed)
-    return Summit(found.p, found.value, found.cost, found.missed + beyond)
+    top = settle(ball, a, y, best.p, gamma, allowed)
+    beyond = above_tangent(ball.gram.expand(len(a), -1, -1), top.p, gamma, allowed - top.missed)
+    return Summit(top.p, top.value, top.cost, top.missed + beyond)
 
 
 def above_tangent(grams: Tensor, p: Tensor, gamma: float, enough: Tensor) -> Tensor:
     """By how much f of ``grams [n, C, C]`` may lie above its tangent at each p; infinity if not near ``enough``."""
     size = max(1, min(at_once(CACHED, p.device) // p.shape[1] ** 2, MATRICES) // PIECES)
-    parts = zip(grams.split(size), p.split(size), enough.split(size), strict=True)
-    return torch.cat([_above_tangent(*part, gamma) for part in parts])
+    pieces = zip(grams.split(size), p.split(size), enough.split(size), strict=True)
+    return torch.cat([_above_tangent(*piece, gamma) for piece in pieces])
 
 
 def _above_tangent(grams: Tensor, p: Tensor, enough: Tensor, gamma: float) -> Tensor:
     mean = torch.bmm(grams, p[..., None])[..., 0]
     inner = grams - mean[:, None, :] - mean[:, :, None] + (mean * p).sum(-1)[:, None, None]
     lengths = inner.diagonal(dim1=1, dim2=2).clamp_min(0.0).sqrt()
-    found, end = torch.full_like(enough, torch.inf), lengths.amax(-1) / gamma
+    above, end = torch.full_like(enough, torch.inf), lengths.amax(-1) / gamma
     rows = (end * lengths.amax(-1) < LARGEST_EXPONENT).nonzero()[:, 0]
     at_rest = _bend(inner, p, lengths, rows, torch.zeros_like(end[rows]))
     rows = rows[_most(at_rest, torch.zeros_like(at_rest), end[rows], gamma) <= NEAR * enough[rows]]
     if len(rows):
-        found[rows] = _beyond(inner[rows], p[rows], lengths[rows], end[rows], enough[rows], gamma)
-    return found
+        above[rows] = _beyond(inner[rows], p[rows], lengths[rows], end[rows], enough[rows], gamma)
+    return above
 
 
 def _beyond(inner: Tensor, p: Tensor, lengths: Tensor, end: Tensor, enough: Tensor, gamma: float) -> Tensor:
     """``sup over t up to end of log(1 + t^2 r(t)) - gamma t^2``, from above."""
-    found = torch.zeros_like(enough)
+    most = torch.zeros_like(enough)
     owner = torch.arange(len(p), device=p.device).repeat_interleave(PIECES)
-    place, width = torch.arange(PIECES, device=p.device).repeat(len(p)).to(p), end[owner] / PIECES
-    left, right = place * width, (place + 1.0) * width
+    index, width = torch.arange(PIECES, device=p.device).repeat(len(p)).to(p), end[owner] / PIECES
+    left, right = index * width, (index + 1.0) * width
     bend = _bend(inner, p, lengths, owner, right)
     for halving in range(MOST_HALVINGS + 1):
         value = _most(bend, left, right, gamma)
         least = _gain(bend, right.square(), gamma)
-        found = found.index_fill(0, owner[least > NEAR * enough[owner]], torch.inf)
+        most = most.index_fill(0, owner[least > NEAR * enough[owner]], torch.inf)
         wide = (value > enough[owner]) & (value > least + CLOSE * enough[owner])
-        wide &= found[owner].isfinite() & (halving < MOST_HALVINGS)
-        found = found.scatter_reduce(0, owner[~wide], value[~wide], "amax")
+        wide &= most[owner].isfinite() & (halving < MOST_HALVINGS)
+        most = most.scatter_reduce(0, owner[~wide], value[~wide], "amax")
         if not wide.any():
             break
         owner, left, right, bend = owner[wide], left[wide], right[wide], bend[wide]
         middle = (left + right) / 2.0
         bend = torch.cat([_bend(inner, p, lengths, owner, middle), bend])
         owner, left, right = owner.repeat(2), torch.cat([left, middle]), torch.cat([middle, right])
-    return found
+    return most
 
 
 def _bend(inner: Tensor, p: Tensor, lengths: Tensor, owner: Tensor, t: Tensor) -> Tensor:
@@ -107,3 +118,53 @@ def _most(bend: Tensor, left: Tensor, right: Tensor, gamma: float) -> Tensor:
 
 def _gain(bend: Tensor, square: Tensor, gamma: float) -> Tensor:
     return (bend * square).log1p() - gamma * square
+
+
+def within_ellipsoids(
+    ball: Ball, a: Tensor, y: Tensor, p: Tensor, lower: Tensor, gamma: float, allowed: Tensor
+) -> Tensor:
+    """What phi_gamma is not above, ``[n]``: searched until it is within ``allowed`` of ``lower``."""
+    upper = torch.full_like(lower, torch.inf)
+    if not (gamma > 0.0 and ball.even):
+        return upper
+    rows = torch.arange(len(a), device=a.device)
+    for share in SHARES:
+        size = max(1, CHUNK // ball.weight.numel())
+        for some in rows.split(size):
+            bound = _in_one(ball, a[some], y[some], p[some], share, lower[some], gamma, allowed[some])
+            upper[some] = torch.minimum(upper[some], bound)
+        rows = rows[(upper - lower > allowed)[rows]]
+    return upper
+
+
+def _in_one(
+    ball: Ball, a: Tensor, y: Tensor, p: Tensor, share: float, lower: Tensor, gamma: float, allowed: Tensor
+) -> Tensor:
+    pull = (ball.lean(y, p) @ ball.weight).abs()
+    least = LEAST_WEIGHT * ball.weight.abs().mean().clamp_min(torch.finfo(p.dtype).tiny)
+    weights = pull + (share * pull.mean(1, keepdim=True)).clamp_min(least)
+    scale = weights.sum(1, keepdim=True) / weights
+    grams = torch.matmul(ball.weight * scale[:, None, :], ball.weight.T)
+    value, p, missed = _settled_in(ball, grams, a, y, p, gamma, SETTLED * allowed)
+    return value + missed + above_tangent(grams, p, gamma, lower + allowed - value - missed)
+
+
+def _settled_in(
+    ball: Ball, grams: Tensor, a: Tensor, y: Tensor, p: Tensor, gamma: float, enough: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The value where each ascent in l2 settles, that p, and by how much the tangent rises there."""
+    for _ in range(ELLIPSOID_STEPS):
+        new, missed = _step(grams, a, ball.lean(y, p), p, gamma)
+        far = missed > enough
+        if not far.any():
+            break
+        p = torch.where(far[:, None], new, p)  # one that has settled stays, whatever its neighbors do
+    lean = ball.lean(y, p)
+    square = (torch.bmm(grams, lean[..., None])[..., 0] * lean).sum(-1)
+    return value_of(a, p, square, gamma), p, _step(grams, a, lean, p, gamma)[1]
+
+
+def _step(grams: Tensor, a: Tensor, lean: Tensor, p: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
+    """The next p, and by how much the tangent at this one rises."""
+    logs = (a + torch.bmm(grams, lean[..., None])[..., 0] / (2.0 * gamma)).log_softmax(-1)
+    return logs.exp(), tangent_rise(logs, p)

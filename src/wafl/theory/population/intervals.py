@@ -58,8 +58,8 @@ class Population:
         if not 0.0 < share < 1.0:
             raise ValueError(f"share={share} must lie between 0 and 1")
         ordered, count = sorted(self.values), len(self.values)
-        for place, value in enumerate(ordered, start=1):
-            if beta.ppf(self.delta, place, count - place + 1) >= share:
+        for rank, value in enumerate(ordered, start=1):
+            if beta.ppf(self.delta, rank, count - rank + 1) >= share:
                 return value
         needed = math.ceil(math.log(self.delta) / math.log(share))
         raise PreconditionError(
@@ -72,13 +72,13 @@ class Population:
         if not 0.0 < probability < 1.0:
             raise ValueError(f"probability={probability} must lie between 0 and 1")
         chance = probability if isinstance(probability, Fraction) else exact(probability)
-        place = math.ceil((len(self.values) + 1) * chance)
-        if place > len(self.values):
+        rank = math.ceil((len(self.values) + 1) * chance)
+        if rank > len(self.values):
             raise PreconditionError(
                 f"{len(self.values)} clients are too few for the next one with probability {float(chance):g}: it "
                 f"takes {math.ceil(chance / (1 - chance))}, or a smaller probability"
             )
-        return sorted(self.values)[max(place, 1) - 1]
+        return sorted(self.values)[max(rank, 1) - 1]
 
     def upper_mean_within_kl(self, radius: float) -> float:
         """An upper bound on the mean over any population within a KL divergence of ``radius``."""
@@ -127,5 +127,5 @@ def _least(dual: Callable[[float], float], low: float, high: float) -> float:
     """The least value that a search finds; every value is an upper bound."""
     from scipy.optimize import minimize_scalar
 
-    found = minimize_scalar(dual, bounds=(low, high), method="bounded", options={"xatol": 1e-10 * (high - low)})
-    return float(found.fun)
+    minimum = minimize_scalar(dual, bounds=(low, high), method="bounded", options={"xatol": 1e-10 * (high - low)})
+    return float(minimum.fun)

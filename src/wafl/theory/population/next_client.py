@@ -159,8 +159,8 @@ class NextClient:
             (f"the {number} of at least 90% of all clients", lambda: self.share(0.9)),
         ):
             lines.append(_sentence(name, bound, f"on their distributions, {usual}"))
-        for own, where in ((True, "on its distribution"), (False, "on its examples")):
-            lines.append(self._next_sentence(f"the next client's {number} {where}", own))
+        for own_sampling, where in ((True, "on its distribution"), (False, "on its examples")):
+            lines.append(self._next_sentence(f"the next client's {number} {where}", own_sampling))
         return "\n".join(lines)
 
     def _next_sentence(self, name: str, own_sampling: bool) -> str:
@@ -223,8 +223,8 @@ def next_client(
     >>> import wafl
     >>> seen, unseen = wafl.load_dataset("digits").partition(num_clients=60, iid=True).hold_out(0.5)
     >>> run = wafl.fit(wafl.models.mlr(seen), seen, wafl.FedAvg(), rounds=2, local_epochs=1)
-    >>> found = next_client(run, seen, unseen, radius=0.1)
-    >>> max(found.measured) >= found.share(0.9, own_sampling=False) and found.mean() <= found.mean(kl=0.1)
+    >>> bounds = next_client(run, seen, unseen, radius=0.1)
+    >>> max(bounds.measured) >= bounds.share(0.9, own_sampling=False) and bounds.mean() <= bounds.mean(kl=0.1)
     True
     """
     check_arguments("next_client(model, seen, unseen)", model, seen)
