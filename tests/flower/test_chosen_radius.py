@@ -17,8 +17,8 @@ from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import HANG, carried
 from wafl.base.errors import ConfigError, TooFewRepliesError
 from wafl.flower.node import queries
+from wafl.flower.node.queries import SpreadQuery
 from wafl.flower.node.refusals import check_refusal
-from wafl.flower.node.spread import SpreadQuery
 from wafl.flower.node.work import Node
 from wafl.flower.wire.values import WireError, arrays, config_only
 

@@ -12,8 +12,7 @@ from flwr.app import RecordDict
 
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import carried
-from wafl.flower.node.means import MeansQuery
-from wafl.flower.node.queries import answer
+from wafl.flower.node.queries import MeansQuery, answer
 from wafl.flower.node.refusals import check_refusal
 from wafl.flower.node.work import Node
 from wafl.flower.wire.values import NodeQuery, WireError, arrays, config_only, encode_query

@@ -22,8 +22,7 @@ from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import carried
 from wafl.flower.node import queries
 from wafl.flower.node.hello import Hello
-from wafl.flower.node.means import MeansQuery
-from wafl.flower.node.queries import CutsQuery, SurveyQuery, answer
+from wafl.flower.node.queries import CutsQuery, MeansQuery, SurveyQuery, answer
 from wafl.flower.node.refusals import check_refusal, refusal
 from wafl.flower.node.work import Node
 from wafl.flower.wire.logs import log, shown_safely

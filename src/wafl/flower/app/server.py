@@ -68,7 +68,7 @@ def train(post: Post, values: Mapping[str, Any]) -> None:
     study = Study.resume(folder, finder, trust=True) if begun else Study.create(experiment, folder, None, finder)
     finder.write_roster()
     log(INFO, "results go to %s", study.folder.path.resolve())
-    bulletin = Bulletin(study.folder.path, post.ledger, finder.clients)
+    bulletin = Bulletin(study.folder.path, post, finder.clients)
     with warnings.catch_warnings(), bulletin.kept():
         warnings.showwarning = lambda message, *_, **__: log(WARNING, "%s", str(message))
         results = study.run([_Narrator(finder.clients), bulletin])

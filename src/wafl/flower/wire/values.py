@@ -289,6 +289,11 @@ def read_array(content: RecordDict, record: str, name: str, shape: tuple[int, ..
     return torch.from_numpy(values).view(shape)
 
 
+def read_doubles(content: RecordDict, record: str, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Read a finite array in double precision."""
+    return finite(name, read_array(content, record, name, shape, torch.float64))
+
+
 def _header(data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int | None:
     """Where the numbers begin, if the header is that of such an array; it is a dict of literals, and nothing is run."""
     stream = io.BytesIO(data)
