@@ -169,7 +169,7 @@ def deploy(base: Path) -> Outcome:
         loopback.flwr("supernode", "unregister", str(loopback.node_id(KILLED)))
         found.before_and_after_revocation = before, heartbeat_as(KILLED, loopback, keys)
         found.status, found.log = run.wait(240.0), run.log()
-        found.stranger = stranger.process.wait(30), stranger.said()
+        found.stranger = stranger.process.wait(30), stranger.output()
         programs = [loopback.link, *loopback.nodes.values()]
         assert any(program.family() for program in programs)
     found.left_over = {pid for program in programs for pid in program.family()}

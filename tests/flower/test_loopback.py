@@ -122,7 +122,7 @@ def test_a_programs_output_is_that_of_its_last_start(tmp_path: Path):
         speaker.wait_for("two", 10)
     restart(speaker)
     speaker.process.wait(10)
-    assert speaker.said() == "one 12\n"
+    assert speaker.output() == "one 12\n"
     assert speaker.log.read_text() == "one 12\n" * 2
     silent = program(tmp_path, "exec sleep 600")
     with pytest.raises(TimeoutError, match=r"did not say 'x' within 0\.1 s"):
