@@ -37,9 +37,9 @@ def simulate(study: Study, show: Show = lambda name, done: None) -> dict[str, An
     if nodes > clients:
         raise ValueError(f"flower.nodes={nodes} is larger than the number of clients, {clients}: lower it")
     workspace = folder.path.resolve() / "flower"
-    app, source = workspace / "app", folder.read_about().get("source")
+    app = workspace / "app"
     shutil.rmtree(app, ignore_errors=True)
-    write_app(app, _for_everyone(experiment), None if source is None else Path(source), with_data=True)
+    write_app(app, _for_everyone(experiment), folder.source(), with_data=True)
     if read_roster(folder.path) is None:  # so that the server knows whom to wait for, and whom it misses
         write_roster(folder.path, roster)
     pending = [entry.name for entry in study.pending()]

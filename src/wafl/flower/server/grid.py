@@ -27,7 +27,6 @@ from wafl.flower.server.census import Census
 from wafl.flower.server.claims import dominating, too_many
 from wafl.flower.server.exchange import Post
 from wafl.flower.server.inquiry import Inquiry
-from wafl.flower.server.source import Asked, Nodes
 from wafl.flower.wire.logs import log
 from wafl.flower.wire.values import NodeQuery, WireError, decode_replies, encode_query
 from wafl.objectives import Objective
@@ -46,9 +45,13 @@ from wafl.train.chosen_radius import CANDIDATES
 from wafl.train.clients import Engine, Judge, Roster, root_mean_square, trust_in
 from wafl.train.spec import Spec
 from wafl.train.survey import SurveyReplies
+from wafl.train.trust.admission import Exclusion
 from wafl.train.trust.faults import without
-from wafl.train.trust.tolerant import Tolerant
+from wafl.train.trust.tolerant import Arrivals, Tolerant
 from wafl.train.trust.trust import Trust
+
+Asked = tuple[Mapping[int, list[Reply]], Mapping[int, str]]
+"""The replies by run, and by client why there is no reply."""
 
 
 class GridClients:
@@ -158,7 +161,7 @@ class GridClients:
         entry, offset = self._candidates or (self._entry(specs), 0)
         shaped = self._candidates is None and self._entries[entry][index].asks_shape
         ask = partial(self._ask_nodes, entry, first.needs_sizes, self._shape.matrix if shaped else None)
-        return Tolerant(Nodes(ask, offset), self.tolerance, self.caps)
+        return Tolerant(_Nodes(ask, offset), self.tolerance, self.caps)
 
     def _entry(self, specs: Mapping[int, Spec]) -> str:
         """Return the name by which nodes know these runs."""
@@ -348,6 +351,34 @@ class GridClients:
         for client, why in missing.items():
             log(WARNING, "%s: %s: %s", group, names[client], why)
         return replies, missing
+
+
+class _Nodes:
+    """A source of replies: the nodes that hold the clients asked.
+
+    ``ask(queries, runs, everyone)`` asks them; with ``everyone``, it waits for all of them. Nodes count runs from
+    ``offset`` on.
+    """
+
+    def __init__(self, ask: Callable[[Sequence[Query], Sequence[int], bool], Asked], offset: int) -> None:
+        self._ask, self._offset = ask, offset
+
+    def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
+        if attempt > 0:
+            log(WARNING, "round %d: asking again, attempt %d", queries[0].round, attempt + 1)
+        # A node that was silent once may be about to reconnect: the second attempt waits for it.
+        numbers = [run + self._offset for run in runs]
+        replies, missing = self._ask(queries, numbers, attempt > 0)
+        return [
+            Arrivals(
+                replies[run], [Exclusion(client, missing[client]) for client in query.clients if client in missing]
+            )
+            for run, query in zip(numbers, queries, strict=True)
+        ]
+
+    def undo(self, runs: Sequence[int]) -> None:
+        """Do nothing but log: a node that is asked for a round again begins with what it kept before that round."""
+        log(INFO, "too few replies for %d of the runs", len(runs))
 
 
 def _alike(one: Spec, other: Spec) -> bool:
