@@ -26,14 +26,14 @@ AWKWARD = "a 'b' \"c\" \\\n\t= [x] é🙂\x7f.toml"
 
 def processes_of(folder: Path) -> list[str]:
     """Processes with a FLWR_HOME in the folder; zombies have no environment left."""
-    found: list[str] = []
+    collected: list[str] = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if f"FLWR_HOME={folder}/".encode() in (entry / "environ").read_bytes():
-                found.append((entry / "cmdline").read_text())
+                collected.append((entry / "cmdline").read_text())
         except OSError:
             continue
-    return found
+    return collected
 
 
 def eventually(condition: Callable[[], bool]) -> None:
