@@ -266,9 +266,9 @@ def turned_away(closed: Deployed, base: Path, tried: Mapping[str, Sequence[str]]
             status = program.process.wait(120.0)
         finally:
             program.kill()
-        if status == 0 or "SuperNode ID" in program.said():
-            raise AssertionError(f"{what}: ended with {status}: {program.said()}")
-    return [program.said() for program in outside]
+        if status == 0 or "SuperNode ID" in program.output():
+            raise AssertionError(f"{what}: ended with {status}: {program.output()}")
+    return [program.output() for program in outside]
 
 
 def keys(stage: Stage) -> str:
@@ -438,7 +438,7 @@ def strangers_app(stage: Stage) -> str:
     begin_guarded(stage, stage.base / "app")
     status = stage.loopback.submit(stranger, {"flower.wait": 5.0}).wait(120.0)
     nodes = stage.loopback.nodes.values()
-    if status != "finished:failed" or not all("is not allowed here" in node.said() for node in nodes):
+    if status != "finished:failed" or not all("is not allowed here" in node.output() for node in nodes):
         raise AssertionError(f"the stranger's run ended as {status}")
     run = stage.submit()
     stage.wait_for_rounds(1)
@@ -446,7 +446,7 @@ def strangers_app(stage: Stage) -> str:
     (app / "torch.py").write_text(f"open({str(ran)!r}, 'w')\n")
     completed(run)
     stage.check()
-    if ran.exists() or not any("torch.py of the app has changed" in node.said() for node in nodes):
+    if ran.exists() or not any("torch.py of the app has changed" in node.output() for node in nodes):
         raise AssertionError("code that nobody allowed ran, or nobody noticed it")
     return f"refused; then left out: {stage.left_out()}"
 

@@ -70,7 +70,7 @@ class Shell:
         """Run a script of these commands; if Flower gave up on a busy machine, run it again as the page says."""
         program = self.start(commands)
         program.process.wait(timeout)
-        if BUSY in program.said():
+        if BUSY in program.output():
             program = self.start(commands)
             program.process.wait(timeout)
         return program
@@ -95,11 +95,11 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     with TemporaryDirectory(prefix="wafl-", ignore_cleanup_errors=True) as ray_folder, socket.socket() as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
-        found = Shell(tmp_path, ray_folder, reserved.getsockname()[1])
+        started = Shell(tmp_path, ray_folder, reserved.getsockname()[1])
         try:
-            yield found
+            yield started
         finally:
-            for program in found.programs:
+            for program in started.programs:
                 program.kill()
 
 
@@ -119,24 +119,24 @@ def test_the_quickstart_trains_and_stops_as_its_page_says(shell: Shell) -> None:
     one_round = "-c 'num-server-rounds=1'"
     assert f"`{one_round}`" in (QUICKSTART / "README.md").read_text()
     trained = shell.run([enter, f"{train} {one_round}"], timeout=240.0)
-    assert trained.returncode() == 0, trained.said()
-    assert FINISHED in trained.said()
-    assert "eval_acc_moved" in trained.said()
+    assert trained.returncode() == 0, trained.output()
+    assert FINISHED in trained.output()
+    assert "eval_acc_moved" in trained.output()
     assert any("flower-superlink" in command_line(pid) for pid in trained.family()), "nothing is left to stop"
     stopped = shell.run([stop], timeout=30.0)
-    assert stopped.returncode() == 0, stopped.said()
+    assert stopped.returncode() == 0, stopped.output()
     shell.wait_until_nothing_runs(timeout=30.0)
 
 
 @pytest.mark.slow
 def test_the_whole_page_of_the_quickstart_runs_and_prints_the_accuracies_of_its_table(shell: Shell) -> None:
     done = shell.run(quickstart_commands(), timeout=900.0)
-    assert done.returncode() == 0, done.said()
-    assert done.said().count(FINISHED) == 2
-    assert done.said().count("Starting local SuperLink") == 1, "the second run uses the SuperLink of the first"
+    assert done.returncode() == 0, done.output()
+    assert done.output().count(FINISHED) == 2
+    assert done.output().count("Starting local SuperLink") == 1, "the second run uses the SuperLink of the first"
     row = re.search(r"\| `gamma=2.0` \| ([\d.]+) % \| ([\d.]+) %", (QUICKSTART / "README.md").read_text())
     assert row is not None
-    printed = re.findall(r"{'eval_acc': ([\d.]+), 'eval_acc_moved': ([\d.]+)}", done.said())[9]
+    printed = re.findall(r"{'eval_acc': ([\d.]+), 'eval_acc_moved': ([\d.]+)}", done.output())[9]
     for accuracy, of_page, standard_error in zip(printed, row.groups(), (1.4, 2.6), strict=True):
         assert 100 * float(accuracy) == pytest.approx(float(of_page), abs=standard_error)
     shell.wait_until_nothing_runs(timeout=30.0)
@@ -150,11 +150,11 @@ def test_after_ctrl_c_the_quickstart_goes_on_until_the_page_stops_it(shell: Shel
     os.killpg(program.process.pid, signal.SIGINT)
     program.process.wait(30.0)
     listed = shell.run([enter, "flwr list --format json"], timeout=60.0)
-    assert '"status": "running"' in listed.said()
-    run_id = re.search(r'"run-id": "(\d+)"', listed.said())
+    assert '"status": "running"' in listed.output()
+    run_id = re.search(r'"run-id": "(\d+)"', listed.output())
     assert run_id is not None
     ended = shell.run([enter, f"flwr stop {run_id[1]}", "flwr list --format json"], timeout=60.0)
-    assert '"status": "finished:stopped"' in ended.said()
+    assert '"status": "finished:stopped"' in ended.output()
     assert shell.run([stop], timeout=30.0).returncode() == 0
     shell.wait_until_nothing_runs(timeout=240.0)  # Ray's agents notice only after minutes that Ray has ended
 
@@ -165,7 +165,7 @@ def test_the_quickstart_in_a_wrong_folder_ends_with_an_error(shell: Shell) -> No
     done = shell.run([f"cd {shell.folder}", train], timeout=60.0)
     assert done.returncode() != 0
     problem = "Failed to load Flower App configuration"
-    assert problem in done.said()
+    assert problem in done.output()
     assert f"`{problem}`" in (QUICKSTART / "README.md").read_text()
 
 
@@ -180,15 +180,15 @@ def test_the_hospitals_command_starts_where_its_page_says(shell: Shell) -> None:
     """The command runs in a shell as far as its check of the folder, before it starts any Flower process."""
     done = shell.run([f"{hospitals_command()} --folder {shell.folder}"], timeout=120.0)
     assert done.returncode() == 1
-    assert "choose another with --folder" in done.said()
+    assert "choose another with --folder" in done.output()
     shell.wait_until_nothing_runs(timeout=10.0)
 
 
 @pytest.mark.slow
 def test_the_whole_page_of_the_hospitals_runs_and_leaves_nothing_running(shell: Shell) -> None:
     done = shell.run([f"{hospitals_command()} --rounds 1"], timeout=900.0)
-    assert done.returncode() == 0, done.said()
-    assert "the models are the same, bit for bit" in done.said()
+    assert done.returncode() == 0, done.output()
+    assert "the models are the same, bit for bit" in done.output()
     shell.wait_until_nothing_runs(timeout=10.0)
 
 
@@ -198,5 +198,5 @@ def test_ctrl_c_stops_the_hospitals_and_all_their_processes(shell: Shell) -> Non
     program.wait_for(r"round 0: loss", 300.0)
     os.killpg(program.process.pid, signal.SIGINT)
     program.process.wait(60.0)
-    assert "Traceback" not in program.said()
+    assert "Traceback" not in program.output()
     shell.wait_until_nothing_runs(timeout=10.0)

@@ -189,7 +189,7 @@ def test_a_flower_run_that_failed_ends_with_a_failure(
     stand_in = tmp_path / "stand-in"
     stand_in.write_text(FLWR.format(status=status))
     stand_in.chmod(0o755)
-    monkeypatch.setattr("wafl.flower.ops.submit.find_tool", lambda _: str(stand_in))
+    monkeypatch.setattr("wafl.flower.ops.loopback.find_tool", lambda _: str(stand_in))
     found, said, complaint = run("run", "my-app", "mine", "-c", "schedule.rounds=5", "-c", "seeds='[1]'")
     assert found == code
     assert "asked: run my-app mine --stream --run-config=schedule.rounds=5 --run-config=seeds='[1]'" in said

@@ -18,7 +18,7 @@ from wafl.studies.study import Study
 SIZES = (3, 8, 6, 5, 10, 2)
 UNEVEN = [["c03"], ["c00", "c05", "c01"], ["c02", "c04"]]
 """Which clients each of three nodes holds."""
-Said = Callable[[], list[str]]
+Logged = Callable[[], list[str]]
 
 
 @dataclass
@@ -26,17 +26,17 @@ class Stage:
     """Clients in a folder, and what trains their models: nodes on a grid, or this process."""
 
     clock: fakes.Clock
-    place: Path
+    root: Path
     clients: Mapping[str, fakes.Client]
 
     @property
     def study(self) -> Path:
-        return self.place / "study"
+        return self.root / "study"
 
     def grid(
         self, experiment: Mapping[str, Any], layout: Sequence[Sequence[str]] = UNEVEN, node: type[Node] = Node
     ) -> fakes.Grid:
-        return fakes.make_grid(self.clock, self.place, self.clients, layout, experiment, node=node)
+        return fakes.make_grid(self.clock, self.root, self.clients, layout, experiment, node=node)
 
     def train(self, experiment: Mapping[str, Any], grid: fakes.Grid | None = None) -> fakes.Grid:
         """Train the study on this grid, or on a new one."""
@@ -46,7 +46,7 @@ class Stage:
 
     def embedded(self, experiment: Mapping[str, Any], folder: str = "embedded") -> Path:
         """The same study in this process."""
-        return embedded(self.clients, experiment, self.place / folder)
+        return embedded(self.clients, experiment, self.root / folder)
 
 
 def embedded(clients: Mapping[str, fakes.Client], experiment: Mapping[str, Any], folder: Path) -> Path:
@@ -70,12 +70,12 @@ def stage(clock: fakes.Clock, tmp_path: Path) -> Stage:
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Iterator[Said]:
+def logged(caplog: pytest.LogCaptureFixture) -> Iterator[Logged]:
     """The warnings so far, each once: Flower's logger may hand them on, or not."""
 
     def messages() -> list[str]:
-        found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-        return list(dict.fromkeys(found))
+        result = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        return list(dict.fromkeys(result))
 
     logging.getLogger("flwr").addHandler(caplog.handler)
     yield messages

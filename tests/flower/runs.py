@@ -79,12 +79,12 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 def results(folder: Path) -> dict[str, Any]:
     """Results without times and without the description of the clients."""
-    found = StudyFolder(folder).read_results()
-    assert found["finished"]
-    found["methods"] = {
-        name: {key: value for key, value in row.items() if key != "seconds"} for name, row in found["methods"].items()
+    content = StudyFolder(folder).read_results()
+    assert content["finished"]
+    content["methods"] = {
+        name: {key: value for key, value in row.items() if key != "seconds"} for name, row in content["methods"].items()
     }
-    return {name: value for name, value in found.items() if name not in ("clients", "metrics")}
+    return {name: value for name, value in content.items() if name not in ("clients", "metrics")}
 
 
 def params(folder: Path) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.flower.conftest import Said, Stage
+from tests.flower.conftest import Logged, Stage
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import HANG, Clock
 from wafl.base.errors import TooFewRepliesError
@@ -54,16 +54,16 @@ def test_a_server_that_needs_every_node_names_the_clients_that_are_missing(grid:
     grid.hosts[2].fate = lambda *_: HANG
     with pytest.raises(TooFewRepliesError) as caught:
         census(grid, everyone).gather()
-    said = str(caught.value)
-    assert "1 nodes with usable data connected within 5 s, 3 are needed" in said
-    assert "no node holds c01, c02, c03, c04, c05" in said
-    assert f"node {grid.hosts[2].number}: " in said
+    text = str(caught.value)
+    assert "1 nodes with usable data connected within 5 s, 3 are needed" in text
+    assert "no node holds c01, c02, c03, c04, c05" in text
+    assert f"node {grid.hosts[2].number}: " in text
 
 
 def test_the_nodes_that_are_needed_are_waited_for_as_long_as_they_keep_coming(grid: fakes.Grid, clock: Clock) -> None:
     """Three nodes, four seconds apart, with a patience of five."""
-    for place, host in enumerate(grid.hosts):
-        host.fate = lambda *_, place=place: 4.0 * (place + 1)  # type: ignore[misc]
+    for index, host in enumerate(grid.hosts):
+        host.fate = lambda *_, index=index: 4.0 * (index + 1)  # type: ignore[misc]
     assert census(grid).gather().num_clients == 6
     assert 12.0 <= clock.now <= 13.0
 
@@ -76,7 +76,7 @@ def test_nodes_that_cannot_take_part_are_not_waited_for(grid: fakes.Grid, clock:
     assert clock.now < 1.0
 
 
-def test_results_and_tables_say_who_was_missing(grid: fakes.Grid, stage: Stage, said: Said) -> None:
+def test_results_and_tables_say_who_was_missing(grid: fakes.Grid, stage: Stage, logged: Logged) -> None:
     """One node never comes, another does not answer in round 1 and for the test; in round 2 it is not asked."""
     grid.hosts[0].here = False
     grid.hosts[2].fate = lambda kind, at: HANG if at == 1 or kind == "evaluate.test" else None
@@ -86,7 +86,7 @@ def test_results_and_tables_say_who_was_missing(grid: fakes.Grid, stage: Stage, 
     assert "missing: 2 of 3 nodes are here" in results["clients"]
     assert row["left_out"] == {name: {"rounds": 2, "why": "no reply in 20 s from node 17"} for name in ("c04", "c05")}
     assert row["untested"] == ["c04", "c05"]
-    assert {"missing: 2 of 3 nodes are here", "left out: FedAvg: not tested: c04, c05"} <= set(said())
+    assert {"missing: 2 of 3 nodes are here", "left out: FedAvg: not tested: c04, c05"} <= set(logged())
     shown = [str(part) for part in comparison(results).renderables[1:]]
     assert shown[0].endswith(
         "FedAvg: without c04 (2 rounds: no reply in 20 s from node 17), c05 (2 rounds: no reply in 20 s from node 17)"
@@ -99,12 +99,12 @@ def test_with_few_nodes_at_once_the_numbers_are_the_same_and_no_more_have_a_mess
     stage.train(EXPERIMENT, grid)
     busy: list[int] = []
     one = {**EXPERIMENT, "flower": {**EXPERIMENT["flower"], "at_once": 1}}
-    again = replace(stage, place=stage.place / "again").grid(one, LAYOUT)
+    again = replace(stage, root=stage.root / "again").grid(one, LAYOUT)
     push = again.push_messages
     again.push_messages = lambda messages: (list(push(messages)), busy.append(len(again.pending)))[0]  # type: ignore[method-assign]
-    server.train(Post(again, 1), {**OWN, **fakes.flat(one), "folder": str(stage.place / "one")})  # type: ignore[arg-type]
+    server.train(Post(again, 1), {**OWN, **fakes.flat(one), "folder": str(stage.root / "one")})  # type: ignore[arg-type]
     assert set(busy) == {1}
-    params = [(stage.place / name / "fedavg" / "params.safetensors").read_bytes() for name in ("study", "one")]
+    params = [(stage.root / name / "fedavg" / "params.safetensors").read_bytes() for name in ("study", "one")]
     assert params[0] == params[1]
 
 
@@ -121,7 +121,9 @@ def test_the_names_of_classes_travel_if_nodes_agree_on_them(grid: fakes.Grid) ->
     full = [well if count == 3 else () for count in three]
     assert named(*full) == well
     assert named((), (), ()) is None
-    other = [("ill", "healthy", "unknown") if place == three.index(3) else each for place, each in enumerate(full)]
+    other = [
+        ("ill", "healthy", "unknown") if position == three.index(3) else each for position, each in enumerate(full)
+    ]
     assert named(*other) is None
 
 
@@ -131,12 +133,12 @@ def test_a_node_is_called_by_its_name_in_the_log(
     folder = fakes.write(tmp_path / "data", fakes.make_clients((3, 4)))
     node = Node.of({"data": str(folder), "name": "north\x1b[2J"}, fakes.flat(EXPERIMENT))
     grid = fakes.Grid(clock, [fakes.Host(5, node)])
-    found = census(grid, nodes=1, min_nodes=1)
-    found.gather()
+    result = census(grid, nodes=1, min_nodes=1)
+    result.gather()
     grid.hosts[0].here = False
     clock.now += 1.0
     with caplog.at_level("INFO", "flwr"):
-        found.look()
+        result.look()
     assert "node 5 (north?[2J) has left, and with it c00, c01" in caplog.text
 
 
@@ -145,8 +147,8 @@ def test_a_simulation_needs_all_nodes_and_all_replies_unless_the_experiment_tole
     assert (changed.flower.min_nodes, changed.flower.wait, changed.flower.at_once) == (3, 300.0, 64)
     assert changed.tolerance is not None
     assert changed.tolerance.min_replies == 1.0
-    own = {"tolerance": {"min_replies": 0.25}, "flower": {"nodes": 2, "wait": 900.0}}
-    kept = _for_everyone(parse_experiment({**EXPERIMENT, **own, "engine": "flower-sim"}, "here"))
+    options = {"tolerance": {"min_replies": 0.25}, "flower": {"nodes": 2, "wait": 900.0}}
+    kept = _for_everyone(parse_experiment({**EXPERIMENT, **options, "engine": "flower-sim"}, "here"))
     assert kept.tolerance is not None
     assert (kept.tolerance.min_replies, kept.flower.wait) == (0.25, 900.0)
 

@@ -17,8 +17,8 @@ from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import HANG, carried
 from wafl.base.errors import ConfigError, TooFewRepliesError
 from wafl.flower.node import queries
+from wafl.flower.node.queries import SpreadQuery
 from wafl.flower.node.refusals import check_refusal
-from wafl.flower.node.spread import SpreadQuery
 from wafl.flower.node.work import Node
 from wafl.flower.wire.values import WireError, arrays, config_only
 
@@ -78,7 +78,7 @@ def test_too_few_clients_and_weights_of_clients_are_refused_before_a_client_work
         ((3, 4, 5, 6), {"client_weights": [1.0, 2.0, 3.0, 4.0]}, "or give the radius as a number"),
     ):
         experiment = only({**AUTO, **change}, flower={"nodes": 1, "wait": 1.0})
-        here = replace(stage, place=stage.place / str(len(sizes)), clients=fakes.make_clients(sizes))
+        here = replace(stage, root=stage.root / str(len(sizes)), clients=fakes.make_clients(sizes))
         grid = here.grid(experiment, [list(here.clients)])
         with pytest.raises((ValueError, ConfigError), match=why):
             here.train(experiment, grid)
@@ -96,10 +96,10 @@ def make_node(folder: Path, **options: Any) -> Node:
 
 def test_a_node_says_how_far_examples_lie_from_the_mean_of_their_client(tmp_path: Path) -> None:
     query = SpreadQuery(("c01", "c00"))
-    found = query.read(
+    result = query.read(
         carried(queries.answer("query.spread", lambda: make_node(tmp_path, radius="auto"), query.encode()))
     )
-    for (squares, size), name in zip(found, query.names, strict=True):
+    for (squares, size), name in zip(result, query.names, strict=True):
         x = CLIENTS[name]["x"].reshape(-1, 4).astype(np.float64)
         assert size == len(x)
         assert squares == pytest.approx(float(((x - x.mean(0)) ** 2).sum()))

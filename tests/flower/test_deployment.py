@@ -79,13 +79,13 @@ def try_to_operate(address: str, certificates: Certificates, app: Path) -> dict[
     key = load_ssh_public_key(certificates.node_pub("stranger").read_bytes())
     public = public_key_to_bytes(key)  # pyright: ignore[reportArgumentType]
     register, start = RegisterNodeRequest(public_key=public), StartRunRequest(fab=Fab(content=bundle(app)))
-    ca, own = certificates.ca.read_bytes(), RegisterNodeFleetRequest(public_key=public)
+    ca, options = certificates.ca.read_bytes(), RegisterNodeFleetRequest(public_key=public)
     with (
         ControlHttpClient.from_server_address(address, False, ca, []) as client,
         FleetHttpClient.from_server_address(address, False, ca, []) as node,
     ):
         return {
-            "fleet/register-node": status_of(lambda: node.RegisterNode(own)),
+            "fleet/register-node": status_of(lambda: node.RegisterNode(options)),
             "list-nodes": status_of(lambda: client.ListNodes(ListNodesRequest())),
             "register-node": status_of(lambda: client.RegisterNode(register)),
             "start-run": status_of(lambda: client.StartRun(start)),
@@ -128,16 +128,16 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """What happened on a machine that did not stand still: a pause looks like the death of every node."""
     with Pauses() as pauses:
         try:
-            found = deploy(tmp_path_factory.mktemp("deployment"))
+            result = deploy(tmp_path_factory.mktemp("deployment"))
         except Exception:
             if pauses.longest < STOOD_STILL:
                 raise
-    return found if pauses.longest < STOOD_STILL else deploy(tmp_path_factory.mktemp("deployment"))
+    return result if pauses.longest < STOOD_STILL else deploy(tmp_path_factory.mktemp("deployment"))
 
 
 def deploy(base: Path) -> Outcome:
     clients = wafl.load_dataset("digits").partition(num_clients=3, labels_per_client=4, test_fraction=0.0)
-    found = Outcome(clients, base / "study")
+    result = Outcome(clients, base / "study")
     experiment = parse_experiment(
         {
             "name": "wards",
@@ -156,24 +156,24 @@ def deploy(base: Path) -> Outcome:
             allowed = [app_digest(base / "app")] if site != KILLED else []
             loopback.add_node(site, {"data": str(site_folder(base, clients, site))}, key=site, allowed=allowed)
         loopback.wait_for_nodes(2, timeout=90.0)
-        run = loopback.submit(base / "app", {"folder": str(found.folder)})
+        run = loopback.submit(base / "app", {"folder": str(result.folder)})
         stranger = loopback.add_node("stranger", key="stranger", register=False)
         if loopback.door != loopback.address:
-            found.at_the_door = try_to_operate(loopback.door, keys, base / "app")
-        wait_for_round(run, found.folder / "metrics.jsonl", 1, 240.0)
+            result.at_the_door = try_to_operate(loopback.door, keys, base / "app")
+        wait_for_round(run, result.folder / "metrics.jsonl", 1, 240.0)
         servers: dict[str, Program] = {"superlink": loopback.link, **{site: loopback.nodes[site] for site in SITES}}
-        found.sockets = {name: listening(program.family()) for name, program in servers.items()}
-        found.known = known_nodes(loopback.address, keys)
+        result.sockets = {name: listening(program.family()) for name, program in servers.items()}
+        result.known = known_nodes(loopback.address, keys)
         before = heartbeat_as(KILLED, loopback, keys)
         loopback.nodes[KILLED].kill()
         loopback.flwr("supernode", "unregister", str(loopback.node_id(KILLED)))
-        found.before_and_after_revocation = before, heartbeat_as(KILLED, loopback, keys)
-        found.status, found.log = run.wait(240.0), run.log()
-        found.stranger = stranger.process.wait(30), stranger.said()
+        result.before_and_after_revocation = before, heartbeat_as(KILLED, loopback, keys)
+        result.status, result.log = run.wait(240.0), run.log()
+        result.stranger = stranger.process.wait(30), stranger.output()
         programs = [loopback.link, *loopback.nodes.values()]
         assert any(program.family() for program in programs)
-    found.left_over = {pid for program in programs for pid in program.family()}
-    return found
+    result.left_over = {pid for program in programs for pid in program.family()}
+    return result
 
 
 def test_training_with_keys_survives_a_node_that_is_killed(outcome: Outcome) -> None:
@@ -189,9 +189,9 @@ def test_training_with_keys_survives_a_node_that_is_killed(outcome: Outcome) -> 
 
 
 def test_a_node_whose_key_nobody_registered_is_refused(outcome: Outcome) -> None:
-    code, said = outcome.stranger
+    code, text = outcome.stranger
     assert code == 1
-    assert "Exit Code: 305" in said
+    assert "Exit Code: 305" in text
 
 
 def test_from_the_nodes_network_nobody_lists_or_registers_nodes_or_starts_runs(outcome: Outcome) -> None:

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from tools.methods_page import entry
 
 import wafl
-from tests.flower.conftest import SIZES, UNEVEN, Said, Stage, embedded
+from tests.flower.conftest import SIZES, UNEVEN, Logged, Stage, embedded
 from tests.flower.runs import (
     BASE,
     FAKES,
@@ -177,7 +177,7 @@ def test_a_server_that_sees_clients_gives_the_embedded_numbers_wherever_they_are
     whole = stage.embedded(experiment)
     assert_same(stage.study, whole)
     if wafl.METHODS[name]().server.averages:
-        summed = replace(stage, place=stage.place / "sums")
+        summed = replace(stage, root=stage.root / "sums")
         summed.train({**experiment, **trusting, "flower": {**BASE["flower"], "partial_sums": True}})
         assert_close(summed.study, whole)
 
@@ -191,7 +191,7 @@ def test_parts_that_cannot_be_compared_give_the_embedded_numbers(stage: Stage) -
     assert_same(stage.study, stage.embedded(experiment))
     same = [{"method": f"{FAKES}:halved", "name": name, "options": {"share": 1 / len(name)}} for name in ("a", "bb")]
     with pytest.raises(ConfigError, match=r"a, bb cannot be told apart.*dataclasses"):
-        replace(stage, place=stage.place / "undecided").train(only(*same))
+        replace(stage, root=stage.root / "undecided").train(only(*same))
 
 
 @pytest.mark.slow
@@ -201,7 +201,7 @@ def test_a_shaped_ball_gives_the_embedded_numbers(layout: str, stage: Stage) -> 
     features = next(iter(stage.clients.values()))["x"][0].size
     experiment = only(
         {"method": "ResilientWAFL", "shape": "clients", "client_weights": "snapshot"},
-        {"method": "WAFL", "shape": [1.0 + place % 3 for place in range(features)]},
+        {"method": "WAFL", "shape": [1.0 + index % 3 for index in range(features)]},
         {"method": "WAFL", "name": "wafl-clients", "shape": "clients", "gamma": [0.5, 2.0], "rounds": 3},
     )
     grid = stage.grid(experiment, LAYOUTS[layout])
@@ -274,9 +274,9 @@ def test_statistics_are_learned_and_kept_on_nodes_as_they_are_here(stage: Stage)
     model = fakes.normalized(SimpleNamespace(num_outputs=3))
     drfa = [load_run(folder / "drfa", model=model) for folder in (stage.study, here)]
     assert drfa[0].client_weights.tolist() == pytest.approx(drfa[1].client_weights.tolist(), abs=1e-12)
-    found = [load_file(file) for file in sorted(stage.study.rglob("params.safetensors"))]
-    assert len(found) == 3
-    assert all(float(each["1.running_mean"].abs().max()) > 0.01 for each in found)
+    result = [load_file(file) for file in sorted(stage.study.rglob("params.safetensors"))]
+    assert len(result) == 3
+    assert all(float(each["1.running_mean"].abs().max()) > 0.01 for each in result)
 
 
 @pytest.mark.slow
@@ -285,7 +285,7 @@ def test_a_ball_at_the_embedding_of_a_text_is_there_on_nodes_too(stage: Stage) -
     for each in stage.clients.values():
         each |= {name: draws.integers(0, 9, (len(each[name]), 5)) for name in ("x", "x_test")}
     options = {name: set(options_of(preset.options)) for name, preset in wafl.METHODS.items()}
-    quick = [name for name, own in options.items() if "space" in own and "steps" not in own]
+    quick = [name for name, run_values in options.items() if "space" in run_values and "steps" not in run_values]
     experiment = only(
         {"method": "WAFL", "radius": 0.2, "steps": 2, "space": "embedding"},
         *({"method": name, "space": "embedding"} for name in quick),
@@ -317,7 +317,7 @@ def test_a_network_gives_the_embedded_numbers(layout: str, stage: Stage) -> None
     ]
     plain = [{"method": "DRFA"}, {"method": "FedAdam"}, {"method": "FedAvg"}, {"method": "SCAFFOLD"}]
     for methods, exact in ((attacked, True), (plain, layout == "uneven")):
-        here = replace(stage, place=stage.place / f"{methods[0]['method']}-{exact}")
+        here = replace(stage, root=stage.root / f"{methods[0]['method']}-{exact}")
         experiment = only(
             *methods,
             model={"kind": "cnn", "channels": [2, 3]},
@@ -398,12 +398,12 @@ class Broken(Node):
     """The update of client c05 holds a NaN."""
 
     def answer(self, query: NodeQuery, spec: Spec, task: Task) -> list[Replies]:
-        found = super().answer(query, spec, task)
-        for each, replies in zip(query.queries, found, strict=True):
-            for place, client in enumerate(each.clients):
+        result = super().answer(query, spec, task)
+        for each, replies in zip(query.queries, result, strict=True):
+            for index, client in enumerate(each.clients):
                 if query.names[client] == "c05" and each.kind == "train":
-                    replies.params[place, 1] = math.nan
-        return found
+                    replies.params[index, 1] = math.nan
+        return result
 
 
 @pytest.mark.parametrize("partial_sums", [False, True])
@@ -433,17 +433,17 @@ def listed(method: str) -> dict[str, set[str]]:
     words = entry(method).sends.split(", ")
     sizes = {"reply.sizes"} if "size" in words else set[str]()
     trained = {"vectors.params", *(f"vectors.{word}" for word in words if word in ("snapshot", "control"))}
-    found = {"query.hello": HELLO | sizes, "train": WORK | trained, "evaluate.test": TEST}
+    result = {"query.hello": HELLO | sizes, "train": WORK | trained, "evaluate.test": TEST}
     if any(word.startswith("then ") for word in words):
-        found["evaluate"] = WORK | {f"vectors.{word}" for word in words if word == "gradient"}
-    return found
+        result["evaluate"] = WORK | {f"vectors.{word}" for word in words if word == "gradient"}
+    return result
 
 
 def sent(grid: Grid) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    collected: dict[str, set[str]] = {}
     for seen in grid.seen:
-        found.setdefault(seen.kind, set()).update(keys(seen.reply))
-    return found
+        collected.setdefault(seen.kind, set()).update(keys(seen.reply))
+    return collected
 
 
 OPTIONAL = {"reply.bounds", "reply.labels", "reply.node", "reply.numbers"}
@@ -459,21 +459,21 @@ def documented(method: str) -> dict[str, set[str]]:
     page = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()
     table = page.partition("## What leaves a client")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
-    found: dict[str, set[str]] = {}
+    collected: dict[str, set[str]] = {}
     for message, sent, _, methods in rows[2:]:
         words = re.findall("`(.*?)`", methods.partition(",")[0]) if methods.startswith("those that send") else []
-        told = method != "none" and set(words) & set(entry(method).sends.split(", "))
-        if methods.startswith(("all", method)) or told:
-            found.setdefault(re.findall("`(.*?)`", message)[0], set()).update(re.findall("`(.*?)`", sent))
-    return found
+        received = method != "none" and set(words) & set(entry(method).sends.split(", "))
+        if methods.startswith(("all", method)) or received:
+            collected.setdefault(re.findall("`(.*?)`", message)[0], set()).update(re.findall("`(.*?)`", sent))
+    return collected
 
 
 @pytest.mark.parametrize("method", wafl.METHODS)
 def test_the_page_on_flower_lists_what_leaves_a_client_key_by_key(method: str) -> None:
     """The next tests compare the list of methods with what nodes send."""
-    found = documented(method)
-    assert found["query.hello"] >= OPTIONAL
-    assert {kind: sent - OPTIONAL for kind, sent in found.items()} == listed(method)
+    result = documented(method)
+    assert result["query.hello"] >= OPTIONAL
+    assert {kind: sent - OPTIONAL for kind, sent in result.items()} == listed(method)
     assert {kind: sent for kind, sent in documented("none").items() if kind not in listed("DRFA")} == {
         "query.survey": SURVEY | MOMENTS,
         "query.cuts": CUTS,
@@ -506,7 +506,7 @@ def test_nothing_leaves_a_node_except_what_is_listed(method: dict[str, Any], mor
 
 @pytest.mark.filterwarnings("default::wafl.OptimumWarning")
 def test_the_optimum_is_checked_on_nodes_if_the_experiment_says_so(
-    stage: Stage, said: Said, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, logged: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(optimum, "MOST_FALL", -1.0)  # anything is said
     experiment = only({"method": "WAFL", "gamma": 2.0}, {"method": "DRFA"}, evaluation={"check_optimum": True})
@@ -514,7 +514,7 @@ def test_the_optimum_is_checked_on_nodes_if_the_experiment_says_so(
         stage.embedded(experiment)
     grid = stage.train(experiment)
     (expected,) = [str(each.message) for each in caught if each.category is wafl.OptimumWarning]
-    assert [each for each in said() if "not at its optimum" in each] == [expected]
+    assert [each for each in logged() if "not at its optimum" in each] == [expected]
     asked = [seen for seen in grid.seen if seen.kind == "evaluate" and seen.query["query"]["entry"] == "wafl"]
     assert len(asked) == 3 * 11
     assert {key for seen in asked for key in keys(seen.reply)} == WORK | {"vectors.gradient"}
@@ -527,7 +527,7 @@ def test_private_clients_send_no_gradients(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "told"),
+    ("method", "received"),
     [
         ({"method": "WAFL", "client_weights": "uniform"}, False),
         ({"method": "WAFL", "client_weights": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}, False),
@@ -539,14 +539,14 @@ def test_private_clients_send_no_gradients(stage: Stage) -> None:
     ],
 )
 def test_sizes_leave_a_node_only_for_methods_that_count_examples(
-    method: dict[str, Any], told: bool, stage: Stage
+    method: dict[str, Any], received: bool, stage: Stage
 ) -> None:
     experiment = only({**method, "rounds": 1})
     stage.clients = {name: {"x": each["x"], "y": each["y"]} for name, each in stage.clients.items()}
     grid = stage.train(experiment)
-    assert ("reply.sizes" in sent(grid)["query.hello"]) == told
+    assert ("reply.sizes" in sent(grid)["query.hello"]) == received
     roster = unsealed((stage.study / "roster.json").read_bytes())
-    assert roster["num_examples"] == (list(SIZES) if told else [0] * 6)
+    assert roster["num_examples"] == (list(SIZES) if received else [0] * 6)
     assert "evaluate.test" not in sent(grid)
 
 
@@ -612,7 +612,7 @@ def test_a_killed_server_resumes_although_its_nodes_are_ahead(
 
     def before(kind: str, round: int | None) -> None:
         if round == 8:
-            shutil.copytree(folder, stage.place / "then")
+            shutil.copytree(folder, stage.root / "then")
             raise KeyboardInterrupt
 
     grid.before_push = before
@@ -622,7 +622,7 @@ def test_a_killed_server_resumes_although_its_nodes_are_ahead(
     with pytest.raises(KeyboardInterrupt):
         stage.train(experiment, grid)
     shutil.rmtree(folder)
-    (stage.place / "then").rename(folder)
+    (stage.root / "then").rename(folder)
     if damaged:
         last = sorted((folder / "checkpoint" / method).glob("*/state.safetensors"))[-1]
         *rest, end = last.read_bytes()
@@ -688,7 +688,7 @@ def test_a_node_that_leaves_is_left_out_and_rejoins_under_another_number(stage: 
         first.here = False
 
     def come_back() -> None:
-        config = {"data": str(stage.place / "node-0"), "state": str(stage.place / "state-0")}
+        config = {"data": str(stage.root / "node-0"), "state": str(stage.root / "state-0")}
         grid.hosts.append(Host(1000, Node.of(config, fakes.flat(experiment))))
 
     steps = [during(2, leave), during(3, come_back)]
@@ -706,7 +706,7 @@ def test_if_two_nodes_without_keys_claim_a_client_the_first_is_asked_until_it_is
     """A node was restarted, and the SuperLink still lists the old one."""
     experiment = everyone({"method": "AFL"})
     grid = stage.grid(experiment)
-    again = Host(1, Node.of({"data": str(stage.place / "node-0")}, fakes.flat(experiment)))
+    again = Host(1, Node.of({"data": str(stage.root / "node-0")}, fakes.flat(experiment)))
     grid.before_push = during(1, lambda: grid.hosts.append(again))
     grid.hosts[0].fate = lambda kind, at: HANG if at == 3 or (at is None and grid.clock.now > 1) else None
     stage.train(experiment, grid)
@@ -748,7 +748,7 @@ def test_silent_slow_and_wrong_nodes_are_left_out_with_a_reason(stage: Stage) ->
 
 
 @pytest.mark.parametrize("method", KEEPING)
-def test_a_round_without_enough_replies_is_repeated_and_logged(method: str, stage: Stage, said: Said) -> None:
+def test_a_round_without_enough_replies_is_repeated_and_logged(method: str, stage: Stage, logged: Logged) -> None:
     """Clients that had replied are asked again, and begin with what they kept before the round."""
     experiment = everyone(KEEPING[method])
     reference = stage.embedded(experiment)
@@ -762,8 +762,8 @@ def test_a_round_without_enough_replies_is_repeated_and_logged(method: str, stag
     assert [row.pop("attempts") for row in theirs] == [1] * 6
     assert mine == theirs
     assert params(stage.study) == params(reference)
-    assert any("round 2: asking again, attempt 2" in line for line in said())
-    assert any("round 2: c04: no reply in 20 s from node 17" in line for line in said())
+    assert any("round 2: asking again, attempt 2" in line for line in logged())
+    assert any("round 2: c04: no reply in 20 s from node 17" in line for line in logged())
 
 
 @pytest.mark.parametrize("method", ["scaffold", "both"])
@@ -833,9 +833,9 @@ def test_a_node_with_data_of_another_kind_takes_no_part(stage: Stage) -> None:
     grid = stage.grid(experiment, [["c00", "c01"], ["c02", "c03"]])
     later: list[Host] = []
     label = {"d2": {"x": stage.clients["c00"]["x"], "y": stage.clients["c00"]["y"] + 1}}
-    for place, odd in enumerate((fakes.make_clients((4,), shape=(5,)), fakes.make_clients((4,), targets=3), label)):
-        folder = fakes.write(stage.place / f"odd-{place}", odd)
-        later.append(Host(100 + place, Node.of({"data": str(folder)}, fakes.flat(experiment))))
+    for index, odd in enumerate((fakes.make_clients((4,), shape=(5,)), fakes.make_clients((4,), targets=3), label)):
+        folder = fakes.write(stage.root / f"odd-{index}", odd)
+        later.append(Host(100 + index, Node.of({"data": str(folder)}, fakes.flat(experiment))))
     grid.before_push = during(1, lambda: grid.hosts.extend(later))
     stage.train(experiment, grid)
     assert {seen.kind for seen in grid.seen if seen.node >= 100} == {"query.hello"}
@@ -900,7 +900,7 @@ def test_within_the_bounds_of_the_data_nodes_give_the_embedded_numbers(
 # -- Certificates and distances ---------------------------------------------------------------------------------
 
 
-def own(experiment: dict[str, Any], **values: Any) -> dict[str, Any]:
+def run_values(experiment: dict[str, Any], **values: Any) -> dict[str, Any]:
     return {**OWN, **fakes.flat(experiment), **{name: str(value) for name, value in values.items() if name != "norm"}}
 
 
@@ -915,14 +915,14 @@ def test_certificates_equal_those_computed_from_all_examples_in_one_place(
     grid = stage.train(experiment)
     grid.seen.clear()
     folder = stage.study / "wafl"
-    server.certify(Post(grid), {**own(experiment, folder=folder, radii="[0.1, 0.5, 2.0]"), "norm": norm})  # type: ignore[arg-type]
-    found = json.loads((folder / "certificates.json").read_text())
+    server.certify(Post(grid), {**run_values(experiment, folder=folder, radii="[0.1, 0.5, 2.0]"), "norm": norm})  # type: ignore[arg-type]
+    content = json.loads((folder / "certificates.json").read_text())
     expected = wafl.certify(
         load_run(folder), fakes.federation(stage.clients), radii=[0.1, 0.5, 2.0], norm=norm
     ).to_json()
-    for row, other in zip(found["certificates"], expected["certificates"], strict=True):
+    for row, other in zip(content["certificates"], expected["certificates"], strict=True):
         assert_near(row, other)
-    assert_near(found["loss"], expected["loss"])
+    assert_near(content["loss"], expected["loss"])
     assert {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.survey"} == SURVEY
 
 
@@ -934,23 +934,23 @@ def test_networks_are_certified_on_nodes_as_in_one_place(stage: Stage, monkeypat
     grid = stage.train(experiment)
     grid.seen.clear()
     folder, here = stage.study / "fedavg", fakes.federation(stage.clients)
-    server.certify(Post(grid), own(experiment, folder=folder, radii="[0.0, 0.5]"))  # type: ignore[arg-type]
-    found = json.loads((folder / "certificates.json").read_text())
+    server.certify(Post(grid), run_values(experiment, folder=folder, radii="[0.0, 0.5]"))  # type: ignore[arg-type]
+    content = json.loads((folder / "certificates.json").read_text())
     run = load_run(folder, fakes.hidden(here))
     expected = wafl.certify(run, here, radii=[0.0, 0.5], achieved=False)
     assert expected.proven
     assert expected[1].value < expected[1].simple
-    for row, other in zip(found["certificates"], expected.to_json()["certificates"], strict=True):
+    for row, other in zip(content["certificates"], expected.to_json()["certificates"], strict=True):
         assert_near(row, other)
     assert {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.survey"} == SURVEY
     flat = Constant(1e-3, "bound", "by layers, at these parameters")
     with monkeypatch.context() as changed:
         changed.setattr("wafl.flower.server.certify.data_free_constants", lambda *_: {"L_z": flat, "L_zz": flat})  # pyright: ignore[reportUnknownLambdaType]
         with pytest.raises(UnsoundError, match="was found as a bound on the expected loss, but"):
-            server.certify(Post(grid), own(experiment, folder=folder, radii="[0.5]"))  # type: ignore[arg-type]
+            server.certify(Post(grid), run_values(experiment, folder=folder, radii="[0.5]"))  # type: ignore[arg-type]
     (stage.study / "roster.json").unlink()
     with pytest.raises(ConfigError, match="certify a run in the folder of its study"):
-        server.certify(Post(grid), own(experiment, folder=folder))  # type: ignore[arg-type]
+        server.certify(Post(grid), run_values(experiment, folder=folder))  # type: ignore[arg-type]
 
 
 def test_certificates_by_a_declared_constant_are_estimates_on_nodes_too(
@@ -961,13 +961,13 @@ def test_certificates_by_a_declared_constant_are_estimates_on_nodes_too(
     folder = stage.study / "fedavg"
     lines: list[str] = []
     monkeypatch.setattr("wafl.flower.server.certify.log", lambda _, text, *parts: lines.append(text % parts))  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType]
-    server.certify(Post(grid), own(experiment, folder=folder, radii="[0.1]"))  # type: ignore[arg-type]
+    server.certify(Post(grid), run_values(experiment, folder=folder, radii="[0.1]"))  # type: ignore[arg-type]
     first, header, *_ = lines[-1].strip().splitlines()
     assert first.startswith("Not proven: this model has no proof")
     assert header.split()[2] == "estimate"
-    found = json.loads((folder / "certificates.json").read_text())
-    assert found["column"] == "estimate"
-    assert "its Lipschitz constant is only attested (model.lipschitz)" in found["caveat"]
+    content = json.loads((folder / "certificates.json").read_text())
+    assert content["column"] == "estimate"
+    assert "its Lipschitz constant is only attested (model.lipschitz)" in content["caveat"]
 
 
 @pytest.mark.parametrize(("metric", "confidence"), [pytest.param("error", 0.9, marks=pytest.mark.slow), ("loss", 0.9)])
@@ -982,16 +982,16 @@ def test_error_rates_and_confidence_equal_those_computed_from_all_examples_in_on
     stage.train(experiment, grid)
     grid.seen.clear()
     folder = stage.study / "wafl"
-    values = {**own(experiment, folder=folder, radii="[0.0, 0.3]"), "metric": metric, "confidence": confidence}
+    values = {**run_values(experiment, folder=folder, radii="[0.0, 0.3]"), "metric": metric, "confidence": confidence}
     server.certify(Post(grid), values)  # type: ignore[arg-type]
-    found = json.loads((folder / "certificates.json").read_text())
+    content = json.loads((folder / "certificates.json").read_text())
     here = replace(fakes.federation(stage.clients), bounds=box)
     beyond: Any = {"part": "test", "confidence": confidence}
     expected = wafl.certify(load_run(folder), here, radii=[0.0, 0.3], metric=metric, achieved=False, **beyond)
-    for row, other in zip(found["certificates"], expected.to_json()["certificates"], strict=True):
+    for row, other in zip(content["certificates"], expected.to_json()["certificates"], strict=True):
         assert_near({**row, "achieved": None}, other)
-    assert (found["metric"], found["confidence"]) == (metric, confidence)
-    assert_near(found["loss"], expected.loss)
+    assert (content["metric"], content["confidence"]) == (metric, confidence)
+    assert_near(content["loss"], expected.loss)
     sent = {key for seen in grid.seen for key in keys(seen.reply) if seen.kind == "query.survey"}
     assert sent == SURVEY | MOMENTS
 
@@ -999,7 +999,7 @@ def test_error_rates_and_confidence_equal_those_computed_from_all_examples_in_on
 def test_a_certificate_needs_a_finite_reply_from_every_client(stage: Stage) -> None:
     experiment = everyone({"method": "AFL"}, tolerance={"attempts": 2})
     grid = stage.train(experiment)
-    values = own(experiment, folder=stage.study / "afl")
+    values = run_values(experiment, folder=stage.study / "afl")
     nan = lambda reply: fakes.spoiled(reply, "numbers", "value", lambda x: x * math.nan)  # noqa: E731
     for fate in (HANG, nan):
         grid.hosts[0].fate = lambda kind, _, fate=fate: fate if kind == "query.survey" else None

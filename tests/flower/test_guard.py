@@ -196,24 +196,24 @@ def test_a_folder_that_was_changed_is_refused_and_unpacked_anew(app: Path, tmp_p
     (tmp_path / "app" / "mine.py").write_text("SIZE = 1\n")
     content = guard.bundle(tmp_path / "app")
     state, link = node(guard.app_digest(tmp_path / "app")), SuperLink.with_app(content)
-    place = install_from_fab(content, skip_prompt=True)
-    (place / "__pycache__").mkdir()
-    (place / "__pycache__" / "mine.cpython-311.pyc").write_bytes(b"planted")
+    folder = install_from_fab(content, skip_prompt=True)
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "mine.cpython-311.pyc").write_bytes(b"planted")
     assert link.ask(state) is None
-    assert not (place / "__pycache__").exists()
+    assert not (folder / "__pycache__").exists()
     state.task_store.clear()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     if change == "another file":
-        (place / "torch.py").write_text("1 / 0")
+        (folder / "torch.py").write_text("1 / 0")
     else:
-        (place / "mine.py").unlink()
+        (folder / "mine.py").unlink()
     if change == "a changed file":
-        (place / "mine.py").write_text("SIZE = 2\n")
+        (folder / "mine.py").write_text("SIZE = 2\n")
     elif change == "a link":
         (tmp_path / "elsewhere.py").write_text("SIZE = 1\n")
-        (place / "mine.py").symlink_to(tmp_path / "elsewhere.py")
+        (folder / "mine.py").symlink_to(tmp_path / "elsewhere.py")
     file = "torch.py" if change == "another file" else "mine.py"
     assert refusal(link.ask(state)) == f"{file} of the app has changed since it was unpacked on this node"
-    assert not place.exists()
+    assert not folder.exists()
     assert link.ask(state) is None
 
 

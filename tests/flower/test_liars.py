@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
-from tests.flower.conftest import SIZES, Said, Stage
+from tests.flower.conftest import SIZES, Logged, Stage
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import Fate, Grid, Host
 from wafl.base.errors import DivergedError
@@ -52,8 +52,8 @@ def number(name: str, value: float, kind: str = "train") -> Callable[[str, int |
     """The liar's loss or cost is this."""
 
     def lie(reply: RecordDict) -> RecordDict:
-        found = reply["numbers"]
-        return RecordDict({**reply, "numbers": MetricRecord({**found, name: [value] * len(found[name])})})
+        result = reply["numbers"]
+        return RecordDict({**reply, "numbers": MetricRecord({**result, name: [value] * len(result[name])})})
 
     return lambda asked, _: lie if asked == kind else None
 
@@ -65,8 +65,8 @@ def train(stage: Stage, about: dict[str, Any], lie: Any, layout: Any = None) -> 
 
 
 def assert_same(one: Stage, other: Stage) -> None:
-    found = [[file.read_bytes() for file in sorted(each.study.rglob("params.safetensors"))] for each in (one, other)]
-    assert found[0] == found[1] != []
+    result = [[file.read_bytes() for file in sorted(each.study.rglob("params.safetensors"))] for each in (one, other)]
+    assert result[0] == result[1] != []
 
 
 def roster(stage: Stage) -> dict[str, Any]:
@@ -101,13 +101,13 @@ CLAIMS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_a_node_that_claims_too_much_is_left_out_and_the_honest_ones_train_as_without_it(
-    claim: str, honest: Stage, stage: Stage, said: Said
+    claim: str, honest: Stage, stage: Stage, logged: Logged
 ) -> None:
     claims, caps, why = CLAIMS[claim]
     train(stage, experiment(caps=caps), hello(**claims))
     assert_same(stage, honest)
     assert roster(stage)["names"] == ["c00", "c01", "c02", "c03", "c04"]
-    assert any(why in line for line in said()), said()
+    assert any(why in line for line in logged()), logged()
 
 
 def test_a_liar_that_connects_first_does_not_decide_what_examples_look_like(honest: Stage, stage: Stage) -> None:
@@ -122,16 +122,16 @@ def test_a_liar_that_connects_first_does_not_decide_what_examples_look_like(hone
 
 
 def test_one_client_of_a_node_that_claims_too_much_is_left_out_without_the_nodes_others(
-    honest: Stage, stage: Stage, said: Said
+    honest: Stage, stage: Stage, logged: Logged
 ) -> None:
     layout = [["c00", "c01"], ["c02", "c03", "c04", "c05"]]
     about = experiment(caps={"examples": 100}, flower={**BASE["flower"], "nodes": 2})
     train(stage, about, hello(sizes=[6, 5, 10, 101]), layout)
     assert_same(stage, honest)
-    assert sum("c05 takes no part" in line for line in said()) == 1
+    assert sum("c05 takes no part" in line for line in logged()) == 1
 
 
-def test_a_test_that_claims_too_many_examples_does_not_count(stage: Stage, said: Said) -> None:
+def test_a_test_that_claims_too_many_examples_does_not_count(stage: Stage, logged: Logged) -> None:
     """A claim of 2**60 correct tests would make the report say 100.0."""
 
     def lie(reply: RecordDict) -> RecordDict:
@@ -139,14 +139,14 @@ def test_a_test_that_claims_too_many_examples_does_not_count(stage: Stage, said:
         return RecordDict({**reply, "reply": ConfigRecord(claims)})
 
     train(stage, experiment(), lambda kind, _: lie if kind == "evaluate.test" else None)
-    assert any("the test of c05 does not count: it claims 1152921504606846976 test" in line for line in said())
+    assert any("the test of c05 does not count: it claims 1152921504606846976 test" in line for line in logged())
     without = {**stage.clients, "c05": {name: stage.clients["c05"][name] for name in ("x", "y")}}
-    untested = replace(stage, place=stage.place / "untested", clients=without)
+    untested = replace(stage, root=stage.root / "untested", clients=without)
     train(untested, experiment(), None)
-    found = [
+    content = [
         next(iter(StudyFolder(each.study).read_results()["methods"].values()))["clean"] for each in (stage, untested)
     ]
-    assert found[0]["mean"] == pytest.approx(found[1]["mean"])
+    assert content[0]["mean"] == pytest.approx(content[1]["mean"])
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_loss_or_cost_that_cannot_be_is_left_out_with_its_reason(
 
 @pytest.mark.parametrize("tolerance", [None, {"clip": math.inf, "diverged": 3.0}], ids=["by default", "switched off"])
 def test_a_long_update_is_shortened_by_default_and_the_log_names_the_client(
-    tolerance: Any, stage: Stage, said: Said
+    tolerance: Any, stage: Stage, logged: Logged
 ) -> None:
     """It goes the wrong way, and thirty times as far."""
     queries: list[Any] = []
@@ -189,7 +189,7 @@ def test_a_long_update_is_shortened_by_default_and_the_log_names_the_client(
         stage.train(about, grid)
         rows = read_lines(StudyFolder(stage.study).metrics)
         assert all([client for client, _ in row["shortened"]] == [5] for row in rows)
-        assert sum("c05 shortened to" in line for line in said()) == 1, "a warning the first time only"
+        assert sum("c05 shortened to" in line for line in logged()) == 1, "a warning the first time only"
     else:
         with pytest.raises(
             DivergedError, match=r"has risen since round 0.*The longest update is that of c05, .* times"
@@ -204,7 +204,9 @@ BY_DEFAULT = {"client_share": "double", "clients_per_node": 1}
 SIX = {**BASE["flower"], "nodes": 6}
 
 
-def test_a_claim_of_a_million_examples_counts_for_twice_an_equal_share_and_is_named(stage: Stage, said: Said) -> None:
+def test_a_claim_of_a_million_examples_counts_for_twice_an_equal_share_and_is_named(
+    stage: Stage, logged: Logged
+) -> None:
     train(stage, experiment(caps=BY_DEFAULT, flower=SIX), hello(sizes=[10**6]), EACH)
     rows = read_lines(StudyFolder(stage.study).metrics)
     assert all([5, "a weight held at 0.333"] in row["limited"] for row in rows)
@@ -212,7 +214,7 @@ def test_a_claim_of_a_million_examples_counts_for_twice_an_equal_share_and_is_na
     assert weights.max() == pytest.approx(1 / 3)
     assert float(weights[0] / weights[1]) == pytest.approx(3 / 8), "the others keep their proportions"
     assert roster(stage)["capped"] == ["c05"]
-    assert any("c05 claims a larger share of all examples than a client may have" in line for line in said())
+    assert any("c05 claims a larger share of all examples than a client may have" in line for line in logged())
 
 
 def test_a_size_that_the_operator_declares_counts_whatever_is_claimed(stage: Stage) -> None:
@@ -235,18 +237,18 @@ def test_both_engines_limit_the_same_clients_in_the_same_way(stage: Stage) -> No
     caps = {"client_share": 0.22, "clients_per_node": 1}
     about = {**experiment(caps=caps, tolerance={"clip": 1.1}, flower=SIX), "methods": methods}
     train(stage, about, None, EACH)
-    other = replace(stage, place=stage.place / "here")
-    other.place.mkdir()
+    other = replace(stage, root=stage.root / "here")
+    other.root.mkdir()
     other.embedded(about, "study")
     assert_same(stage, other)
     mine, theirs = (read_lines(StudyFolder(each.study).metrics) for each in (stage, other))
     limited = [(row["method"], row.get("limited"), row.get("shortened")) for row in mine]
     assert limited == [(row["method"], row.get("limited"), row.get("shortened")) for row in theirs]
-    said = " ".join(what for _, each, _ in limited for _, what in each or ())
-    assert all(f"a {what} " in said for what in ("weight", "cost")), said
+    text = " ".join(what for _, each, _ in limited for _, what in each or ())
+    assert all(f"a {what} " in text for what in ("weight", "cost")), text
 
 
-def test_a_node_speaks_for_one_client_unless_the_operator_writes_its_key(stage: Stage, said: Said) -> None:
+def test_a_node_speaks_for_one_client_unless_the_operator_writes_its_key(stage: Stage, logged: Logged) -> None:
     layout = [*EACH[:4], ["c04", "c05"]]
     key = sha256(b"key 31").hexdigest()
     refused = experiment(caps=BY_DEFAULT, flower={**SIX, "nodes": 5})
@@ -254,16 +256,16 @@ def test_a_node_speaks_for_one_client_unless_the_operator_writes_its_key(stage: 
     assert roster(stage)["names"] == ["c00", "c01", "c02", "c03"]
     line = f'write caps.node_clients = {{"{key}" = 2}}'
     assert any(
-        "node 31 takes no part: it claims 2 clients, each with a vote" in each and line in each for each in said()
+        "node 31 takes no part: it claims 2 clients, each with a vote" in each and line in each for each in logged()
     )
     allowed = experiment(caps={**BY_DEFAULT, "node_clients": {key: 2}}, flower={**SIX, "nodes": 5})
-    other = replace(stage, place=stage.place / "allowed")
+    other = replace(stage, root=stage.root / "allowed")
     other.train(allowed, keyed(other.grid(allowed, layout)))
     assert len(roster(other)["names"]) == 6
-    assert any("node 31 holds 2 clients, and its operator speaks for all of them" in line for line in said())
+    assert any("node 31 holds 2 clients, and its operator speaks for all of them" in line for line in logged())
 
 
-def test_a_key_does_not_collect_clients_by_coming_back_under_other_names(stage: Stage, said: Said) -> None:
+def test_a_key_does_not_collect_clients_by_coming_back_under_other_names(stage: Stage, logged: Logged) -> None:
     """Neither as a second node, nor after the first is gone."""
     about = experiment(caps=BY_DEFAULT, flower={**SIX, "nodes": 3})
     grid = keyed(stage.grid(about, EACH[:3]))
@@ -278,22 +280,24 @@ def test_a_key_does_not_collect_clients_by_coming_back_under_other_names(stage: 
     grid.before_push = before
     stage.train({**about, "tolerance": {"min_replies": 0.2}}, grid)
     assert roster(stage)["names"] == ["c00", "c01", "c02"]
-    assert any("node 1 takes no part: it claims 2 clients" in line for line in said())
+    assert any("node 1 takes no part: it claims 2 clients" in line for line in logged())
 
 
-def test_a_spread_of_a_million_moves_the_radii_that_are_tried_a_little_and_is_named(stage: Stage, said: Said) -> None:
+def test_a_spread_of_a_million_moves_the_radii_that_are_tried_a_little_and_is_named(
+    stage: Stage, logged: Logged
+) -> None:
     def lie(reply: RecordDict) -> RecordDict:
         return fakes.spoiled(reply, "numbers", "squares", lambda squares: squares + 1e6)
 
     about = experiment({"method": "WAFL", "radius": "auto"}, caps=BY_DEFAULT, flower=SIX)
     radii: list[float] = []
-    for place, told in enumerate((None, lie)):
-        here = replace(stage, place=stage.place / str(place))
-        train(here, about, lambda kind, _, told=told: told if kind == "query.spread" else None, EACH)
+    for index, sent in enumerate((None, lie)):
+        here = replace(stage, root=stage.root / str(index))
+        train(here, about, lambda kind, _, sent=sent: sent if kind == "query.spread" else None, EACH)
         chosen = StudyFolder(here.study).read_results()["methods"]["WAFL"]["chosen"]["2"]
         radii.append(chosen["tried"][-1]["radius"])
     assert radii[0] < radii[1] < 2.0 * radii[0]
-    assert [line for line in said() if "spread" in line] == [
+    assert [line for line in logged() if "spread" in line] == [
         "c05 claims a spread far above the others', or too many examples for it: it counts for less"
     ]
 
@@ -309,14 +313,14 @@ def keyed(grid: Grid) -> Grid:
 
 def thief(stage: Stage, about: dict[str, Any], names: list[str]) -> Host:
     """A node of another key that claims names of others; its updates would ruin the model."""
-    data = fakes.write(stage.place / "thief", dict.fromkeys(names, stage.clients["c05"]))
-    node = Node.of({"data": str(data), "state": str(stage.place / "thief-state")}, fakes.flat(about))
+    data = fakes.write(stage.root / "thief", dict.fromkeys(names, stage.clients["c05"]))
+    node = Node.of({"data": str(data), "state": str(stage.root / "thief-state")}, fakes.flat(about))
     ruin = lambda reply: fakes.spoiled(reply, "vectors", "params", lambda x: -5.0 * x)  # noqa: E731
     return Host(1, node, lambda kind, _: ruin if kind == "train" else None, key=b"another key")
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["its node is here", "its node is gone"])
-def test_nobody_takes_another_nodes_names(gone: bool, honest: Stage, stage: Stage, said: Said) -> None:
+def test_nobody_takes_another_nodes_names(gone: bool, honest: Stage, stage: Stage, logged: Logged) -> None:
     """A late node that claims eight of ten names would decide the model."""
     about = experiment(flower={**BASE["flower"], "nodes": 2}, tolerance={"min_replies": 0.2})
     grid = keyed(stage.grid(about, HONEST))
@@ -330,7 +334,7 @@ def test_nobody_takes_another_nodes_names(gone: bool, honest: Stage, stage: Stag
     grid.before_push = before
     stage.train(about, grid)
     assert all(seen.kind == "query.hello" for seen in grid.seen if seen.node == 1)
-    assert any("c02, c03, c04 belong to the key of another node" in line for line in said())
+    assert any("c02, c03, c04 belong to the key of another node" in line for line in logged())
     if not gone:
         assert_same(stage, honest)
     owners = roster(stage)["owners"]
@@ -363,7 +367,7 @@ def test_without_names_by_key_a_node_takes_over_when_another_is_gone(stage: Stag
     """As in a trial without keys, where a restarted node has a new one."""
     about = experiment(flower={**BASE["flower"], "nodes": 2, "names_by_key": False})
     grid = keyed(stage.grid(about, HONEST))
-    data = {"data": str(stage.place / "node-1"), "state": str(stage.place / "state-1")}
+    data = {"data": str(stage.root / "node-1"), "state": str(stage.root / "state-1")}
     restarted = Host(1, Node.of(data, fakes.flat(about)), key=b"a new key")
 
     def before(kind: str, at: int | None) -> None:

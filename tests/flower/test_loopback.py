@@ -26,14 +26,14 @@ AWKWARD = "a 'b' \"c\" \\\n\t= [x] é🙂\x7f.toml"
 
 def processes_of(folder: Path) -> list[str]:
     """Processes with a FLWR_HOME in the folder; zombies have no environment left."""
-    found: list[str] = []
+    collected: list[str] = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if f"FLWR_HOME={folder}/".encode() in (entry / "environ").read_bytes():
-                found.append((entry / "cmdline").read_text())
+                collected.append((entry / "cmdline").read_text())
         except OSError:
             continue
-    return found
+    return collected
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -122,7 +122,7 @@ def test_a_programs_output_is_that_of_its_last_start(tmp_path: Path):
         speaker.wait_for("two", 10)
     restart(speaker)
     speaker.process.wait(10)
-    assert speaker.said() == "one 12\n"
+    assert speaker.output() == "one 12\n"
     assert speaker.log.read_text() == "one 12\n" * 2
     silent = program(tmp_path, "exec sleep 600")
     with pytest.raises(TimeoutError, match=r"did not say 'x' within 0\.1 s"):

@@ -12,8 +12,7 @@ from flwr.app import RecordDict
 
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import carried
-from wafl.flower.node.means import MeansQuery
-from wafl.flower.node.queries import answer
+from wafl.flower.node.queries import MeansQuery, answer
 from wafl.flower.node.refusals import check_refusal
 from wafl.flower.node.work import Node
 from wafl.flower.wire.values import NodeQuery, WireError, arrays, config_only, encode_query
@@ -36,11 +35,11 @@ def refused(node: Node, kind: str, content: RecordDict) -> str:
 
 def test_a_node_sends_the_mean_and_the_size_of_each_class_of_each_client(tmp_path: Path) -> None:
     query = MeansQuery(("c02", "c00"), (9, 4), 3, 4)
-    found = query.read(carried(answer("query.means", lambda: make_node(tmp_path, shape="clients"), query.encode())))
+    result = query.read(carried(answer("query.means", lambda: make_node(tmp_path, shape="clients"), query.encode())))
     sent = {
         (client, label): (mean, count)
         for label, client, mean, count in zip(
-            found.labels.tolist(), found.clients.tolist(), found.means.numpy(), found.counts.tolist(), strict=True
+            result.labels.tolist(), result.clients.tolist(), result.means.numpy(), result.counts.tolist(), strict=True
         )
     }
     wanted = {}
@@ -50,9 +49,9 @@ def test_a_node_sends_the_mean_and_the_size_of_each_class_of_each_client(tmp_pat
             rows = x[y == label].astype(np.float64)
             wanted[number, int(label)] = (rows.mean(0), len(rows))
     assert sent.keys() == wanted.keys()
-    for place, (mean, count) in wanted.items():
-        assert sent[place][1] == count
-        np.testing.assert_allclose(sent[place][0], mean, rtol=0, atol=1e-12)
+    for index, (mean, count) in wanted.items():
+        assert sent[index][1] == count
+        np.testing.assert_allclose(sent[index][0], mean, rtol=0, atol=1e-12)
 
 
 def test_a_node_whose_experiment_does_not_ask_for_them_sends_no_means(tmp_path: Path) -> None:

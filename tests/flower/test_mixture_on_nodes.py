@@ -35,10 +35,10 @@ SENT = {"reply.format", "numbers.means", "numbers.shares"}
 
 
 def solve(stage: Stage, grid: fakes.Grid, experiment: dict[str, Any] = EXPERIMENT) -> dict[str, Any]:
-    target = str(stage.place / "aim.npz")
+    target = str(stage.root / "aim.npz")
     post: Any = grid
-    server.mixture(Post(post), {**OWN, **fakes.flat(experiment), "target": target, "output": str(stage.place)})
-    return json.loads((stage.place / "study-mixture.json").read_text())
+    server.mixture(Post(post), {**OWN, **fakes.flat(experiment), "target": target, "output": str(stage.root)})
+    return json.loads((stage.root / "study-mixture.json").read_text())
 
 
 def write_target(folder: Path) -> np.ndarray[Any, Any]:
@@ -48,34 +48,34 @@ def write_target(folder: Path) -> np.ndarray[Any, Any]:
 
 
 def test_weights_equal_those_computed_from_all_examples_in_one_place(stage: Stage) -> None:
-    aim = write_target(stage.place)
+    aim = write_target(stage.root)
     grid = stage.grid(EXPERIMENT)
-    found = solve(stage, grid)
+    result = solve(stage, grid)
     here, exact = (
         wafl.weights.mixture(fakes.federation(stage.clients), aim, exchange=exchange, seed=5)
         for exchange in ("cuts", "examples")
     )
-    assert found["weights"] == dict(zip(sorted(stage.clients), here.weights, strict=True))
-    assert (found["value"], found["gap"], found["points"]) == (here.value, here.gap, 7)
-    assert found["value"] == pytest.approx(exact.value, rel=1e-6)
+    assert result["weights"] == dict(zip(sorted(stage.clients), here.weights, strict=True))
+    assert (result["value"], result["gap"], result["points"]) == (here.value, here.gap, 7)
+    assert result["value"] == pytest.approx(exact.value, rel=1e-6)
     replies = [seen.reply for seen in grid.seen if seen.kind == "query.cuts"]
     assert {f"{record}.{name}" for reply in replies for record in reply for name in reply[record]} == SENT
 
 
 def test_a_client_alone_has_the_distance_that_nearest_gives_it(stage: Stage) -> None:
-    aim, stage.clients = write_target(stage.place), fakes.make_clients((8,))
+    aim, stage.clients = write_target(stage.root), fakes.make_clients((8,))
     experiment = {**EXPERIMENT, "flower": {"nodes": 1}}
-    found = solve(stage, stage.grid(experiment, [["c00"]]), experiment)
+    result = solve(stage, stage.grid(experiment, [["c00"]]), experiment)
     here, exact = (
         wafl.weights.nearest(fakes.federation(stage.clients), aim, exchange=exchange, seed=5)
         for exchange in ("cuts", "examples")
     )
-    assert (found["value"], found["gap"]) == (here.value, here.gap)
-    assert found["value"] == pytest.approx(exact.value, rel=1e-6)
+    assert (result["value"], result["gap"]) == (here.value, here.gap)
+    assert result["value"] == pytest.approx(exact.value, rel=1e-6)
 
 
 def test_cuts_that_no_examples_have_are_not_used(stage: Stage) -> None:
-    write_target(stage.place)
+    write_target(stage.root)
     grid = stage.grid(EXPERIMENT)
     for name, wrong in (("shares", lambda x: x + 0.1), ("shares", lambda x: -x), ("means", lambda x: x * math.nan)):
         spoil = lambda reply, name=name, wrong=wrong: fakes.spoiled(reply, "numbers", name, wrong)  # noqa: E731

@@ -206,14 +206,14 @@ def kept(value: float) -> dict[str, torch.Tensor]:
     return {"objective": torch.full((3,), value, dtype=torch.float64), "local": torch.full((2, 2), -float(value))}
 
 
-def assert_kept(found: Mapping[str, torch.Tensor] | None, value: float | None) -> None:
-    if found is None or value is None:
-        assert found is value
+def assert_kept(result: Mapping[str, torch.Tensor] | None, value: float | None) -> None:
+    if result is None or value is None:
+        assert result is value
         return
-    assert found.keys() == kept(value).keys()
+    assert result.keys() == kept(value).keys()
     for part, tensor in kept(value).items():
-        assert torch.equal(found[part], tensor)
-        assert found[part].dtype == tensor.dtype
+        assert torch.equal(result[part], tensor)
+        assert result[part].dtype == tensor.dtype
 
 
 def test_a_round_begins_with_what_was_kept_before_it(tmp_path: Path) -> None:
@@ -253,15 +253,15 @@ def test_what_a_resume_may_need_is_never_removed(tmp_path: Path, monkeypatch: py
     for trial in range(20):
         keepsakes, horizon = Keepsakes(tmp_path, str(trial), "e"), draws.choice([2, 6])
         present = sorted(draws.sample(range(30), draws.choice([5, 15, 30])))
-        furthest, place = 0, 0
-        while place < len(present):
-            number = present[place]
-            assert_kept(keepsakes.before(0, "a", number), present[place - 1] if place else None)
+        furthest, index = 0, 0
+        while index < len(present):
+            number = present[index]
+            assert_kept(keepsakes.before(0, "a", number), present[index - 1] if index else None)
             keepsakes.keep(0, "a", number, kept(number), saved=max(number - horizon, -1))
-            furthest, place = max(furthest, number), place + 1
+            furthest, index = max(furthest, number), index + 1
             if draws.random() < 0.3:
                 begin = furthest - horizon + 1
-                place = next(i for i, each in enumerate(present) if each >= begin)
+                index = next(i for i, each in enumerate(present) if each >= begin)
 
 
 def test_what_was_kept_in_undone_rounds_is_forgotten(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def meaning(experiment: Experiment) -> dict[str, Any]:
     return content
 
 
-def told(experiment: Experiment, seed: int = 0) -> Experiment:
+def received(experiment: Experiment, seed: int = 0) -> Experiment:
     """As it arrives on a node: through a TOML file and Flower's flattening, in any order."""
     import tomlkit
 
@@ -334,9 +334,9 @@ def told(experiment: Experiment, seed: int = 0) -> Experiment:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_an_experiment_arrives_unchanged(seed: int) -> None:
     experiment = parse_experiment({"methods": METHODS, **SECTIONS}, "here")
-    found = told(experiment, seed)
-    assert meaning(found) == meaning(experiment)
-    assert found.engine == "flower"
+    result = received(experiment, seed)
+    assert meaning(result) == meaning(experiment)
+    assert result.engine == "flower"
 
 
 def accepted(table: Table, key: str) -> list[Experiment]:
@@ -351,7 +351,7 @@ def test_every_key_of_a_file_arrives_unchanged() -> None:
     for table in TABLES.values():
         for key in table.keys:
             for experiment in accepted(table, key):
-                assert meaning(told(experiment)) == meaning(experiment), key
+                assert meaning(received(experiment)) == meaning(experiment), key
 
 
 def test_an_option_whose_name_cannot_be_an_argument_is_refused() -> None:
@@ -368,9 +368,9 @@ def test_an_option_whose_name_cannot_be_an_argument_is_refused() -> None:
 
 def test_methods_whose_names_differ_only_in_dots_stay_apart() -> None:
     names = ["a.b", "a-b-2", "a-b", "a.b-2", "a-b-1", "a-b.1"]
-    methods = [{"method": "WAFL", "name": name, "gamma": 1.0 + place} for place, name in enumerate(names)]
+    methods = [{"method": "WAFL", "name": name, "gamma": 1.0 + index} for index, name in enumerate(names)]
     experiment = parse_experiment({"methods": methods}, "here")
-    assert meaning(told(experiment)) == meaning(experiment)
+    assert meaning(received(experiment)) == meaning(experiment)
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_methods_whose_names_differ_only_in_dots_stay_apart() -> None:
 @pytest.mark.parametrize("text", ["", "[not a list", "[1, 2]", '"', "{", "{a = 1}", "a=b # c", "true", "3"])
 def test_any_text_arrives_unchanged(section: str, name: str, text: str) -> None:
     experiment = parse_experiment({"methods": [{"method": "AFL"}], section: {name: text}}, "here")
-    assert meaning(told(experiment)) == meaning(experiment)
+    assert meaning(received(experiment)) == meaning(experiment)
 
 
 def test_values_can_be_set_when_a_flower_run_is_started(tmp_path: Path) -> None:
@@ -390,11 +390,11 @@ def test_values_can_be_set_when_a_flower_run_is_started(tmp_path: Path) -> None:
     changes = parse_config_args(
         ["schedule.rounds=7 schedule.cohort='[2, 3]' methods.wafl.norm=inf methods.r.radius=0.5 seeds='[4]'"]
     )
-    found = from_run_config(get_fused_config_from_dir(tmp_path / "app", changes))
-    assert found.schedule.rounds == 7
-    assert found.schedule.cohort == [2, 3]
-    assert found.seeds == [4]
-    by_name = {method.label: method for method in found.methods}
+    result = from_run_config(get_fused_config_from_dir(tmp_path / "app", changes))
+    assert result.schedule.rounds == 7
+    assert result.schedule.cohort == [2, 3]
+    assert result.seeds == [4]
+    by_name = {method.label: method for method in result.methods}
     assert by_name["wafl"].norm == INF  # type: ignore[union-attr]
     assert by_name["r"].radius == 0.5  # type: ignore[union-attr]
 
@@ -419,9 +419,9 @@ def test_an_invalid_run_config_is_refused_with_its_key(values: dict[str, Any], p
 
 def test_nodes_on_other_machines_are_believed_less_than_those_of_a_simulation() -> None:
     for engine, expected in (("flower", (1, "double", 2.5)), ("flower-sim", (1000, 1.0, INF))):
-        found = to_run_config(parse_experiment({"engine": engine, "methods": [{"method": "FedAvg"}]}, "here"))
-        caps = found["caps"]
-        assert (caps["clients_per_node"], caps["client_share"], found["tolerance"]["clip"]) == expected
+        result = to_run_config(parse_experiment({"engine": engine, "methods": [{"method": "FedAvg"}]}, "here"))
+        caps = result["caps"]
+        assert (caps["clients_per_node"], caps["client_share"], result["tolerance"]["clip"]) == expected
 
 
 def test_the_servers_own_keys_are_not_part_of_the_experiment() -> None:
@@ -509,14 +509,14 @@ def ask(kind: str, content: RecordDict, node_config: Mapping[str, Any], run_conf
 def test_the_client_app_answers_with_its_nodes_own_clients(tmp_path: Path) -> None:
     config = fakes.flat({"methods": [{"method": "AFL"}], "schedule": {"rounds": 1}})
     fakes.install_app(tmp_path / "app", config)
-    for place, names in enumerate((["c00", "c01"], ["c02"])):
+    for index, names in enumerate((["c00", "c01"], ["c02"])):
         clients = fakes.make_clients((3, 4, 5))
-        fakes.write(tmp_path / f"{place}", {name: clients[name] for name in names})
-    for place, names in ((0, ("c00", "c01")), (1, ("c02",)), (0, ("c00", "c01"))):
+        fakes.write(tmp_path / f"{index}", {name: clients[name] for name in names})
+    for index, names in ((0, ("c00", "c01")), (1, ("c02",)), (0, ("c00", "c01"))):
         reply = ask(
             "query.hello",
             config_only("query", sizes=False),
-            {"data": str(tmp_path / f"{place}")},
+            {"data": str(tmp_path / f"{index}")},
             config,
         )
         assert Hello.decode(reply, False).names == names

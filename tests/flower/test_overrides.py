@@ -68,10 +68,10 @@ def test_there_are_twenty_and_the_schema_alone_would_let_code_pass() -> None:
     passed = 0
     for key, value in HOSTILE:
         try:
-            found = from_run_config({**fakes.flat(EXPERIMENT), key: value})
+            result = from_run_config({**fakes.flat(EXPERIMENT), key: value})
         except ConfigError:
             continue
-        passed += found != from_run_config(fakes.flat(EXPERIMENT))
+        passed += result != from_run_config(fakes.flat(EXPERIMENT))
     assert passed >= 8, "so it is the rule about overrides that refuses them"
 
 
@@ -83,9 +83,9 @@ def test_numbers_of_schedule_and_methods_may_change() -> None:
         "schedule.local_epochs": 2,
         "methods.wafl.gamma": "[1, 2]",
     }
-    found = from_run_config(AppConfig(config).on_node({**config, **given}))
-    assert (found.schedule.rounds, found.schedule.local_steps, found.schedule.local_epochs) == (7, None, 2)
-    assert found.methods[1].model_dump()["gamma"] == [1, 2]
+    result = from_run_config(AppConfig(config).on_node({**config, **given}))
+    assert (result.schedule.rounds, result.schedule.local_steps, result.schedule.local_epochs) == (7, None, 2)
+    assert result.methods[1].model_dump()["gamma"] == [1, 2]
 
 
 def test_what_the_server_alone_reads_never_reaches_a_nodes_experiment() -> None:

@@ -61,10 +61,10 @@ def reference(clients: dict[str, fakes.Client], rounds: int, clip: float, deviat
 
 @pytest.mark.usefixtures("same_noise")
 def test_clipped_updates_and_noise_are_those_of_a_plain_loop(stage: Stage) -> None:
-    found = load_file(stage.embedded(EXPERIMENT) / "fedavg" / "params.safetensors")
+    result = load_file(stage.embedded(EXPERIMENT) / "fedavg" / "params.safetensors")
     noise = noise_for(3.0, 1e-3, 3)
     expected = reference(stage.clients, 3, 0.4, noise * 0.4 / len(SIZES))
-    (weight,), (bias,) = ([value for value in found.values() if value.ndim == ndim] for ndim in (2, 1))
+    (weight,), (bias,) = ([value for value in result.values() if value.ndim == ndim] for ndim in (2, 1))
     trained = torch.cat([weight.flatten(), bias]).double()
     torch.testing.assert_close(trained, expected, rtol=0, atol=1e-5)
     assert not torch.allclose(expected, reference(stage.clients, 3, 0.4, 0.0), atol=0.1)

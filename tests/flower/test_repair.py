@@ -27,15 +27,15 @@ CLIENTS = fakes.make_clients(SIZES)
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A finished study, and one that was stopped in its second method, each in a folder with what its nodes keep."""
-    place = tmp_path_factory.mktemp("studies")
+    folder = tmp_path_factory.mktemp("studies")
     with pytest.MonkeyPatch.context() as patch:
         time = fakes.virtual(patch)
-        grids = {name: fakes.make_grid(time, place / name, CLIENTS, UNEVEN, EXPERIMENT) for name in ("whole", "half")}
-        fakes.train(grids["whole"], EXPERIMENT, place / "whole" / "study")
+        grids = {name: fakes.make_grid(time, folder / name, CLIENTS, UNEVEN, EXPERIMENT) for name in ("whole", "half")}
+        fakes.train(grids["whole"], EXPERIMENT, folder / "whole" / "study")
         interrupt(grids["half"], 6)
         with pytest.raises(KeyboardInterrupt):
-            fakes.train(grids["half"], EXPERIMENT, place / "half" / "study")
-    return {name: place / name for name in grids}
+            fakes.train(grids["half"], EXPERIMENT, folder / "half" / "study")
+    return {name: folder / name for name in grids}
 
 
 DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str, set[str]]] = {
@@ -59,12 +59,12 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str, set[str]]] = {
 def test_a_damaged_study_is_repaired_without_nodes_and_ends_with_the_same_bits(
     damage: str, places: dict[str, Path], clock: Clock, tmp_path: Path
 ) -> None:
-    which, spoil, said, trained = DAMAGES[damage]
+    which, spoil, text, trained = DAMAGES[damage]
     path = Path(shutil.copytree(places[which], tmp_path / "all")) / "study"
     spoil(path)
     shown = invoke("repair", path)
     assert shown.exit_code == 0, shown.output
-    assert said in shown.output
+    assert text in shown.output
     assert f"flwr run APP -c 'folder=\"{path}\"'" in shown.output or not trained
     grid = fakes.make_grid(clock, path.parent, CLIENTS, UNEVEN, EXPERIMENT)
     fakes.train(grid, EXPERIMENT, path)

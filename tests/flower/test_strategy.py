@@ -203,10 +203,10 @@ def test_a_whole_run_matches_the_engine(method: dict[str, Any]) -> None:
     assert [record["train_loss"] for record in rounds] == pytest.approx(run.history.column("loss"), abs=1e-5)
     if "radius" in method:
         assert len({record["gamma"] for record in rounds}) == 6
-        found = strategy.gamma
+        actual = strategy.gamma
         assert strategy.radius == 0.4
         strategy.start(grid, result.arrays, num_rounds=0, train_config=config)
-        assert (strategy.gamma, strategy.radius) == (found, 0.4), "more rounds go on with the whole ball"
+        assert (strategy.gamma, strategy.radius) == (actual, 0.4), "more rounds go on with the whole ball"
 
 
 def test_the_strategys_docstring_lists_every_option_of_its_own_and_of_fedavg() -> None:
@@ -221,13 +221,13 @@ def test_the_strategys_docstring_lists_every_option_of_its_own_and_of_fedavg() -
 
 def test_a_gamma_that_is_found_keeps_targets_finite() -> None:
     """At ``gamma label_cost <= 1`` moving a target pays without end: there 1.05 is used, as in the engine."""
-    found = WAFL(radius=9.0, label_cost=2.0)
-    found.gamma = 0.01
+    result = WAFL(radius=9.0, label_cost=2.0)
+    result.gamma = 0.01
     given = WAFL(gamma=1.05 / 2.0, label_cost=2.0)
     options: Any = {"lr": 0.1, "loss": "squared_error"}
     one, other = (
         train(regression(), batches(4, targets=True), ask(strategy, regression())[0], context(), **options)
-        for strategy in (found, given)
+        for strategy in (result, given)
     )
     torch.testing.assert_close(state_of(one), state_of(other), rtol=0, atol=0)
     too_low = ask(WAFL(gamma=0.01, label_cost=2.0), regression())[0]
@@ -400,8 +400,8 @@ def test_an_update_much_longer_than_the_median_is_shortened_to_a_multiple_of_tha
         assert arrays is not None
         assert arrays["weight"].numpy() == pytest.approx(np.full((4, 3), expected))
         assert arrays["bias"].numpy() == pytest.approx(np.full(4, -expected))
-        said = f"Shortened the update of node {len(values) - 1}"
-        assert (said in caplog.text) == (expected != sum(values) / len(values))
+        output = f"Shortened the update of node {len(values) - 1}"
+        assert (output in caplog.text) == (expected != sum(values) / len(values))
 
 
 def test_a_client_that_claims_more_than_the_caps_is_left_out_by_its_node(caplog: pytest.LogCaptureFixture) -> None:
@@ -527,16 +527,16 @@ def test_flowers_adam_trains_what_wafl_moved() -> None:
     replies = [train(single(), batches(4, seed=k, dtype=torch.float32), m, context(k)) for k, m in enumerate(messages)]
     arrays, _ = strategy.aggregate_train(1, replies)
     assert arrays is not None
-    found, start = arrays.to_torch_state_dict(), single().state_dict()
-    assert {name: value.dtype for name, value in found.items()} == {name: v.dtype for name, v in start.items()}
-    assert int(found["seen"]) == 7
+    result, start = arrays.to_torch_state_dict(), single().state_dict()
+    assert {name: value.dtype for name, value in result.items()} == {name: v.dtype for name, v in start.items()}
+    assert int(result["seen"]) == 7
     for name in ("weight", "bias"):
         mean = torch.stack([state_of(reply)[name] for reply in replies]).double().mean(0)
         change = mean - start[name].double()
         first, second = 0.1 * change, 0.01 * change.square()  # beta_1 = 0.9, beta_2 = 0.99
         rate = 0.1 * math.sqrt(1 - 0.99**2) / (1 - 0.9**2)  # round 1, as Flower corrects it
         expected = start[name].double() + rate * first / (second.sqrt() + 1e-3)
-        torch.testing.assert_close(found[name].double(), expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(result[name].double(), expected, rtol=0, atol=1e-6)
 
 
 def test_flowers_proximal_term_is_added_to_every_step() -> None:
@@ -544,7 +544,7 @@ def test_flowers_proximal_term_is_added_to_every_step() -> None:
     mu, rate = 3.0, 0.3
     message = ask(Proximal(gamma=1e9, proximal_mu=mu), linear(), lr=rate)[0]
     loader = batches(4, 5)
-    found = state_of(train(linear(), loader, message, context()))
+    result = state_of(train(linear(), loader, message, context()))
     model, start = linear(), dict(linear().named_parameters())
     for x, y in loader:
         held = sum((value - start[name].detach()).square().sum() for name, value in model.named_parameters())
@@ -553,7 +553,7 @@ def test_flowers_proximal_term_is_added_to_every_step() -> None:
             for value, gradient in zip(model.parameters(), gradients, strict=True):
                 value -= rate * gradient
     for name, value in model.state_dict().items():
-        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-7)
+        torch.testing.assert_close(result[name], value, rtol=0, atol=1e-7)
     with pytest.raises(ValueError, match=r"proximal-mu=-1.0 must be finite and at least 0"):
         train(linear(), loader, ask(WAFL(gamma=1.0), linear(), **{"lr": 0.1, "proximal-mu": -1.0})[0], context())
 
@@ -563,7 +563,7 @@ def test_your_own_optimizer_takes_the_steps() -> None:
     message = message_for(network(), gamma=1e9)
     loader, model = batches(4, 5), network()
     optimizer = torch.optim.Adam(model.parameters(), 0.05)
-    found = state_of(train(model, loader, message, context(), optimizer=optimizer))
+    result = state_of(train(model, loader, message, context(), optimizer=optimizer))
     other = network()
     adam = torch.optim.Adam(other.parameters(), 0.05)
     for x, y in loader:
@@ -571,7 +571,7 @@ def test_your_own_optimizer_takes_the_steps() -> None:
         cross_entropy(other(x), y).mean().backward()
         adam.step()
     for name, value in other.state_dict().items():
-        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-7)
+        torch.testing.assert_close(result[name], value, rtol=0, atol=1e-7)
         torch.testing.assert_close(model.state_dict()[name], value, rtol=0, atol=1e-7)
     with pytest.raises(ValueError, match=r"lr=0.1 and optimizer are both given"):
         train(model, loader, message, context(), optimizer=optimizer, lr=0.1)
@@ -589,8 +589,8 @@ def test_batches_may_be_dicts_or_more_than_a_pair() -> None:
         [(x, y, torch.arange(len(y))) for x, y in plain],
     ]
     for loader in forms:
-        found = state_of(train(linear(), loader, message, context()))
-        assert all(torch.equal(found[name], value) for name, value in expected.items())
+        result = state_of(train(linear(), loader, message, context()))
+        assert all(torch.equal(result[name], value) for name, value in expected.items())
 
 
 def test_a_flower_run_in_which_nobody_could_train_fails() -> None:

@@ -140,9 +140,9 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path, argumen
 def test_nodes_trust_a_renewed_server_by_the_ca_that_they_have(tmp_path: Path):
     made = make_certificates(tmp_path / "c", hosts=("fl.example.org",), nodes=["a"], days=30)
     before = files_of(made.folder)
-    done = renew_certificates(made.folder, days=60)
-    assert done.old_ca is None
-    assert timedelta(days=59) < done.until - datetime.now(UTC) < timedelta(days=61)
+    until, old_ca = renew_certificates(made.folder, days=60)
+    assert old_ca is None
+    assert timedelta(days=59) < until - datetime.now(UTC) < timedelta(days=61)
     changed = {path.name for path, content in files_of(made.folder).items() if before.get(path) != content}
     assert changed == {"server.pem", "server.key"}
     assert files_of(made.folder).keys() == before.keys(), "nothing is left lying about"
@@ -165,9 +165,9 @@ def test_a_server_may_get_other_names_when_it_is_renewed(tmp_path: Path):
 def test_a_ca_that_would_expire_is_renewed_so_that_old_and_new_copies_both_work(tmp_path: Path):
     made = make_certificates(tmp_path / "c", hosts=("fl.example.org",))
     old = made.ca.read_bytes()
-    done = renew_certificates(made.folder, days=4000)
-    assert done.old_ca is not None
-    assert timedelta(days=3649) < done.old_ca - datetime.now(UTC) < timedelta(days=3651)
+    _, old_ca = renew_certificates(made.folder, days=4000)
+    assert old_ca is not None
+    assert timedelta(days=3649) < old_ca - datetime.now(UTC) < timedelta(days=3651)
     new = made.ca.read_bytes()
     assert new != old
     verify(made, x509.DNSName("fl.example.org"), datetime.now(UTC) + timedelta(days=3999))

@@ -83,6 +83,6 @@ def test_statistics_of_simulated_nodes_never_see_the_clients_that_never_train() 
     held = open_site({"partition-id": 1, "num-partitions": 2}, data).federation
     everyone = wafl.load_dataset("digits").partition(6, iid=True, preprocess="zscore")
     for part in everyone.hold_out(0.3, seed=1):
-        for place, name in enumerate(part.names):
-            assert torch.equal(held.train.of(everyone.names.index(name))[0], part.train.of(place)[0])
+        for position, name in enumerate(part.names):
+            assert torch.equal(held.train.of(everyone.names.index(name))[0], part.train.of(position)[0])
     assert not torch.equal(held.train.of(0)[0], everyone.train.of(0)[0])

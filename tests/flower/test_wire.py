@@ -22,8 +22,7 @@ from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import carried
 from wafl.flower.node import queries
 from wafl.flower.node.hello import Hello
-from wafl.flower.node.means import MeansQuery
-from wafl.flower.node.queries import CutsQuery, SurveyQuery, answer
+from wafl.flower.node.queries import CutsQuery, MeansQuery, SurveyQuery, answer
 from wafl.flower.node.refusals import check_refusal, refusal
 from wafl.flower.node.work import Node
 from wafl.flower.wire.logs import log, shown_safely
@@ -66,8 +65,8 @@ def run_query(
     sends: Any = (),
 ) -> Query:
     weights = torch.arange(1, len(clients) + 1, dtype=torch.float64) / 7
-    named = {name: torch.linspace(0, place + seed, SIZE) for place, name in enumerate(vectors)}
-    steps = {name: place + seed for place, name in enumerate(iterates)}
+    named = {name: torch.linspace(0, index + seed, SIZE) for index, name in enumerate(vectors)}
+    steps = {name: index + seed for index, name in enumerate(iterates)}
     return Query(kind, 2, seed, clients, weights, torch.linspace(-1, 1, SIZE), SCALARS, named, steps, tuple(sends))
 
 
@@ -100,9 +99,9 @@ def like(dtype: torch.dtype = torch.float32) -> Tensor:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Node:
-    place = tmp_path_factory.mktemp("node")
-    folder = fakes.write(place / "data", fakes.make_clients((3, 4, 5)))
-    return Node.of({"data": str(folder), "state": str(place / "state")}, fakes.flat(EXPERIMENT))
+    base = tmp_path_factory.mktemp("node")
+    folder = fakes.write(base / "data", fakes.make_clients((3, 4, 5)))
+    return Node.of({"data": str(folder), "state": str(base / "state")}, fakes.flat(EXPERIMENT))
 
 
 def assert_equal(query: NodeQuery, other: NodeQuery) -> None:
@@ -139,26 +138,26 @@ def test_a_query_is_read_as_it_was_written(name: str, dtype: torch.dtype) -> Non
 def made(query: NodeQuery, seed: int = 0) -> list[Replies]:
     """Replies of the right shapes."""
     draws = torch.Generator().manual_seed(seed)
-    found: list[Replies] = []
+    collected: list[Replies] = []
     for each in query.queries:
         vectors = {name: torch.randn((len(each.clients), SIZE), generator=draws) for name in each.wanted}
         loss, cost = (torch.rand(len(each.clients), generator=draws) for _ in range(2))
-        found.append(Replies(each.clients, loss, cost, vectors))
-    return found
+        collected.append(Replies(each.clients, loss, cost, vectors))
+    return collected
 
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
 def test_replies_are_read_as_they_were_written(query: NodeQuery) -> None:
     written = made(query)
-    found = decode_replies(carried(encode_replies(query, written)), query)
-    for each, replies, parts in zip(query.queries, written, found, strict=True):
+    result = decode_replies(carried(encode_replies(query, written)), query)
+    for each, replies, parts in zip(query.queries, written, result, strict=True):
         assert tuple(part.client for part in parts) == each.clients
-        for place, part in enumerate(parts):
-            assert torch.equal(part.loss, replies.loss[place])
-            assert torch.equal(part.cost, replies.cost[place])
+        for index, part in enumerate(parts):
+            assert torch.equal(part.loss, replies.loss[index])
+            assert torch.equal(part.cost, replies.cost[index])
             assert part.vectors.keys() == replies.vectors.keys() == set(each.wanted)
             for name, vector in part.vectors.items():
-                assert torch.equal(vector, replies.vectors[name][place])
+                assert torch.equal(vector, replies.vectors[name][index])
 
 
 @pytest.mark.parametrize("spoil", ["nothing", "loss", "cost", *several().queries[0].wanted])
@@ -170,7 +169,7 @@ def test_a_partial_sum_is_the_weighted_mean_of_clients_with_finite_numbers(spoil
     if spoil != "nothing":
         numbers = {"loss": written[0].loss, "cost": written[0].cost, **written[0].vectors}
         numbers[spoil].view(2, -1)[1, 0] = value  # of the second client of the first run
-    found = decode_replies(carried(encode_replies(query, written)), query)
+    result = decode_replies(carried(encode_replies(query, written)), query)
     weight = [1 / 7, 2 / 7]
     for run, clients in ((0, [0, 1]), (1, [0])):
         sound = [client for client in clients if spoil == "nothing" or (run, client) != (0, 1)]
@@ -178,9 +177,9 @@ def test_a_partial_sum_is_the_weighted_mean_of_clients_with_finite_numbers(spoil
         for name, rows in written[run].vectors.items():
             mean = sum(weight[client] / total * rows[client].double() for client in sound)
             for client in sound:
-                torch.testing.assert_close(found[run][client].vectors[name].double(), mean, rtol=0, atol=1e-6)
+                torch.testing.assert_close(result[run][client].vectors[name].double(), mean, rtol=0, atol=1e-6)
         for client in clients:
-            finite = math.isfinite(float(found[run][client].loss)) and math.isfinite(float(found[run][client].cost))
+            finite = math.isfinite(float(result[run][client].loss)) and math.isfinite(float(result[run][client].cost))
             assert finite == (client in sound)
     sent = encode_replies(query, written)["vectors"]
     assert {name: sent[name].shape for name in sent} == dict.fromkeys(query.queries[0].wanted, (2, SIZE))
@@ -668,11 +667,11 @@ SAID: dict[tuple[str, str], Callable[[Any], bool]] = {
 
 
 @settings(max_examples=400)
-@given(place=st.sampled_from(sorted(SAID)), value=values)
-def test_an_invalid_value_in_a_reply_is_refused(place: tuple[str, str], value: Any) -> None:
-    read, reply = readers()[place[0]]
-    content = with_value(reply, "reply", place[1], value)
-    if SAID[place](value):
+@given(index=st.sampled_from(sorted(SAID)), value=values)
+def test_an_invalid_value_in_a_reply_is_refused(index: tuple[str, str], value: Any) -> None:
+    read, reply = readers()[index[0]]
+    content = with_value(reply, "reply", index[1], value)
+    if SAID[index](value):
         read(carried(content))
     else:
         with pytest.raises(WireError):
@@ -757,12 +756,12 @@ def test_an_errors_text_stays_in_the_nodes_log_and_a_code_travels(
         assert "Traceback" in caplog.text
 
 
-@pytest.mark.parametrize("found", [None, 3, 5])
-def test_another_format_is_refused_by_both_sides_in_words(found: int | None, node: Node) -> None:
+@pytest.mark.parametrize("number", [None, 3, 5])
+def test_another_format_is_refused_by_both_sides_in_words(number: int | None, node: Node) -> None:
     """None is what a version wrote that gave greetings no format."""
 
     def spoil(content: RecordDict, record: str) -> RecordDict:
-        return without(content, record, "format") if found is None else with_value(content, record, "format", found)
+        return without(content, record, "format") if number is None else with_value(content, record, "format", number)
 
     hello = spoil(config_only("query", sizes=False), "query")
     remedy = r"format (none|3|5), this {}'s wafl-learn \S+ has format 4: install the same version"

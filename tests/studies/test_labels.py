@@ -96,11 +96,11 @@ def test_the_page_names_them_in_headings_axes_hover_texts_and_captions(study: Pa
     (table,) = sections["Methods"].blocks
     assert isinstance(table, Table)
     assert {"40% attacked", "all attacked", UNSEEN} < set(table.columns)
-    for said in (
+    for text in (
         FULL_ATTACK, FULL_SHIFT, "mean over 2 seeds", "Data: digits, 6 clients.", "Model: linear model (mlr).",
         "at least this accuracy for every distribution within W_2 distance 0.05 (l2, pixels in [0, 1])",
     ):  # fmt: skip
-        assert said in table.caption, said
+        assert text in table.caption, text
     (figure,) = sections["Under attack"].blocks
     assert isinstance(figure, Figure)
     assert FULL_ATTACK in figure.caption

@@ -34,19 +34,19 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_link_is_named_and_nothing_behind_it_changes(place: str, stopped: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", PLACES)
+def test_a_link_is_named_and_nothing_behind_it_changes(name: str, stopped: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     (victim / "Documents").mkdir(parents=True)
     (victim / "documents").mkdir(exist_ok=True)
     (victim / "Documents" / "thesis.txt").write_text("years of work")
     (victim / "documents" / "thesis.txt").write_text("years of work")
     study = tmp_path / "study"
-    (study / place).parent.mkdir(parents=True)
+    (study / name).parent.mkdir(parents=True)
     for file in ("config.toml", "about.json"):
         (study / file).write_bytes((stopped / file).read_bytes())
-    target = victim if "." not in place else victim / "Documents" / "thesis.txt"
-    (study / place).symlink_to(target)
+    target = victim if "." not in name else victim / "Documents" / "thesis.txt"
+    (study / name).symlink_to(target)
     before = sorted((str(path), path.stat().st_mtime_ns) for path in victim.rglob("*"))
     for command, *options in COMMANDS:
         result = CliRunner().invoke(app, [command, str(study), *options])

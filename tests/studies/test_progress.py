@@ -32,8 +32,8 @@ def row(clean: float, worst: float = 50.0) -> dict[str, Any]:
 
 
 def results(done: Sequence[str], methods: dict[str, Any], *, finished: bool = False) -> dict[str, Any]:
-    said = {"clients": "3 clients", "unit": "pixels", "attack": "PGD", "seeds": [0, 1], "measure": "accuracy"}
-    return {**said, "done": list(done), "methods": methods, "finished": finished}
+    text = {"clients": "3 clients", "unit": "pixels", "attack": "PGD", "seeds": [0, 1], "measure": "accuracy"}
+    return {**text, "done": list(done), "methods": methods, "finished": finished}
 
 
 def line(method: str, number: int, **more: Any) -> dict[str, Any]:
@@ -60,10 +60,10 @@ def folder(tmp_path: Path) -> StudyFolder:
     return StudyFolder.create(tmp_path / "three", parse_experiment(EXPERIMENT, "here"))
 
 
-def write(folder: StudyFolder, lines: Sequence[dict[str, Any]], found: dict[str, Any] | None = None) -> None:
+def write(folder: StudyFolder, lines: Sequence[dict[str, Any]], collected: dict[str, Any] | None = None) -> None:
     folder.metrics.write_text("".join(json.dumps(each) + "\n" for each in lines))
-    if found is not None:
-        folder.write_results(found)
+    if collected is not None:
+        folder.write_results(collected)
 
 
 def table(study: Study) -> dict[str, dict[str, Cell]]:
@@ -157,8 +157,8 @@ def test_the_list_has_a_bar_and_the_last_numbers_of_every_study(folder: StudyFol
     for name in ("config.toml", "about.json", "results.json"):
         (tmp_path / "garbage" / name).write_bytes(b"[[")
     with folder.locked():
-        found = [summary_of(path, "/") for path in (folder.path, tmp_path / "garbage")]
-    (listed,) = list_of(found).blocks
+        result = [summary_of(path, "/") for path in (folder.path, tmp_path / "garbage")]
+    (listed,) = list_of(result).blocks
     running, garbage = (dict(zip(listed.columns, cells, strict=True)) for cells in listed.rows)
     assert running["state"].text == "running"
     assert running["progress"].part == pytest.approx((10 + 4) / (10 + 20 + 10))

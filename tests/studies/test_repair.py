@@ -33,10 +33,10 @@ SMALL: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def studies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A finished study, and one that was stopped in its second method, after its second of three rounds."""
-    place = tmp_path_factory.mktemp("repair")
-    Study.create(parse_experiment(SMALL, "here"), place / "whole").run()
-    interrupt(Study.create(parse_experiment(SMALL, "here"), place / "half"), "afl", 4)
-    return {"whole": place / "whole", "half": place / "half"}
+    folder = tmp_path_factory.mktemp("repair")
+    Study.create(parse_experiment(SMALL, "here"), folder / "whole").run()
+    interrupt(Study.create(parse_experiment(SMALL, "here"), folder / "half"), "afl", 4)
+    return {"whole": folder / "whole", "half": folder / "half"}
 
 
 def cut(path: Path) -> None:
@@ -152,9 +152,9 @@ def test_seconds_are_what_all_pieces_took(studies: dict[str, Path], tmp_path: Pa
     assert [row["seconds"] for row in metrics if row["method"] == "afl"][:2] == spent[:2], "rounds before the stop"
     for label, row in results["methods"].items():
         method, _, momentum = label.lower().partition("-momentum=")
-        own = [line for line in metrics if line["method"] == method and str(line.get("momentum", "")) == momentum]
-        assert len(own) == 6
-        assert row["seconds"] == pytest.approx(sum(line["seconds"] for line in own), rel=1e-12)
+        options = [line for line in metrics if line["method"] == method and str(line.get("momentum", "")) == momentum]
+        assert len(options) == 6
+        assert row["seconds"] == pytest.approx(sum(line["seconds"] for line in options), rel=1e-12)
         assert label not in kept or row["seconds"] == kept[label]["seconds"]
 
 
@@ -176,7 +176,7 @@ def test_sound_runs_are_trained_again_only_without_a_checkpoint_and_the_reason_i
     flip(path / RUN / "params.safetensors")
     if lost:
         flip(path / "checkpoint" / "fedavg" / "rounds.journal")
-    said = invoke("repair", path).output
-    assert ("All runs again: fedavg. The runs of a method are computed together" in said) == lost
+    text = invoke("repair", path).output
+    assert ("All runs again: fedavg. The runs of a method are computed together" in text) == lost
     assert methods_trained(Study.resume(path)) == (["fedavg"] if lost else [])
     assert outcome(path) == outcome(studies["whole"])

@@ -178,11 +178,11 @@ def test_a_strangers_code_does_not_run(tmp_path: Path, monkeypatch: pytest.Monke
 def test_what_is_measured_is_what_wafl_says(tmp_path: Path) -> None:
     clients = wafl.load_dataset("digits").partition(num_clients=4, labels_per_client=4)
     run = wafl.fit(wafl.models.mlr(clients), clients, wafl.WAFL(gamma=1.0), rounds=3, local_steps=3, learning_rate=0.3)
-    found = {section.title: section for section in measured.measure({"WAFL": run}, clients)}
-    (points,) = found["Client by client"].blocks[0].views["clean data"]["data"]
+    result = {section.title: section for section in measured.measure({"WAFL": run}, clients)}
+    (points,) = result["Client by client"].blocks[0].views["clean data"]["data"]
     score = wafl.evaluate(run, clients)
     assert points["y"] == pytest.approx([100 * client.accuracy for client in score.per_client])
-    walks = found["Radius"].blocks[0]
+    walks = result["Radius"].blocks[0]
     assert isinstance(walks, Walks)
     certified, reached = walks.walks[0].figure["data"]
     assert all(high >= low for high, low in zip(certified["y"], reached["y"], strict=True))
@@ -190,7 +190,7 @@ def test_what_is_measured_is_what_wafl_says(tmp_path: Path) -> None:
     few = measured._thinned(clients, 20)
     expected = wafl.certify(run, few, radii=certified["x"], part="test", achieved=False)
     assert certified["y"] == pytest.approx([row.best for row in expected.rows])
-    assert found["Data"].blocks[0].views["examples"]["data"][0]["z"][0] == [
+    assert result["Data"].blocks[0].views["examples"]["data"][0]["z"][0] == [
         int(count) or None for count in clients.label_counts()[:, 0]
     ]
 
@@ -210,9 +210,9 @@ def test_moved_features_are_in_their_own_units() -> None:
     assert section is not None
     rows = {row[0].text: row[1] for row in section.blocks[0].rows}
     scale = clients.test.prepare.scale
-    for place in range(3):
-        cell = rows[f"input {place}"]
-        assert float(cell.text.split()[0]) == pytest.approx(cell.order * float(scale[place]), rel=0.01)
+    for index in range(3):
+        cell = rows[f"input {index}"]
+        assert float(cell.text.split()[0]) == pytest.approx(cell.order * float(scale[index]), rel=0.01)
 
 
 def test_what_a_ball_cannot_do_is_left_out_and_the_rest_is_shown() -> None:
@@ -221,8 +221,8 @@ def test_what_a_ball_cannot_do_is_left_out_and_the_rest_is_shown() -> None:
     model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Flatten(), torch.nn.Linear(20, 2))
     run = wafl.fit(model, clients, wafl.FedAvg(), rounds=1, local_steps=1)
     lost: list[str] = []
-    found = [section.title for section in measured.measure({"FedAvg": run}, clients, lost=lost.append)]
-    assert found == ["Client by client", "Client weights", "Data"]
+    result = [section.title for section in measured.measure({"FedAvg": run}, clients, lost=lost.append)]
+    assert result == ["Client by client", "Client weights", "Data"]
     assert [why.partition(":")[0] for why in lost] == ["radius by radius", "what the ball moves", "radius and gamma"]
 
 

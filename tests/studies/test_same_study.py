@@ -46,7 +46,7 @@ MODULE = "mine_of_same_study"
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Generator[Path]:
+def modules(tmp_path: Path) -> Generator[Path]:
     """A folder with your own data and model."""
     folder = tmp_path / "own"
     folder.mkdir()
@@ -55,7 +55,7 @@ def own(tmp_path: Path) -> Generator[Path]:
     sys.modules.pop(MODULE, None)
 
 
-def create(own: Path, path: Path, **changes: Any) -> Study:
+def create(modules: Path, path: Path, **changes: Any) -> Study:
     about = {
         "data": {"source": f"{MODULE}:data"},
         "model": {"kind": f"{MODULE}:build"},
@@ -64,12 +64,12 @@ def create(own: Path, path: Path, **changes: Any) -> Study:
         "attack": {"kind": "none"},
         **changes,
     }
-    return Study.create(parse_experiment(about, "here"), path, own)
+    return Study.create(parse_experiment(about, "here"), path, modules)
 
 
-def edit(own: Path, old: str, new: str) -> None:
+def edit(modules: Path, old: str, new: str) -> None:
     """Change the module, as another process would find it."""
-    file = own / f"{MODULE}.py"
+    file = modules / f"{MODULE}.py"
     assert file.read_text().count(old) == 1
     file.write_text(file.read_text().replace(old, new))
     sys.modules.pop(MODULE, None)
@@ -87,14 +87,14 @@ CHANGES = {
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """Your own module, a study of it that was stopped between two methods, and a finished one."""
-    place = tmp_path_factory.mktemp("begun")
-    own, half, whole = (place / name for name in ("own", "half", "whole"))
-    own.mkdir()
-    (own / f"{MODULE}.py").write_text(OWN)
-    interrupt(create(own, half), "wafl", 1)
+    folder = tmp_path_factory.mktemp("begun")
+    modules, half, whole = (folder / name for name in ("own", "half", "whole"))
+    modules.mkdir()
+    (modules / f"{MODULE}.py").write_text(OWN)
+    interrupt(create(modules, half), "wafl", 1)
     shutil.rmtree(half / "checkpoint")
-    create(own, whole).run()
-    return own, half, whole
+    create(modules, whole).run()
+    return modules, half, whole
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -103,9 +103,9 @@ def test_a_study_is_not_resumed_tested_or_certified_with_another_data_set_or_mod
 ) -> None:
     """Also between two methods, where no checkpoint would notice."""
     old, new, what = CHANGES[change]
-    own, half, whole = begun
-    (own / f"{MODULE}.py").write_text(OWN)
-    edit(own, old, new)
+    modules, half, whole = begun
+    (modules / f"{MODULE}.py").write_text(OWN)
+    edit(modules, old, new)
     for command, folder in (("resume", half), ("resume", whole), ("evaluate", whole), ("theory", whole)):
         before = contents(folder)
         options = ["--attack", "none"] if command == "evaluate" else []
@@ -120,16 +120,16 @@ def test_a_study_is_not_resumed_tested_or_certified_with_another_data_set_or_mod
         assert contents(folder) == before
 
 
-def test_a_comment_or_a_move_of_the_data_changes_nothing(own: Path, tmp_path: Path) -> None:
-    interrupt(create(own, tmp_path / "study"), "wafl", 1)
-    edit(own, "def data():", "# words\ndef data():")
-    edit(own, "range(5)", "range(0, 5)")
+def test_a_comment_or_a_move_of_the_data_changes_nothing(modules: Path, tmp_path: Path) -> None:
+    interrupt(create(modules, tmp_path / "study"), "wafl", 1)
+    edit(modules, "def data():", "# words\ndef data():")
+    edit(modules, "range(5)", "range(0, 5)")
     assert Study.resume(tmp_path / "study", trust=True).run()["finished"]
 
 
-def test_the_unseen_clients_are_compared_too(own: Path, tmp_path: Path) -> None:
+def test_the_unseen_clients_are_compared_too(modules: Path, tmp_path: Path) -> None:
     data = {"source": f"{MODULE}:data", "unseen": 0.2}
-    folder = create(own, tmp_path / "study", data=data).folder
+    folder = create(modules, tmp_path / "study", data=data).folder
     rewrite(folder, lambda about: about["fingerprint"].update({"examples of the unseen clients": "0"}))
     with pytest.raises(FolderError, match="begun with other examples of the unseen clients: one table"):
         Study.resume(folder.path, trust=True)

@@ -73,10 +73,10 @@ def changes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 def changed(content: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
     copy = json.loads(json.dumps(content))
-    place = copy
+    index = copy
     for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
+        index = index[key]
+    index[path[-1]] = value
     return copy
 
 
@@ -172,12 +172,12 @@ def test_a_console_keeps_its_own_colors_and_shows_what_a_terminal_would_obey(
 @pytest.mark.parametrize("file", ["results.json", "about.json", ".lock"])
 @pytest.mark.parametrize("kind", ["a pipe", "a terabyte"])
 def test_a_pipe_or_a_terabyte_in_one_folder_does_not_stop_the_list(studies: Path, file: str, kind: str) -> None:
-    place = studies / "good" / file
-    place.unlink(missing_ok=True)
+    path = studies / "good" / file
+    path.unlink(missing_ok=True)
     if kind == "a pipe":
-        os.mkfifo(place)
+        os.mkfifo(path)
     else:
-        with place.open("wb") as sparse:
+        with path.open("wb") as sparse:
             sparse.truncate(2**40)
     listed = command("runs", str(studies))
     assert listed.exit_code == 0
@@ -186,9 +186,9 @@ def test_a_pipe_or_a_terabyte_in_one_folder_does_not_stop_the_list(studies: Path
     assert as_html(Page("", [summary_of(studies / "good", "/study/good")]))
 
 
-@pytest.mark.parametrize("place", ["metrics.jsonl", "wafl"])
-def test_a_pipe_in_a_study_is_named_and_not_read(studies: Path, place: str) -> None:
-    os.mkfifo(studies / "good" / place)
+@pytest.mark.parametrize("name", ["metrics.jsonl", "wafl"])
+def test_a_pipe_in_a_study_is_named_and_not_read(studies: Path, name: str) -> None:
+    os.mkfifo(studies / "good" / name)
     for arguments in (
         ["resume"],
         ["evaluate"],

@@ -256,8 +256,8 @@ def test_runs_lists_how_far_each_has_come(whole: Path, stopped: Path, tmp_path: 
     (tmp_path / "file").write_text("")
     rows = StudyFolder(whole).read_results()["methods"]
     best = max(rows.items(), key=lambda item: item[1]["attacked"]["0.8"]["mean"])
-    said = f"{best[0]}: {best[1]['attacked']['0.8']['mean']:.1f}% (with 80% attacked: {ATTACK})"
-    assert said in row_of(tmp_path / "one")
+    text = f"{best[0]}: {best[1]['attacked']['0.8']['mean']:.1f}% (with 80% attacked: {ATTACK})"
+    assert text in row_of(tmp_path / "one")
     assert re.search(r"finished +\d{4}-\d\d-\d\dT[\d:+]+ +3 ", row_of(tmp_path / "one"))
     assert re.search(r"interrupted +\d{4}-\d\d-\d\dT[\d:+]+ +0", row_of(tmp_path / "two"))
     assert "results.json is damaged" in row_of(tmp_path / "three"), "a damaged one does not hide the others"
@@ -553,7 +553,7 @@ def net(clients):
 
 
 @pytest.fixture
-def own(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[tuple[Path, str], None, None]:
+def user_module(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[tuple[Path, str], None, None]:
     """A folder with your own module, whose name no other test uses."""
     module = "mine_" + re.sub(r"\W", "_", request.node.name)
     folder = tmp_path / "experiment"
@@ -564,9 +564,9 @@ def own(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[tuple[Path,
 
 
 def test_a_regression_is_trained_tested_and_shown_by_its_loss(
-    own: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    user_module: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, module = own
+    folder, module = user_module
     monkeypatch.chdir(folder)
     (folder / "exp.toml").write_text(
         f'''
@@ -598,10 +598,10 @@ def test_a_regression_is_trained_tested_and_shown_by_its_loss(
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["line", "net"])
 def test_a_study_with_your_own_model_resumes_from_another_folder(
-    own: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+    user_module: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
     """``net`` starts at random, as torch's layers do; resuming must start from the same parameters."""
-    folder, module = own
+    folder, module = user_module
     monkeypatch.chdir(folder)
     described = parse_experiment({**BASE, "model": {"kind": f"{module}:{model}"}}, "here")
     interrupt(Study.create(described, folder / "study", Path()), "fedavg", 3)
@@ -614,8 +614,8 @@ def test_a_study_with_your_own_model_resumes_from_another_folder(
     assert outcome(folder / "study") == outcome(tmp_path / "whole")
 
 
-def test_a_study_whose_module_is_gone_is_refused_unchanged(own: tuple[Path, str], tmp_path: Path) -> None:
-    folder, module = own
+def test_a_study_whose_module_is_gone_is_refused_unchanged(user_module: tuple[Path, str], tmp_path: Path) -> None:
+    folder, module = user_module
     described = parse_experiment({**BASE, "model": {"kind": f"{module}:line"}}, "here")
     interrupt(Study.create(described, tmp_path / "study", folder), "wafl", 3)
     sys.modules.pop(module)
@@ -625,9 +625,9 @@ def test_a_study_whose_module_is_gone_is_refused_unchanged(own: tuple[Path, str]
     assert contents(tmp_path / "study") == before
 
 
-def test_the_saved_config_finds_its_modules_again(own: tuple[Path, str], tmp_path: Path) -> None:
+def test_the_saved_config_finds_its_modules_again(user_module: tuple[Path, str], tmp_path: Path) -> None:
     """They are next to the file that was run, not next to the one that was saved."""
-    folder, module = own
+    folder, module = user_module
     described = parse_experiment({**BASE, "model": {"kind": f"{module}:line"}}, "here")
     Study.create(described, tmp_path / "study", folder).run()
     sys.modules.pop(module)

@@ -49,11 +49,11 @@ def train(clients: wafl.Federation, *callbacks: Callback, **options: Any) -> lis
 
 def rows(run: wafl.Run) -> dict[str, dict[int, float]]:
     """The numbers of a run's history: by name, then by round."""
-    found: dict[str, dict[int, float]] = {}
+    collected: dict[str, dict[int, float]] = {}
     for record in run.history:
         for name, value in numbers(record).items():
-            found.setdefault(name, {})[record.round] = value
-    return found
+            collected.setdefault(name, {})[record.round] = value
+    return collected
 
 
 class Crash(Callback):
@@ -147,9 +147,9 @@ def mlflow_found(uri: str, experiment: str) -> tuple[Any, list[Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
         client = MlflowClient(tracking_uri=uri)
-    found = client.get_experiment_by_name(experiment)
-    assert found is not None
-    return client, client.search_runs([found.experiment_id], max_results=100)
+    result = client.get_experiment_by_name(experiment)
+    assert result is not None
+    return client, client.search_runs([result.experiment_id], max_results=100)
 
 
 def mlflow_runs(uri: str, experiment: str) -> tuple[Any, list[Any]]:
@@ -256,7 +256,7 @@ def wandb_records(path: Path) -> Iterator[Any]:
 
 def wandb_run(path: Path) -> tuple[Any, dict[str, dict[int, float]], bool]:
     """The description of the run, its numbers by name and step, and whether it was closed."""
-    about, found, closed = None, dict[str, dict[int, float]](), False
+    about, result, closed = None, dict[str, dict[int, float]](), False
     for record in wandb_records(path):
         kind = record.WhichOneof("record_type")
         about = record.run if kind == "run" else about
@@ -266,9 +266,9 @@ def wandb_run(path: Path) -> tuple[Any, dict[str, dict[int, float]], bool]:
             step = int(row["_step"])
             for name, value in row.items():
                 if not name.startswith("_"):
-                    assert step not in found.setdefault(name, {}), f"{name} is logged twice at step {step}"
-                    found[name][step] = value
-    return about, found, closed
+                    assert step not in result.setdefault(name, {}), f"{name} is logged twice at step {step}"
+                    result[name][step] = value
+    return about, result, closed
 
 
 @pytest.fixture
@@ -287,16 +287,16 @@ def test_wandb_offline_holds_every_number_of_every_run(clients: wafl.Federation,
     )
     logged: dict[str, dict[int, Any]] = {}
     for path in sorted(map(Path, glob.glob(f"{tmp_path}/logs/wandb/offline-run-*/*.wandb"))):
-        about, found, closed = wandb_run(path)
-        logged[about.display_name] = {"about": about, "found": found, "name": path.stem}  # the last one counts
+        about, result, closed = wandb_run(path)
+        logged[about.display_name] = {"about": about, "values": result, "name": path.stem}  # the last one counts
         assert closed
     assert len(logged) == len({each["name"] for each in logged.values()}) == 6
     for run in runs:
         sweep = run.settings["sweep"]
         each = logged[f"WAFL (gamma={sweep['gamma']}, seed={sweep['seed']})"]
         expected = rows(run)
-        assert each["found"].keys() == expected.keys()
-        assert all(each["found"][name] == values for name, values in expected.items() if name != "seconds")
+        assert each["values"].keys() == expected.keys()
+        assert all(each["values"][name] == values for name, values in expected.items() if name != "seconds")
         assert (each["about"].project, each["about"].run_group) == ("digits", "few")
         config = {item.key: json.loads(item.value_json) for item in each["about"].config.update}
         assert config["method"]["objective"]["gamma"] == sweep["gamma"]
@@ -364,16 +364,16 @@ def train_diverging(clients: wafl.Federation, tracker: Callback) -> wafl.Run:
 
 def test_tensorboard_holds_why_a_run_diverged(clients: wafl.Federation, tmp_path: Path) -> None:
     lost = train_diverging(clients, TensorBoardTracker(tmp_path))
-    told = events(tmp_path / "1-FedAvg-weight_decay=1e+38")
-    assert told.Tensors("diverged/text_summary")[0].tensor_proto.string_val[0].decode() == lost.diverged
+    sent = events(tmp_path / "1-FedAvg-weight_decay=1e+38")
+    assert sent.Tensors("diverged/text_summary")[0].tensor_proto.string_val[0].decode() == lost.diverged
     assert "diverged/text_summary" not in events(tmp_path / "0-FedAvg-weight_decay=0.0").Tags()["tensors"]
 
 
 def test_a_run_that_diverged_has_failed_in_mlflow(clients: wafl.Federation, tmp_path: Path) -> None:
     lost = train_diverging(clients, MLflowTracker("digits", tmp_path / "store"))
     _, runs = mlflow_found((tmp_path / "store").as_uri(), "digits")
-    found = {run.info.run_name: (run.info.status, run.data.tags.get("wafl.diverged")) for run in runs}
-    assert found == {
+    result = {run.info.run_name: (run.info.status, run.data.tags.get("wafl.diverged")) for run in runs}
+    assert result == {
         "FedAvg (weight_decay=0.0)": ("FINISHED", None),
         "FedAvg (weight_decay=1e+38)": ("FAILED", lost.diverged),
     }

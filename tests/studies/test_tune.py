@@ -293,6 +293,6 @@ def test_held_out_examples_can_be_moved_otherwise_than_the_file_says(tmp_path: P
     path.write_text(
         EXPERIMENT.replace('source = "toy:make_clients"', 'dataset = "digits"\niid = true\nnum_clients = 5')
     )
-    own, other = (TunedExperiment.create(path, attack=shift) for shift in (None, wafl.shifts.inversion(severity=1.0)))
-    assert isinstance(own.search.goal.attack, wafl.FGSM)
+    plain, other = (TunedExperiment.create(path, attack=shift) for shift in (None, wafl.shifts.inversion(severity=1.0)))
+    assert isinstance(plain.search.goal.attack, wafl.FGSM)
     assert isinstance(other.search.goal.attack, wafl.shifts.Inversion)

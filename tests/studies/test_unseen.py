@@ -35,12 +35,12 @@ BASE: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """The folder of a study with unseen clients, and what `wafl run` printed."""
-    place = tmp_path_factory.mktemp("unseen")
-    (place / "e.toml").write_text(to_toml(parse_experiment(BASE, "here")))
-    arguments = ["run", str(place / "e.toml"), "--output", str(place), "--name", "study"]
+    folder = tmp_path_factory.mktemp("unseen")
+    (folder / "e.toml").write_text(to_toml(parse_experiment(BASE, "here")))
+    arguments = ["run", str(folder / "e.toml"), "--output", str(folder), "--name", "study"]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
-    return place / "study", result.stdout
+    return folder / "study", result.stdout
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +64,8 @@ def test_a_study_trains_on_the_seen_clients_alone(study: Study, halves: Halves) 
 
 
 def test_the_results_hold_the_three_numbers_the_gaps_and_the_worst_tenth(study: Study, halves: Halves) -> None:
-    found = json.loads((study[0] / "results.json").read_text())
-    row = found["methods"]["FedAvg"]
+    content = json.loads((study[0] / "results.json").read_text())
+    row = content["methods"]["FedAvg"]
     scores, three = scores_of(study[0], halves), row["generalization"]
     assert row["clean"]["mean"] == three["test"]["mean"]
     parts: dict[str, list[Any]] = {

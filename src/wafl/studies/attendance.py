@@ -27,52 +27,51 @@ NODE: dict[str, Any] = {
 
 
 def read_nodes(file: Path) -> dict[str, Any]:
-    """What a server on Flower has last written about its nodes to ``nodes.json``; empty if there is none."""
+    """Read what a server on Flower has last written about its nodes; empty if there is no ``nodes.json``."""
     if not file.is_file():
         return {}
     try:
         status = parsed_table(file.read_bytes())
         check_types(status, NODES)
-        for place, node in enumerate(status["nodes"]):
-            check_types(node, NODE, f"nodes.{place}")
+        for index, node in enumerate(status["nodes"]):
+            check_types(node, NODE, f"nodes.{index}")
     except ValueError as error:
         raise FolderError(f"{file} is damaged: {error}. The server writes it again while it works") from error
     return status
 
 
 def left_out(runs: Sequence[Run], names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The clients that were asked and did not count: in how many rounds of all runs, and the first reason."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return the clients that were asked and did not count: in how many rounds of all runs, and the first reason."""
+    clients: dict[str, dict[str, Any]] = {}
     for record in (record for run in runs for record in run.history):
         counted = set(record.participants)
         for client, why in dict(record.excluded).items():
             if client not in counted:
-                found.setdefault(names[client], {"rounds": 0, "why": why})["rounds"] += 1
-    return dict(sorted(found.items()))
+                clients.setdefault(names[client], {"rounds": 0, "why": why})["rounds"] += 1
+    return dict(sorted(clients.items()))
 
 
 def absences(results: Mapping[str, Any]) -> list[str]:
-    """One line per method that did without some of its clients, in training or in the test."""
-    lines: list[str] = []
+    """Return one line of text per method that lacked some of its clients, in training or in the test."""
+    texts: list[str] = []
     for label, row in results.get("methods", {}).items():
         absent = [
             f"{name} ({about['rounds']} round{'s' * (about['rounds'] != 1)}: {about['why']})"
             for name, about in row.get("left_out", {}).items()
         ]
         if absent:
-            lines.append(f"{label}: without {some(absent)}")
+            texts.append(f"{label}: without {some(absent)}")
         if row.get("untested"):
-            lines.append(f"{label}: not tested: {some(row['untested'])}")
-    return lines
+            texts.append(f"{label}: not tested: {some(row['untested'])}")
+    return texts
 
 
 def privacies(results: Mapping[str, Any]) -> list[str]:
-    """One line per method with differential privacy: what a client has spent."""
-    lines: list[str] = []
-    for label, row in results.get("methods", {}).items():
-        if "privacy" in row:
-            spent = row["privacy"]
-            line = f"{label}: epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g} for the model of one seed"
-            more = f", {spent['epsilon_of_all_seeds']:.3g} for those of all seeds"
-            lines.append(line + (more if spent["epsilon_of_all_seeds"] > spent["epsilon"] else ""))
-    return lines
+    """Return one line of text per method with differential privacy: what a client has spent."""
+    texts: list[str] = []
+    methods = results.get("methods", {}).items()
+    for label, spent in ((label, row["privacy"]) for label, row in methods if "privacy" in row):
+        text = f"{label}: epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g} for the model of one seed"
+        more = f", {spent['epsilon_of_all_seeds']:.3g} for those of all seeds"
+        texts.append(text + (more if spent["epsilon_of_all_seeds"] > spent["epsilon"] else ""))
+    return texts

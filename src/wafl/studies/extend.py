@@ -34,8 +34,7 @@ def extend(path: Path, changes: Sequence[str]) -> Study:
     folder.refuse_older()
     earlier = _rounds(before)
     _check(folder, earlier, _rounds(after))
-    source = folder.read_about().get("source")
-    study = Study(folder, make_plan(after, None if source is None else Path(source), trust=False))
+    study = Study(folder, make_plan(after, folder.source(), trust=False))
     refuse_changes(folder, fingerprint_of(study.plan))
     if not study.plan.extensible:
         nodes = f"engine = {after.engine!r}, whose nodes forget what their clients keep"

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib import metadata
@@ -43,7 +43,7 @@ ABOUT: dict[str, Any] = {
 
 SPREAD: dict[str, Any] = {"mean": float, "std": float, "seeds": list[float]}
 UNSEEN: dict[str, Any] = {
-    **{part: {**SPREAD, "interval": tuple[float, float], "worst_tenth": SPREAD} for part in SPLITS},
+    **{split: {**SPREAD, "interval": tuple[float, float], "worst_tenth": SPREAD} for split in SPLITS},
     "out_of_sample_gap": SPREAD,
     "participation_gap": SPREAD,
 }
@@ -129,16 +129,11 @@ class StudyFolder:
         modules = None if source is None else str(source.resolve())
         what = {"config": sha256(text).hexdigest(), "source": modules, "fingerprint": dict(fingerprint or {})}
         about = sealed({**provenance(), **what})
-        for place in _folders(path) if numbered else [path]:
-            if place.exists():
-                continue
-            try:
-                with whole_folder(place) as new:
-                    write_whole(new / "config.toml", text)
-                    write_whole(new / "about.json", about)
-            except FileExistsError:  # somebody was faster
-                continue
-            return cls(place)
+        for free in (each for each in (_folders(path) if numbered else [path]) if not each.exists()):
+            with suppress(FileExistsError), whole_folder(free) as new:  # another process may be faster
+                write_whole(new / "config.toml", text)
+                write_whole(new / "about.json", about)
+                return cls(free)
         raise FolderError(f"{path} exists already: choose another --name, or remove it")
 
     @classmethod
@@ -168,15 +163,20 @@ class StudyFolder:
 
     def refuse_older(self) -> None:
         """Refuse a study of an earlier version: what is still to be trained would have other cohorts."""
-        found = self.read_about().get("format", 0)
-        if found < FORMAT:
+        number = self.read_about().get("format", 0)
+        if number < FORMAT:
             raise FolderError(
-                f"{self.path} was begun by an earlier version (format {found}, this one writes {FORMAT}), which draws "
+                f"{self.path} was begun by an earlier version (format {number}, this one writes {FORMAT}), which draws "
                 f"other cohorts: finish it with that version, or start again with wafl run {self.config}"
             )
 
     def experiment(self) -> Experiment:
         return read_experiment(self.config)
+
+    def source(self) -> Path | None:
+        """Return the folder of the experiment's own modules, if it has one."""
+        source = self.read_about().get("source")
+        return None if source is None else Path(source)
 
     def read_about(self) -> dict[str, Any]:
         remedy = f"It cannot be made again: put it back, or start a new study with wafl run {self.config}. {SOUND}"
@@ -231,11 +231,11 @@ class StudyFolder:
 
 def refuse_links(path: Path) -> None:
     """Refuse a folder with a link, through which a stranger's study could write elsewhere, or with a pipe or device."""
-    for found in not_plain(path):
-        if not found.is_symlink():
-            raise FolderError(f"{found} is neither a file nor a folder: remove it. Nothing was changed")
+    for each in not_plain(path):
+        if not each.is_symlink():
+            raise FolderError(f"{each} is neither a file nor a folder: remove it. Nothing was changed")
         raise FolderError(
-            f"{found} is a link, which may lead out of the study: put what it points to in its place, or remove it. "
+            f"{each} is a link, which may lead out of the study: put what it points to in its place, or remove it. "
             "Nothing was changed"
         )
 
@@ -257,10 +257,9 @@ def _folders(base: Path) -> Iterator[Path]:
 def source_of(experiment: Path) -> Path:
     """Where an experiment file's own modules are: next to it, or for the file of a study, where they were then."""
     try:
-        source = StudyFolder(experiment.parent).read_about().get("source")
+        return StudyFolder(experiment.parent).source() or experiment.parent
     except FolderError:
         return experiment.parent
-    return experiment.parent if source is None else Path(source)
 
 
 def provenance() -> dict[str, Any]:

@@ -26,45 +26,45 @@ class MetricsFile(Callback):
 
     def on_start(self, progress: Progress | None) -> None:
         """Write the whole file again, with the rounds that the checkpoint holds, none after it and no damaged line."""
-        kept = [] if progress is None else [progress.runs[place].history for place in sorted(progress.runs)]
-        self._ended = {place for place, history in enumerate(kept) if history.diverged}
+        kept = [] if progress is None else [progress.runs[index].history for index in sorted(progress.runs)]
+        self._ended = {index for index, history in enumerate(kept) if history.diverged}
         write_whole(self._path, joined([*self._before, *self.lines(kept)]))
 
     def lines(self, histories: Sequence[History]) -> list[str]:
         """All rounds of the runs, one history per point, in the order in which they are appended."""
-        found: list[str] = []
+        lines: list[str] = []
         for number in range(max(map(len, histories), default=-1) + 1):
-            for place, history in enumerate(histories):
+            for index, history in enumerate(histories):
                 if number < len(history):
-                    found.append(self._line(place, history[number]))
-            for place, history in enumerate(histories):
+                    lines.append(self._line(index, history[number]))
+            for index, history in enumerate(histories):
                 if number == len(history) and history.diverged:
-                    found.append(self._last_line(place, history))
-        return found
+                    lines.append(self._last_line(index, history))
+        return lines
 
     def on_round(self, moment: Moment) -> None:
         self._append(self._line(moment.place, moment.final_record()))
 
     def on_progress(self, progress: Progress) -> None:
-        for place, run in sorted(progress.runs.items()):
-            if run.history.diverged and place not in self._ended:
-                self._ended.add(place)
-                self._append(self._last_line(place, run.history))
+        for index, run in sorted(progress.runs.items()):
+            if run.history.diverged and index not in self._ended:
+                self._ended.add(index)
+                self._append(self._last_line(index, run.history))
 
     def _append(self, line: str) -> None:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
-    def _last_line(self, place: int, history: History) -> str:
+    def _last_line(self, index: int, history: History) -> str:
         """The last line of a run that diverged: in which round, and why."""
-        about = {"method": self._method, **self._points[place], "round": len(history)}
+        about = {"method": self._method, **self._points[index], "round": len(history)}
         return json.dumps({**about, "diverged": history.diverged})
 
-    def _line(self, place: int, record: Record) -> str:
+    def _line(self, index: int, record: Record) -> str:
         return json.dumps(
             {
                 "method": self._method,
-                **self._points[place],
+                **self._points[index],
                 "round": record.round,
                 **record.numbers(),
                 **record.metrics,

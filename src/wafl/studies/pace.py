@@ -10,7 +10,7 @@ NUMBERS = ("loss", "accuracy", "achieved_radius", "test_loss")
 Lines = Sequence[Mapping[str, Any]]
 """Lines of the metrics, in their order."""
 LARGEST = 1e100
-"""Numbers of a file from anywhere that sums and means are taken of."""
+"""The bound on numbers, which may come from anywhere, of which sums and means are taken."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Pace:
         >>> Pace("WAFL", 5, 10, 2.5, 2.0, 0.4312, 0.912, 0.25).numbers
         '2.5 rounds/s, 0:00:02 left, loss 0.4312, accuracy 91.2%, radius 0.25'
         """
-        found = {
+        known = {
             "{:.3g} rounds/s": self.rounds_per_second,
             "{} left": self.left or None,
             "loss {:.4g}": self.loss,
@@ -48,21 +48,21 @@ class Pace:
             "test loss {:.4g}": self.test_loss if self.accuracy is None else None,
             "radius {:.3g}": self.achieved_radius,
         }
-        return ", ".join(text.format(value) for text, value in found.items() if value is not None)
+        return ", ".join(text.format(value) for text, value in known.items() if value is not None)
 
 
 def pace_of(method: str, rounds: int, count: int, lines: Lines) -> Pace:
     """The pace of a method of so many rounds and ``count`` runs; one that diverged or stopped early has none left."""
     last: dict[str, dict[str, Any]] = {}
     for row in lines:
-        known = {name: row[name] for name in ("round", "diverged") if name in row}
-        told = {name: row[name] for name in NUMBERS if _told(row, name)}
-        last.setdefault(str(point_of(row)), {}).update(known | told)
+        numbers = {name: row[name] for name in NUMBERS if _is_number(row.get(name))}
+        stage = {name: row[name] for name in ("round", "diverged") if name in row}
+        last.setdefault(str(point_of(row)), {}).update(stage | numbers)
     now, count = (lines[-1]["round"] if lines else 0), max(count, len(last))
     ended = sum("diverged" in run or run["round"] + 1 < now for run in last.values())
     others = sum(run["round"] + 1 for run in last.values() if "diverged" not in run and run["round"] + 1 >= now)
     reached = max(0, min((others + rounds * ended) // count, rounds))
-    seconds = sum(row["seconds"] for row in lines if _told(row, "seconds"))
+    seconds = sum(row["seconds"] for row in lines if _is_number(row.get("seconds")))
     rate = len(lines) / count / seconds if seconds > 0 else None
     means = {name: fmean(values) for name in NUMBERS if (values := [run[name] for run in last.values() if name in run])}
     return Pace(method, reached, rounds, rate, None if rate is None else (rounds - reached) / rate, **means)
@@ -74,7 +74,6 @@ def point_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: row[key] for key in keys[1 : keys.index("round")]}
 
 
-def _told(row: Mapping[str, Any], name: str) -> bool:
-    """Whether a line has this number, and one that can be worked with."""
-    value = row.get(name)
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number of which sums and means can be taken."""
     return isinstance(value, int | float) and -LARGEST < value < LARGEST

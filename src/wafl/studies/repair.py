@@ -2,7 +2,6 @@
 
 import shutil
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +13,7 @@ from wafl.config.plan import Entry
 from wafl.results.progress import Progress
 from wafl.results.run import Run
 from wafl.results.saved import load_run
-from wafl.studies.metrics import MetricsFile, joined
+from wafl.studies.metrics import joined
 from wafl.studies.study import Study
 
 FILES = ("run.json", "params.safetensors")
@@ -47,14 +46,11 @@ def repair(study: Study) -> Repair:
         _write_results(study, results, runs, done)
         progress = _read_progress(study, runs, done)
         _write_metrics(study, runs, progress, done)
-    done.pending = [entry.name for entry in study.plan.entries if runs[entry.name] is None]
-    done.together = [
-        entry.name
-        for entry in study.plan.entries
-        if runs[entry.name] is None
-        and entry.name not in progress
-        and any((study.run_folder(entry, point) / "run.json").exists() for point in study.points(entry))
-    ]
+    pending = [entry for entry in study.plan.entries if runs[entry.name] is None]
+    done.pending = [entry.name for entry in pending]
+    for entry in (entry for entry in pending if entry.name not in progress):
+        if any((study.run_folder(entry, point) / "run.json").exists() for point in study.points(entry)):
+            done.together.append(entry.name)
     return done
 
 
@@ -70,10 +66,10 @@ def _sound_runs(study: Study, entry: Entry, results: dict[str, Any] | None, done
     """All runs of a method; None if one of them is damaged, missing or from before the study was given more rounds."""
     folders = [study.run_folder(entry, point) for point in study.points(entry)]
     saved = [folder for folder in folders if any((folder / name).exists() for name in FILES)]
-    found: dict[Path, Run] = {}
+    sound: dict[Path, Run] = {}
     for folder in saved:
         try:
-            found[folder] = load_run(folder, model=study.plan.model)
+            sound[folder] = load_run(folder, model=study.plan.model)
         except (OSError, ValueError) as error:
             done.dropped.append(f"{folder}: {error}")
             for name in FILES:
@@ -81,9 +77,9 @@ def _sound_runs(study: Study, entry: Entry, results: dict[str, Any] | None, done
     missing = [folder for folder in folders if folder not in saved]
     if missing and results is not None and entry.name in results["done"]:
         done.dropped += [f"{folder}: it is missing" for folder in missing]
-    if [found[folder].settings["schedule"] for folder in folders if folder in found] != study.schedules(entry):
+    if [sound[folder].settings["schedule"] for folder in folders if folder in sound] != study.schedules(entry):
         return None
-    return [found[folder] for folder in folders]
+    return [sound[folder] for folder in folders]
 
 
 def _write_results(study: Study, results: dict[str, Any] | None, runs: Sound, done: Repair) -> None:
@@ -103,15 +99,14 @@ def _write_results(study: Study, results: dict[str, Any] | None, runs: Sound, do
             new["methods"] |= study.rows_of(entry, sound)
             done.made.append(f"{study.folder.results}: {entry.name}, by testing its saved runs")
     if len(new["done"]) == len(runs):
-        lines = [line for entry in study.plan.entries for line in _lines(study, entry, runs[entry.name] or [])]
-        new |= {"finished": True, "metrics": sha256(joined(lines)).hexdigest()}
+        new |= {"finished": True, "metrics": sha256(joined(_lines(study, runs))).hexdigest()}
     if results is None or new["done"] != old["done"] or new["finished"] != old["finished"]:
         study.write_results(new)
 
 
 def _read_progress(study: Study, runs: Sound, done: Repair) -> dict[str, Progress]:
     """The progress of methods that are not done, from their last good checkpoints."""
-    found: dict[str, Progress] = {}
+    reached: dict[str, Progress] = {}
     for entry in study.plan.entries:
         checkpoint = study.checkpoint(entry)
         if runs[entry.name] is not None or not checkpoint.folder.exists():
@@ -129,34 +124,37 @@ def _read_progress(study: Study, runs: Sound, done: Repair) -> dict[str, Progres
         for folder in checkpoint.damaged if progress is not None else [checkpoint.folder]:
             shutil.rmtree(folder)
         if progress is not None:
-            found[entry.name] = progress
-    return found
+            reached[entry.name] = progress
+    return reached
 
 
 def _write_metrics(study: Study, runs: Sound, progress: dict[str, Progress], done: Repair) -> None:
     """Write the rounds of all saved runs, and of the method in training those of its checkpoint; more may follow."""
-    lines = [line for entry in study.plan.entries for line in _lines(study, entry, runs[entry.name] or [])]
-    for entry in study.plan.entries:
-        if entry.name in progress:
-            reached = progress[entry.name].runs
-            histories = [reached[place].history for place in sorted(reached)]
-            lines += MetricsFile(study.folder.metrics, entry.name, study.points(entry)).lines(histories)
+    lines = _lines(study, runs)
+    for entry in (entry for entry in study.plan.entries if entry.name in progress):
+        lines += study.lines_of(entry, [run.history for _, run in sorted(progress[entry.name].runs.items())])
     path, wanted = study.folder.metrics, joined(lines)
-    there = path.read_bytes() if path.is_file() else b""
+    content = path.read_bytes() if path.is_file() else b""
     finished = all(sound is not None for sound in runs.values())
-    if there == wanted or (not finished and there.startswith(wanted)):
+    if content == wanted or (not finished and content.startswith(wanted)):
         return
-    _remove(path, only_folders=True)
+    if path.is_dir():
+        shutil.rmtree(path)
     write_whole(path, wanted)
     done.made.append(f"{path}: from the saved runs{' and the checkpoint' if progress else ''}")
 
 
-def _lines(study: Study, entry: Entry, runs: Sequence[Run]) -> list[str]:
-    return study.lines_of(entry, [run.history for run in runs]) if runs else []
+def _lines(study: Study, runs: Sound) -> list[str]:
+    """Return the lines of the metrics of all sound runs."""
+    lines: list[str] = []
+    for entry in study.plan.entries:
+        if sound := runs[entry.name]:
+            lines += study.lines_of(entry, [run.history for run in sound])
+    return lines
 
 
-def _remove(path: Path, *, only_folders: bool = False) -> None:
+def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
-    elif not only_folders:
+    else:
         path.unlink(missing_ok=True)

@@ -18,14 +18,14 @@ DECISIVE = ("wafl-learn", "torch")
 def fingerprint_of(plan: Plan) -> dict[str, str]:
     """Digests of everything that decides a study's numbers in addition to its file, by what they are of."""
     code = code_of_methods(spec for entry in plan.entries for spec in entry.specs(plan.experiment.seeds))
-    found = {"code of the methods": _digest(sorted(code.items())), **plan.trainer().subject()}
-    if plan.federation is not None and "training examples" not in found:  # clients on simulated nodes
-        found |= plan.federation.fingerprint()
-    return found | unseen_fingerprint(plan.unseen)
+    digests = {"code of the methods": _digest(sorted(code.items())), **plan.trainer().subject()}
+    if plan.federation is not None and "training examples" not in digests:  # clients on simulated nodes
+        digests |= plan.federation.fingerprint()
+    return digests | unseen_fingerprint(plan.unseen)
 
 
 def data_fingerprint(clients: Federation, unseen: Federation | None) -> dict[str, str]:
-    """Digests of the examples of all clients: the part of :func:`fingerprint_of` that data decide."""
+    """Return digests of the examples of all clients, which :func:`fingerprint_of` contains."""
     return clients.fingerprint() | unseen_fingerprint(unseen)
 
 

@@ -63,9 +63,7 @@ class Study:
     def resume(cls, path: Path, find_clients: FindClients | None = None, *, trust: bool = False) -> Self:
         """A study as its folder describes it, if its data, model and code are the same; ``trust`` lets its code run."""
         folder = StudyFolder.existing(path)
-        source = folder.read_about().get("source")
-        place = None if source is None else Path(source)
-        plan = make_plan(folder.experiment(), place, find_clients, trust=trust)
+        plan = make_plan(folder.experiment(), folder.source(), find_clients, trust=trust)
         refuse_changes(folder, fingerprint_of(plan))
         return cls(folder, plan)
 
@@ -80,7 +78,7 @@ class Study:
         What a method gave is on disk before the next one starts, and its progress after every round. A run that
         diverges ends alone; if every run did, that is an error. ``on_start`` comes once per method that is trained.
         """
-        told = as_callbacks(callbacks)
+        listeners = as_callbacks(callbacks)
         if self.pending():
             self.folder.refuse_older()
             warn_of_versions(self.folder)
@@ -88,7 +86,7 @@ class Study:
             results = self.folder.read_results() or self.blank()
             lines = {entry.name: self.lines_of(entry) for entry in self.plan.entries if entry.name in results["done"]}
             for entry in self.pending():
-                lines[entry.name] = self._train(entry, results, self._in_order(lines), told)
+                lines[entry.name] = self._train(entry, results, self._in_order(lines), listeners)
             metrics = joined(self._in_order(lines))
             if not self.folder.metrics.exists() or self.folder.metrics.read_bytes() != metrics:
                 write_whole(self.folder.metrics, metrics)
@@ -101,12 +99,14 @@ class Study:
             raise DivergedError(f"every run diverged; {reasons[0]}")
         return results
 
-    def _train(self, entry: Entry, results: dict[str, Any], lines: list[str], told: Sequence[Callback]) -> list[str]:
-        """Train and test a method, or only test runs that a repair found; returns its lines, which follow ``lines``."""
+    def _train(
+        self, entry: Entry, results: dict[str, Any], lines: list[str], callbacks: Sequence[Callback]
+    ) -> list[str]:
+        """Train and test a method, or only test the runs of a repair; return its lines, which follow ``lines``."""
         checkpoint = self.checkpoint(entry)
         runs = None if checkpoint.folder.exists() else self._saved_runs(entry)
         if runs is None:
-            runs = self._trained(entry, checkpoint, lines, told)
+            runs = self._trained(entry, checkpoint, lines, callbacks)
             for point, run in zip(self.points(entry), runs, strict=True):
                 run.save(self.run_folder(entry, point))
         results["methods"] |= self.rows_of(entry, runs)
@@ -131,12 +131,12 @@ class Study:
         return [describe(spec.schedule) for spec in entry.specs(self.plan.experiment.seeds)]
 
     def _trained(
-        self, entry: Entry, checkpoint: Checkpoint, lines: list[str], told: Sequence[Callback]
+        self, entry: Entry, checkpoint: Checkpoint, lines: list[str], listeners: Sequence[Callback]
     ) -> Sequence[Run]:
         experiment, points = self.plan.experiment, self.points(entry)
         metrics, ended = MetricsFile(self.folder.metrics, entry.name, points, lines), _Ended()
         trackers = make_trackers(experiment.trackers, self.folder.path, entry.name)
-        callbacks = [*own_callbacks(experiment, self.plan.testers), *told, *trackers, metrics, ended]
+        callbacks = [*make_callbacks(experiment, self.plan.testers), *listeners, *trackers, metrics, ended]
         trainer, specs = self.plan.trainer(), entry.specs(experiment.seeds)
         try:
             runs = train(trainer, specs, callbacks=callbacks, checkpoint=checkpoint)
@@ -147,7 +147,7 @@ class Study:
         except CheckpointError as error:
             raise CheckpointError(f"{error}, or let wafl repair {self.folder.path} do it") from error
         except (DivergedError, UnboundedError):  # all of them
-            return [ended.runs[place] for place in range(len(points))]
+            return [ended.runs[index] for index in range(len(points))]
 
     def checkpoint(self, entry: Entry) -> Checkpoint:
         """Where the progress of a method is kept."""
@@ -156,15 +156,15 @@ class Study:
 
     def rows_of(self, entry: Entry, runs: Sequence[Run]) -> dict[str, Any]:
         """Test the runs of a method: one row per swept combination, by its name."""
-        seeds, found = len(self.plan.experiment.seeds), dict[str, Any]()
-        for place, label in enumerate(self.labels(entry)):
-            group = runs[place * seeds : (place + 1) * seeds]  # the seed varies fastest
+        seeds, rows = len(self.plan.experiment.seeds), dict[str, Any]()
+        for index, label in enumerate(self.labels(entry)):
+            group = runs[index * seeds : (index + 1) * seeds]  # the seed varies fastest
             row = self._row(group)
             if "clean" in row:
                 row |= {"seconds": sum(sum(run.history.column("seconds")) for run in group), "schedule": entry.schedule}
             if row:
-                found[label] = row
-        return found
+                rows[label] = row
+        return rows
 
     def labels(self, entry: Entry) -> list[str]:
         """What the rows of a method are called, one per swept combination."""
@@ -257,10 +257,10 @@ class Study:
         asked = {"radii": [evaluation.certified], "norm": evaluation.certified_norm, "client_weights": by_examples()}
         bound = partial(certify, part="test", achieved=False, progress=False, **asked)
         metric: Literal["loss", "error"] = "loss" if clients.num_classes is None else "error"
-        found = [bound(run, clients, metric=metric) for run in runs.values()]
-        worst = [each.best_proven(each[0]) for each in found]
+        certificates = [bound(run, clients, metric=metric) for run in runs.values()]
+        worst = [each.best_proven(each[0]) for each in certificates]
         values = worst if metric == "loss" else [100.0 * (1.0 - error) for error in worst]
-        unproven = [each.reason for each in found if each.caveat is not None]
+        unproven = [each.reason for each in certificates if each.caveat is not None]
         return {"certified": spread(values), **({"unproven": unproven[0]} if unproven else {})}
 
     def _untested(self, scores: Sequence[Score]) -> dict[str, list[str]]:
@@ -271,24 +271,20 @@ class Study:
         missing = [name for name in self.plan.clients.roster.names if name not in tested]
         return {"untested": missing} if missing else {}
 
-    def _asked(self) -> dict[str, Any]:
-        """Return the shift of unseen clients and the ball of the certificate, if the experiment has them."""
-        experiment, roster = self.plan.experiment, self.plan.clients.roster
-        shift, evaluation = make_shift(experiment.data, roster.bounds), experiment.evaluation
-        asked: dict[str, Any] = {} if shift is None else {"shift": shift.describe(roster.unit)}
-        if evaluation.certified is not None:
-            asked |= {"radius": evaluation.certified, "norm": norm_name(evaluation.certified_norm)}
-        return asked
-
     def blank(self) -> dict[str, Any]:
-        clients, attack = self.plan.clients.roster, self.plan.attack
+        """Return the content of ``results.json`` before any method is done."""
+        clients, attack, experiment = self.plan.clients.roster, self.plan.attack, self.plan.experiment
         of = "percent of all test examples" if clients.num_classes is not None else "loss over all test examples"
+        shift, evaluation = make_shift(experiment.data, clients.bounds), experiment.evaluation
+        tests: dict[str, Any] = {} if shift is None else {"shift": shift.describe(clients.unit)}
+        if evaluation.certified is not None:
+            tests |= {"radius": evaluation.certified, "norm": norm_name(evaluation.certified_norm)}
         return {
             "clients": self.plan.who,
             "unit": clients.unit,
             "attack": None if attack is None else attack.describe(clients.unit),
-            **self._asked(),
-            "seeds": list(self.plan.experiment.seeds),
+            **tests,
+            "seeds": list(experiment.seeds),
             "measure": "accuracy" if clients.num_classes is not None else "loss",
             "numbers": f"{of}, mean and standard deviation over the seeds",
             "methods": {},
@@ -297,14 +293,11 @@ class Study:
         }
 
 
-def own_callbacks(experiment: Experiment, testers: Federation | TestedElsewhere) -> list[Callback]:
-    """The callbacks that an experiment asks for: tests while training, and an early end."""
-    found = list[Callback]()
-    if experiment.evaluation.every:
-        found.append(EvaluateEvery(testers, experiment.evaluation.every))
-    if experiment.early_stopping is not None:
-        found.append(experiment.early_stopping)
-    return found
+def make_callbacks(experiment: Experiment, testers: Federation | TestedElsewhere) -> list[Callback]:
+    """Return the callbacks that an experiment asks for: tests while training, and early stopping."""
+    every, stopping = experiment.evaluation.every, experiment.early_stopping
+    tests = [EvaluateEvery(testers, every)] if every else []
+    return [*tests, *([] if stopping is None else [stopping])]
 
 
 def diverged(results: Mapping[str, Any]) -> list[str]:

@@ -21,7 +21,7 @@ from wafl.config.method_keys import PART_TABLES, MethodTable, OwnMethod
 from wafl.config.plan import Entry, Plan, embedded, make_plan
 from wafl.config.read import apply_change, read_experiment
 from wafl.parts.schedule import Schedule
-from wafl.studies.study import own_callbacks
+from wafl.studies.study import make_callbacks
 from wafl.train.loop import Trainer
 from wafl.tuning.candidate import Candidate
 from wafl.tuning.goal import Goal, hold_out
@@ -51,8 +51,8 @@ class TunedExperiment:
         if not output.parent.is_dir():
             raise FileNotFoundError(f"{output.parent} is not a folder: --output must be a file in one that exists")
         plan = make_plan(read_experiment(source, changes), source.parent)
-        made = cls(source, tuple(changes), output, plan, make_search(plan, attack))
-        return replace(made, known=made._read_known())
+        tuning = cls(source, tuple(changes), output, plan, make_search(plan, attack))
+        return replace(tuning, known=tuning._read_known())
 
     @property
     def trials_file(self) -> Path:
@@ -69,8 +69,8 @@ class TunedExperiment:
 
         # Where the experiment ends a run early, a trial ends early too: by the held-out examples.
         early, judges = self.plan.experiment.early_stopping is not None, self.search.goal.held_out.judges
-        own = own_callbacks(self.plan.experiment, judges) if early else []
-        tuning = self.search.run([*own, *callbacks], self.known, keep)
+        stopping = make_callbacks(self.plan.experiment, judges) if early else []
+        tuning = self.search.run([*stopping, *callbacks], self.known, keep)
         self._write_trials(tuning.trials, tuning)
         text = self.source.read_text(encoding="utf-8-sig")
         write_whole(self.output, tuned_toml(text, self.changes, self.plan.experiment, tuning).encode())
@@ -178,7 +178,7 @@ def tuned_toml(text: str, changes: Sequence[str], experiment: Experiment, tuning
     for method, table in zip(experiment.methods, tables, strict=True):
         best = tuning.best.get(method.label)
         for name, value in ({} if best is None else best.setting).items():
-            _set(_place(method, table, name), name, value)
+            _set(_table_with(name, method, table), name, value)
     return f"# Tuned by {tuning.measure}.\n\n{tomlkit.dumps(content)}"
 
 
@@ -188,8 +188,8 @@ def part_options(method: MethodTable) -> dict[str, set[str]]:
     return {slot: set(type(part).model_fields) - {"kind", "options"} for slot, part in parts.items()}
 
 
-def _place(method: MethodTable, table: Any, name: str) -> Any:
-    """The table that has an option: that of the method, of its function's arguments, or of one of its parts."""
+def _table_with(name: str, method: MethodTable, table: Any) -> Any:
+    """Return the table that has an option: the method's, its function's arguments, or one of its parts'."""
     if name in type(method).model_fields:
         return table
     if isinstance(method, OwnMethod):

@@ -50,7 +50,7 @@ def run(
 ) -> None:
     """Start a Flower run, show its log, and end with status 1 if it failed or was stopped."""
     with one_line_errors():
-        from wafl.flower.ops.submit import submit
+        from wafl.flower.ops.loopback import submit
 
         status = submit(app, superlink, config or [], tell)
     if status != "completed":
@@ -94,13 +94,13 @@ def _renewed(folder: Path, hosts: list[str] | None, nodes: list[str], days: int)
         files = renew_keys(folder, nodes)
         said = [f"{name}: flwr supernode register {files.node_pub(name)} SUPERLINK" for name in nodes]
         return [*said, "The old keys are taken until `flwr supernode unregister` ends them: see docs/flower.md."]
-    done, files = renew_certificates(folder, hosts=hosts, days=days), Certificates.open(folder)
+    (until, old_ca), files = renew_certificates(folder, hosts=hosts, days=days), Certificates.open(folder)
     said = [
-        f"The server's certificate is valid until {done.until:%Y-%m-%d}: copy {files.server_cert.name} and "
+        f"The server's certificate is valid until {until:%Y-%m-%d}: copy {files.server_cert.name} and "
         f"{files.server_key.name} to the server, and restart the SuperLink and the proxy."
     ]
-    if done.old_ca is not None:
-        said += [f"Give every node the new {files.ca.name}: the one that they have expires {done.old_ca:%Y-%m-%d}."]
+    if old_ca is not None:
+        said += [f"Give every node the new {files.ca.name}: the one that they have expires {old_ca:%Y-%m-%d}."]
     return said
 
 

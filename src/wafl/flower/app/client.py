@@ -1,4 +1,4 @@
-"""The ClientApp: the node answers each message, knowing only its own data and the experiment of the Flower run."""
+"""The ClientApp: the node answers each message from its data and the experiment of the Flower run."""
 
 import json
 from collections.abc import Sequence
@@ -19,20 +19,20 @@ MOST = 4096
 
 @lru_cache(maxsize=MOST)
 def _open(node_config: str, run_config: str) -> Node:
-    """The node that two configurations describe; in a simulation one process answers messages for many nodes."""
-    own = json.loads(node_config)
-    return Node.of(own, load_app(run_config, own_data="data" in own))
+    """Open the node that two configurations describe; in a simulation one process answers for many nodes."""
+    options = json.loads(node_config)
+    return Node.of(options, load_app(run_config, own_data="data" in options))
 
 
 def reply(message: Message, context: Context) -> Message:
-    """The node's reply to a message, as the handler of its type in :mod:`wafl.flower.node.queries` gives it."""
-    configs = [json.dumps(dict(part), sort_keys=True) for part in (context.node_config, context.run_config)]
+    """Return the node's reply to a message, by the handler of its type in :mod:`wafl.flower.node.queries`."""
+    configs = [json.dumps(dict(each), sort_keys=True) for each in (context.node_config, context.run_config)]
     content = answer(message.metadata.message_type, partial(_open, *configs), message.content)
     return Message(signed(content, str(context.node_config.get("name", ""))), reply_to=message)
 
 
 def make_client_app(mods: Sequence[Mod] = ()) -> ClientApp:
-    """The ClientApp, for your own module, with Flower's mods around it, from the outside in."""
+    """Make a ClientApp with Flower's mods around it, from the outside in."""
     app = ClientApp(mods=list(mods))
     for kind in HANDLERS:
         category, _, action = kind.partition(".")

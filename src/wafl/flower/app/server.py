@@ -43,7 +43,7 @@ POINTS = 1000
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Do what ``task`` in the run config says."""
+    """Run the function that ``task`` in the run config names."""
     values = {**OWN, **context.run_config}
     tasks = {"train": train, "certify": certify, "mixture": mixture}
     try:
@@ -58,31 +58,31 @@ def main(grid: Grid, context: Context) -> None:
 
 def train(post: Post, values: Mapping[str, Any]) -> None:
     """Train and test every method of the experiment; ``folder`` is a study to resume, or a new one."""
-    folder = Path(str(values["folder"])) if values["folder"] else None
-    begun = folder is not None and folder.exists()
-    experiment = StudyFolder.existing(folder).experiment() if folder is not None and begun else from_run_config(values)
-    folder = folder or free_folder(Path(str(values["output"])) / experiment.name)
+    experiment, name = from_run_config(values), str(values["folder"])
+    folder = Path(name) if name else free_folder(Path(str(values["output"])) / experiment.name)
+    begun = folder.exists()
     if begun:
-        experiment = _same(experiment, from_run_config(values), folder)
+        experiment = _same(StudyFolder.existing(folder).experiment(), experiment, folder)
     finder = Finder(post, experiment, folder, known_roster(StudyFolder(folder)) if begun else None)
     study = Study.resume(folder, finder, trust=True) if begun else Study.create(experiment, folder, None, finder)
     finder.write_roster()
     log(INFO, "results go to %s", study.folder.path.resolve())
-    bulletin = Bulletin(study.folder.path, post.ledger, finder.clients)
+    bulletin = Bulletin(study.folder.path, post, finder.clients)
     with warnings.catch_warnings(), bulletin.kept():
         warnings.showwarning = lambda message, *_, **__: log(WARNING, "%s", str(message))
         results = study.run([_Narrator(finder.clients), bulletin])
     for reason in diverged(results):
         log(WARNING, "diverged: %s", reason)
-    for line in absences(results):
-        log(WARNING, "left out: %s", line)
-    for line in privacies(results):
-        log(INFO, "privacy: %s", line)
+    for text in absences(results):
+        log(WARNING, "left out: %s", text)
+    for text in privacies(results):
+        log(INFO, "privacy: %s", text)
     for name, row in results["methods"].items():
         if "clean" not in row:
             continue
-        parts = [f"{100 * float(share):g}% attacked {row['attacked'][share]['mean']:.2f}" for share in row["attacked"]]
-        log(INFO, "%s: clean %.2f%s", name, row["clean"]["mean"], "".join(f", {part}" for part in parts))
+        tests = {f", {100 * float(share):g}% attacked": test["mean"] for share, test in row["attacked"].items()}
+        attacked = "".join(f"{test} {mean:.2f}" for test, mean in tests.items())
+        log(INFO, "%s: clean %.2f%s", name, row["clean"]["mean"], attacked)
     log(INFO, "%s; results are in %s", results["numbers"], study.folder.path.resolve())
 
 
@@ -92,13 +92,13 @@ def mixture(post: Post, values: Mapping[str, Any]) -> None:
     clients = Finder(post, experiment, Path(str(values["target"])).parent)([])
     seed, roster = experiment.seeds[0], clients.roster
     drawn = read_target(aim, Sampling(MOST_POINTS, seed)).x
-    found = weights_from_cuts(lambda g: clients.cuts(drawn, g, POINTS, seed), drawn, None)
+    nearest = weights_from_cuts(lambda g: clients.cuts(drawn, g, POINTS, seed), drawn, None)
     output = Path(str(values["output"])) / f"{experiment.name}-mixture.json"
     output.parent.mkdir(parents=True, exist_ok=True)
-    about = {"squared": True, "kind": found.kind, "points": len(drawn), "value": found.value, "gap": found.gap}
-    weights = dict(zip(roster.names, found.weights, strict=True))
+    about = {"squared": True, "kind": nearest.kind, "points": len(drawn), "value": nearest.value, "gap": nearest.gap}
+    weights = dict(zip(roster.names, nearest.weights, strict=True))
     write_whole(output, json.dumps({**about, "unit": roster.unit, "weights": weights}).encode())
-    log(INFO, "W_2 to the target is %.4g, with the weights in %s", found.radius, output.resolve())
+    log(INFO, "W_2 to the target is %.4g, with the weights in %s", nearest.radius, output.resolve())
 
 
 def _target(values: Mapping[str, Any]) -> torch.Tensor:
@@ -111,7 +111,7 @@ def _target(values: Mapping[str, Any]) -> torch.Tensor:
 
 
 class _Narrator(Callback):
-    """A callback that logs how every round went."""
+    """A callback that logs every round."""
 
     def __init__(self, clients: GridClients) -> None:
         self._clients = clients
@@ -132,7 +132,7 @@ class _Narrator(Callback):
 
 
 def _same(begun: Experiment, given: Experiment, folder: Path) -> Experiment:
-    """The study's experiment, with the run config's settings for nodes; that of another experiment is refused."""
+    """Return the study's experiment with the run config's settings for nodes; raise if it is another experiment."""
     one, other = (
         {
             **each.model_dump(exclude=FREE),

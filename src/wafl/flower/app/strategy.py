@@ -76,11 +76,11 @@ class WAFL(FedAvg):
     """
 
     def __init__(self, **options: Any) -> None:
-        own = {name: options.pop(name) for name in options_of(Wasserstein) if name in options}
+        ball = {name: options.pop(name) for name in options_of(Wasserstein) if name in options}
         self.clip = Tolerance(clip=options.pop("clip", None)).settled(remote=True).multiple
         self.caps = options.pop("caps", Caps())
         super().__init__(**options)
-        self.objective = Wasserstein(**own)
+        self.objective = Wasserstein(**ball)
         if self.objective.shape == CLIENTS:
             raise ValueError(f"shape={CLIENTS!r}: a strategy does not know its clients; give one number per feature")
         self.gamma, self.radius = float(self.objective.first_gamma), self.objective.target_radius
@@ -91,15 +91,15 @@ class WAFL(FedAvg):
 
     def summary(self) -> None:
         radius = self.objective.target_radius
-        found = "" if radius is None else f", to be found for radius {radius:g}"
-        log(INFO, "\t├──> WAFL: gamma %g%s", self.gamma, found)
+        goal = "" if radius is None else f", to be found for radius {radius:g}"
+        log(INFO, "\t├──> WAFL: gamma %g%s", self.gamma, goal)
         super().summary()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         self._sent = arrays
-        for name, value in self._told().items():
+        for name, value in self._plain_options().items():
             config[PREFIX + name] = value
         return super().configure_train(server_round, arrays, config, grid)
 
@@ -120,13 +120,13 @@ class WAFL(FedAvg):
             now, cost = {"gamma": self.gamma, "radius": self.radius}, self._mean_cost(counted)
             if self._pace is not None:
                 now |= {"excess": self.gamma, "pace": self._pace}
-            found = learner.next_scalars(now, cost, 0.0, self._planned or 0)
-            self.gamma, self.radius, self._pace = found["gamma"], found["radius"], found.get("pace")
+            after = learner.next_scalars(now, cost, 0.0, self._planned or 0)
+            self.gamma, self.radius, self._pace = after["gamma"], after["radius"], after.get("pace")
         self._rounds_trained += 1
         return ArrayRecord({name: _typed(value, self._sent[name]) for name, value in arrays.items()}), metrics
 
     def start(self, *arguments: Any, **options: Any) -> Result:
-        """The result of FedAvg's ``start``, in which a ball first grows; an error if no client could ever train."""
+        """Run FedAvg's ``start``, in which a ball first grows; raise if no client could train in any round."""
         self._rounds_trained, self._rounds_asked = 0, 0
         learner = self.objective.learner
         if learner is not None and self._planned is None:
@@ -143,20 +143,19 @@ class WAFL(FedAvg):
             )
         return result
 
-    def _told(self) -> dict[str, float | int | list[float]]:
-        """What clients are told of the objective in plain values; None is left out, and a box is two numbers."""
-        told: dict[str, Any] = dict(vars(self.objective))
-        told |= {"gamma": self.gamma, "radius": self.radius}
-        del told["bounds"], told["shape"]
+    def _plain_options(self) -> dict[str, float | int | list[float]]:
+        """Return the objective's options as plain values for clients, without None; a box is two numbers."""
+        options: dict[str, Any] = {**vars(self.objective), "gamma": self.gamma, "radius": self.radius}
+        del options["bounds"], options["shape"]
         if self.objective.box is not None:
-            told["low"], told["high"] = self.objective.box
+            options["low"], options["high"] = self.objective.box
         kinds = {name: option.kind for name, option in options_of(Wasserstein).items()}
-        plain = {name: kinds.get(name, float)(value) for name, value in told.items() if value is not None}
+        plain = {name: kinds.get(name, float)(value) for name, value in options.items() if value is not None}
         shape = self.objective.shape
         return {**plain, "shape": shape.matrix.flatten().tolist()} if isinstance(shape, Shape) else plain
 
     def _usable(self, replies: list[Message]) -> list[Message]:
-        """The replies whose arrays and metrics can be averaged; the others are logged and left out."""
+        """Return the replies whose arrays and metrics can be averaged; log the others and leave them out."""
         sound: list[Message] = []
         for reply in (reply for reply in replies if not reply.has_error()):
             if (fault := self._fault(reply.content)) is None:
@@ -172,8 +171,8 @@ class WAFL(FedAvg):
 
     def _fault(self, content: RecordDict) -> str | None:
         if len(content.array_records) != 1 or len(content.metric_records) != 1:
-            found = f"{len(content.array_records)} ArrayRecords and {len(content.metric_records)} MetricRecords"
-            return f"{found}, expected one of each"
+            counts = f"{len(content.array_records)} ArrayRecords and {len(content.metric_records)} MetricRecords"
+            return f"{counts}, expected one of each"
         (arrays,), (metrics,) = content.array_records.values(), content.metric_records.values()
         fault = array_fault(arrays, self._sent)
         if fault is not None:
@@ -189,7 +188,7 @@ class WAFL(FedAvg):
         return self.caps.fault_of_count("examples", weight) or self.caps.fault_of_numbers(0.0, cost)
 
     def _believed(self, replies: list[Message]) -> list[Message]:
-        """The replies as far as they are believed: with weights, costs and updates within what is usual."""
+        """Limit the weights, costs and updates of replies that far exceed the others."""
         if not replies:
             return replies
         metrics = [next(iter(reply.content.metric_records.values())) for reply in replies]
@@ -208,7 +207,7 @@ class WAFL(FedAvg):
                     what = "\t> The %s of node %d, %.3g, counts as %.3g"
                     log(WARNING, what, key, reply.metadata.src_node_id, before, after)
         updates = [_updates(next(iter(reply.content.array_records.values())), self._sent) for reply in replies]
-        squares = [sum(float((part**2).sum()) for part in each.values()) for each in updates]
+        squares = [sum(float((array**2).sum()) for array in each.values()) for each in updates]
         lengths = torch.tensor(squares, dtype=torch.float64).sqrt()
         most_of = (reach * longest_of(lengths, self.clip)).tolist()
         for reply, update, length, longest in zip(replies, updates, lengths.tolist(), most_of, strict=True):
@@ -216,8 +215,8 @@ class WAFL(FedAvg):
                 share = longest / length
                 log(WARNING, "\t> Shortened the update of node %d to %.3g%%", reply.metadata.src_node_id, 100 * share)
                 ((key, arrays),) = reply.content.array_records.items()
-                moved = {name: self._sent[name].numpy() + share * part for name, part in update.items()}
-                new = {name: Array(value.astype(arrays[name].dtype)) for name, value in moved.items()}
+                shortened = {name: self._sent[name].numpy() + share * array for name, array in update.items()}
+                new = {name: Array(value.astype(arrays[name].dtype)) for name, value in shortened.items()}
                 reply.content[key] = ArrayRecord({**arrays, **new})
         return replies
 
@@ -228,17 +227,17 @@ class WAFL(FedAvg):
 
 
 def _typed(value: Array, sent: Array) -> Array:
-    """The array in the type that was sent; whole numbers, which have no mean and are not trained, stay as they were."""
+    """Convert an array to the type that was sent; integers are not trained, so return them as sent."""
     if value.dtype == sent.dtype:
         return value
     return Array(value.numpy().astype(sent.dtype)) if np.dtype(sent.dtype).kind == "f" else sent
 
 
 def _updates(arrays: ArrayRecord, sent: ArrayRecord) -> dict[str, npt.NDArray[np.float64]]:
-    """How far the arrays of floating-point numbers have moved, in double precision."""
+    """Return the changes of the floating-point arrays, in double precision."""
     values = {name: array.numpy() for name, array in arrays.items()}
-    moved = {name: value for name, value in values.items() if np.issubdtype(value.dtype, np.floating)}
-    return {name: value.astype(np.float64) - sent[name].numpy() for name, value in moved.items()}
+    trained = {name: value for name, value in values.items() if np.issubdtype(value.dtype, np.floating)}
+    return {name: value.astype(np.float64) - sent[name].numpy() for name, value in trained.items()}
 
 
 def _leave_out(reply: Message, reason: str) -> None:
@@ -246,7 +245,7 @@ def _leave_out(reply: Message, reason: str) -> None:
 
 
 def _form(content: RecordDict) -> tuple[str, str, frozenset[tuple[str, int]]]:
-    """The names of a reply's records and metrics, and the length of each metric."""
+    """Return the names of a reply's records and metrics, and the length of each metric."""
     ((arrays, _),), ((name, metrics),) = content.array_records.items(), content.metric_records.items()
     lengths = ((key, len(value) if isinstance(value, list) else -1) for key, value in metrics.items())
     return arrays, name, frozenset(lengths)

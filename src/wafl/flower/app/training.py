@@ -73,7 +73,10 @@ def train(
     arrays = _only(message.content.array_records, "ArrayRecord")
     config = _only(message.content.config_records, "ConfigRecord")
     objective, gamma = _objective(config)
-    epochs, mu = _epochs(local_epochs, context), _proximal(config)
+    epochs: Any = context.run_config.get("local-epochs", 1) if local_epochs is None else local_epochs
+    Count().check("local_epochs", epochs)
+    mu: Any = config.get(PROXIMAL, 0.0)
+    NotNegative.check(PROXIMAL, mu)
     if optimizer is not None:
         _check_optimizer(optimizer, model, lr)
     rate = _rate(lr, config, context) if optimizer is None else 0.0
@@ -87,12 +90,12 @@ def train(
     _check_batch_norm(task)
     params = task.initial()[None]
     objective.check_model(Problem(task, params))
-    told = {"gamma": gamma, "excess": gamma} if "excess" in objective.scalars() else {"gamma": gamma}
+    scalars = {"gamma": gamma, "excess": gamma} if "excess" in objective.scalars() else {"gamma": gamma}
     if objective.learner is not None:
-        told["gamma"] = max(gamma, objective.learner.lowest_gamma(Problem(task, params)))
+        scalars["gamma"] = max(gamma, objective.learner.lowest_gamma(Problem(task, params)))
     key = _key(config, context, params.device)
     step = partial(torch.sub, alpha=rate) if optimizer is None else _stepped(optimizer, model, task)
-    params, metrics = _descend(task, objective, told, params, loader, _held(step, params, mu), epochs, key)
+    params, metrics = _descend(task, objective, scalars, params, loader, _held(step, params, float(mu)), epochs, key)
     _write(model, task, params)
 
     state = model.state_dict()
@@ -102,7 +105,7 @@ def train(
 
 
 def array_fault(arrays: ArrayRecord, like: ArrayRecord) -> str | None:
-    """What keeps ``arrays`` from taking the place of ``like``: other names, shapes or types, or non-finite values."""
+    """Explain why ``arrays`` cannot replace ``like``, or return None if they can."""
     if arrays.keys() != like.keys():
         return f"names that only one of them has: {', '.join(sorted(arrays.keys() ^ like.keys()))}"
     for name, wanted in like.items():
@@ -123,16 +126,16 @@ def array_fault(arrays: ArrayRecord, like: ArrayRecord) -> str | None:
 def _descend(
     task: Task,
     objective: Wasserstein,
-    told: Mapping[str, float],
+    values: Mapping[str, float],
     params: Tensor,
     loader: Iterable[Any],
     take: Step,
     epochs: int,
     key: Key,
 ) -> tuple[Tensor, MetricRecord]:
-    """The trained parameters and the metrics: Algorithm 1, lines 3 to 8, on batches that the loader draws."""
+    """Return the trained parameters and the metrics: Algorithm 1, lines 3 to 8, on batches that the loader draws."""
     step = seen = 0
-    scalars = {name: params.new_full((1,), value) for name, value in told.items()}
+    scalars = {name: params.new_full((1,), value) for name, value in values.items()}
     loss = cost = 0.0
     for epoch in range(epochs):
         before = seen
@@ -179,12 +182,6 @@ def _write(model: nn.Module, task: Task, params: Tensor) -> None:
             model.get_parameter(name).copy_(value)
 
 
-def _proximal(config: ConfigRecord) -> float:
-    mu: Any = config.get(PROXIMAL, 0.0)
-    NotNegative.check(PROXIMAL, mu)
-    return float(mu)
-
-
 def _check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, lr: float | None) -> None:
     if lr is not None:
         raise ValueError(f"lr={lr} and optimizer are both given: give the optimizer its learning rate, or leave it out")
@@ -210,18 +207,19 @@ def _only(records: Mapping[str, Record], kind: str) -> Record:
 
 
 def _objective(config: ConfigRecord) -> tuple[Wasserstein, float]:
-    """The objective and the current gamma, which changes from round to round if it is found for a radius."""
-    own: dict[str, Any] = {key.removeprefix(PREFIX): value for key, value in config.items() if key.startswith(PREFIX)}
-    if "gamma" not in own:
+    """Return the objective and the current gamma, which changes every round if it is found for a radius."""
+    prefixed = {key: value for key, value in config.items() if key.startswith(PREFIX)}
+    options: dict[str, Any] = {key.removeprefix(PREFIX): value for key, value in prefixed.items()}
+    if "gamma" not in options:
         raise ValueError(f"the message's config has no {PREFIX}gamma: the server must use wafl.flower.WAFL")
-    own["bounds"] = (own.pop("low"), own.pop("high")) if "low" in own else None
-    if "shape" in own:
-        side = math.isqrt(len(own["shape"]))
-        own["shape"] = np.reshape(own["shape"], (side, side))
-    gamma = own["gamma"]
-    if "radius" in own:
-        del own["gamma"]
-    return Wasserstein(**own), gamma
+    options["bounds"] = (options.pop("low"), options.pop("high")) if "low" in options else None
+    if "shape" in options:
+        side = math.isqrt(len(options["shape"]))
+        options["shape"] = np.reshape(options["shape"], (side, side))
+    gamma = options["gamma"]
+    if "radius" in options:
+        del options["gamma"]
+    return Wasserstein(**options), gamma
 
 
 def _rate(lr: float | None, config: ConfigRecord, context: Context) -> float:
@@ -233,21 +231,15 @@ def _rate(lr: float | None, config: ConfigRecord, context: Context) -> float:
     return float(rate)
 
 
-def _epochs(local_epochs: int | None, context: Context) -> int:
-    epochs: Any = context.run_config.get("local-epochs", 1) if local_epochs is None else local_epochs
-    Count().check("local_epochs", epochs)
-    return epochs
-
-
 def _key(config: ConfigRecord, context: Context, device: torch.device) -> Key:
-    """The key of the draws of dropout and restarts, which differ in every round, client and step."""
+    """Return the key for draws of dropout and restarts, which differ in every round, client and step."""
     client = context.node_config.get("partition-id", context.node_id)
     numbers = (int(cast(int, value)) & WORD for value in (0, config.get("server-round", 0), client, 0))
     return Key(*(torch.tensor([number], device=device) for number in numbers))
 
 
 def _examples(batch: Any, like: Tensor) -> tuple[Tensor, Tensor]:
-    """A batch as one lane: ``x [1, B, ...]`` and ``y [1, B]``."""
+    """Return a batch as one lane: ``x [1, B, ...]`` and ``y [1, B]``."""
     x, y = _pair(batch)
     x, y = torch.as_tensor(x).to(like), torch.as_tensor(y).to(like.device)
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(x) == 0:

@@ -1,4 +1,4 @@
-"""The app that runs on a node: what of its run config counts there, and which functions its experiment may name."""
+"""The app that runs on a node: the run config in force there, and the functions that its experiment may name."""
 
 import json
 import os
@@ -21,7 +21,7 @@ INSTALLED = "WAFL_INSTALLED_CODE"
 
 @cache
 def load_app(run_config: str, *, own_data: bool) -> dict[str, Any]:
-    """The run config of a node's experiment, after the modules that it names have been loaded from the app's folder.
+    """Return the run config of a node's experiment, and load the modules that it names from the app's folder.
 
     Nothing is imported before all of it is checked. With ``own_data`` the node's data are its own, and what the
     experiment names for them does not count.
@@ -40,9 +40,9 @@ def load_app(run_config: str, *, own_data: bool) -> dict[str, Any]:
 
 
 def _find() -> tuple[Path, AppConfig]:
-    """The folder of the app, which Flower puts in front of what Python searches, and its own run config."""
-    for place in sys.path:
-        file = Path(place) / "pyproject.toml"
+    """Find the app's folder, which Flower puts first in Python's path, and return it with the app's run config."""
+    for folder in sys.path:
+        file = Path(folder) / "pyproject.toml"
         if file.is_file():
             project = tomllib.loads(file.read_text(encoding="utf-8"))
             if "app" in project.get("tool", {}).get("flwr", {}):

@@ -1,4 +1,4 @@
-"""What a node says about itself and its clients when it is first asked."""
+"""A node's greeting: what it reports about itself and its clients."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from wafl.flower.wire.values import LARGEST, Reader, WireError, config_only, sho
 
 @dataclass(frozen=True)
 class Hello:
-    """What a node says about itself; ``classes`` is 0 for a regression, and sizes are sent only if asked for."""
+    """A node's greeting; ``classes`` is 0 for a regression, and sizes are sent only if the server asks."""
 
     names: tuple[str, ...]
     numbers: tuple[int, ...] | None
@@ -71,12 +71,12 @@ class Hello:
         return self.shape, self.unit, self.bounds, self.classes > 0
 
     def without(self, names: Collection[str]) -> Self:
-        """The same node without these clients."""
-        places = [place for place, name in enumerate(self.names) if name not in names]
+        """Return the same node without these clients."""
+        indices = [index for index, name in enumerate(self.names) if name not in names]
         return replace(
             self,
-            names=tuple(self.names[place] for place in places),
-            numbers=None if self.numbers is None else tuple(self.numbers[place] for place in places),
-            sizes=None if self.sizes is None else tuple(self.sizes[place] for place in places),
+            names=tuple(self.names[index] for index in indices),
+            numbers=None if self.numbers is None else tuple(self.numbers[index] for index in indices),
+            sizes=None if self.sizes is None else tuple(self.sizes[index] for index in indices),
             tested=tuple(name for name in self.tested if name not in names),
         )

@@ -1,4 +1,4 @@
-"""What a node can be asked, and how it replies: clients' work, tests, surveys, cuts, class means, spread."""
+"""Queries that a node answers: clients' work, tests, surveys, cuts, class means and spreads."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +11,8 @@ from torch import Tensor
 
 from wafl.base.norms import check_norm
 from wafl.flower.node.hello import Hello
-from wafl.flower.node.means import means, with_shape
 from wafl.flower.node.refusals import SetupError, refused
-from wafl.flower.node.spread import spread
-from wafl.flower.node.work import PARTS, Node, Part, Tested
+from wafl.flower.node.work import SPLITS, Node, Split, Tested
 from wafl.flower.wire.values import (
     LARGEST,
     Reader,
@@ -26,15 +24,20 @@ from wafl.flower.wire.values import (
     num_outputs,
     read_array,
     read_arrays,
+    read_doubles,
     read_outline,
     share,
     short,
     with_arrays,
 )
+from wafl.objectives.ball.client_shape import ClassMeans, class_means
+from wafl.objectives.ball.shape import Shape
 from wafl.theory.certificates.sampling import Moments
 from wafl.theory.certificates.upper import REPORTS, Report
 from wafl.theory.constants.assumptions import task_of
-from wafl.train.survey import SurveyReplies
+from wafl.train.clients import squares_around_mean
+from wafl.train.spec import Spec
+from wafl.train.survey import Survey, SurveyReplies
 from wafl.weights.transport import exchange
 from wafl.weights.transport.clouds import Sampling, read_client
 
@@ -43,7 +46,7 @@ MOST_SETTINGS = 10_000
 
 
 def hello(node: Node, content: RecordDict) -> RecordDict:
-    """The reply of which clients this node holds and what a model for them must take; their sizes only if asked for."""
+    """Reply with this node's clients and with what a model for them must fit; add their sizes if the query asks."""
     clients, rows = node.site.federation, node.site.rows
     with_sizes = Reader(content, "query").one("sizes", bool)
     numbers, sizes, tests = node.site.numbers, clients.train.num_examples, clients.test.num_examples
@@ -63,33 +66,45 @@ def hello(node: Node, content: RecordDict) -> RecordDict:
 
 
 def work(node: Node, content: RecordDict) -> RecordDict:
-    """The replies of a training, lines 3 to 8 of the paper's Algorithm 1, or the losses at given parameters."""
+    """Reply with trained models, lines 3 to 8 of the paper's Algorithm 1, or with the losses at given parameters."""
     outline = read_outline(content)
     task, start = node.task(num_outputs(content))
-    spec = with_shape(node.check(outline, start), node, content)
+    spec = _with_shape(node.check(outline, start), node, content)
     query = decode_query(content, start)
     return encode_replies(query, node.answer(query, spec, task))
 
 
-def _part(read: Reader, usual: Part, known: Sequence[Part] = PARTS) -> Part:
-    """Which of the clients' examples a query is about: the ``usual`` ones, unless it names another ``known`` part."""
-    part = read.one("part", str) if read.has("part") else usual
-    if part not in known:
-        raise WireError(f"part={short(part)} must be one of {', '.join(known)}")
-    return cast(Part, part)
+def _with_shape(spec: Spec, node: Node, content: RecordDict) -> Spec:
+    """Give the spec the shape of the ball that came with the query, if its method takes it from the clients."""
+    if not spec.asks_shape:
+        return spec
+    features = math.prod(node.site.federation.input_shape)
+    matrix = finite("shape", read_array(content, "shape", "matrix", (features, features), torch.float64))
+    try:
+        return spec.shaped(Shape(matrix))
+    except ValueError as error:
+        raise WireError(str(error)) from error
+
+
+def _split(read: Reader, default: Split, choices: Sequence[Split] = SPLITS) -> Split:
+    """Return the split that a query names, or the default."""
+    split = read.one("part", str) if read.has("part") else default
+    if split not in choices:
+        raise WireError(f"part={short(split)} must be one of {', '.join(choices)}")
+    return cast(Split, split)
 
 
 def _params(content: RecordDict, like: Tensor) -> Tensor:
-    """The parameters that a query brings, checked to be finite and to have the shape and type of ``like``."""
+    """Read a query's parameters; they must be finite and have the shape and type of ``like``."""
     sent = read_arrays(content, "params", ("params",), tuple(like.shape), like.dtype)
     return finite("params", sent["params"]).to(like.device)
 
 
 @dataclass(frozen=True)
 class TestQuery:
-    """A query to test the model at ``params`` on these clients' test examples; with ``attacked``, under attack as well.
+    """A query to test the model at ``params`` on these clients' examples; with ``attacked``, under attack as well.
 
-    If some clients never train, ``part`` may ask for training examples, or for all of a client's examples.
+    If some clients never train, ``split`` may ask for training examples, or for all of a client's examples.
     """
 
     names: tuple[str, ...]
@@ -97,46 +112,46 @@ class TestQuery:
     params: Tensor
     num_outputs: int
     seed: int
-    part: Part = "test"
+    split: Split = "test"
 
     def encode(self) -> RecordDict:
         about = {"names": self.names, "attacked": self.attacked, "outputs": self.num_outputs, "seed": self.seed}
-        content = config_only("query", **about, part=None if self.part == "test" else self.part)
+        content = config_only("query", **about, part=None if self.split == "test" else self.split)
         return with_arrays(content, "params", params=self.params)
 
     def read(self, reply: RecordDict) -> list[tuple[Tested, Tested]]:
-        """Each client's clean and attacked test."""
+        """Return each client's clean and attacked test."""
         count, read = len(self.names), Reader(reply, "reply")
         sizes = read.many("sizes", int, count, 1, LARGEST)
         losses, right = read.many("losses", float, 2 * count, 0.0), read.many("right", float, None, 0.0, 1.0)
         if right and len(right) != 2 * count:
             raise WireError(f"right has {len(right)} values: {count} clients, clean and attacked, have {2 * count}")
-        found = [Tested(sizes[i % count], losses[i], right[i] if right else None) for i in range(2 * count)]
-        return list(zip(found[:count], found[count:], strict=True))
+        tests = [Tested(sizes[i % count], losses[i], right[i] if right else None) for i in range(2 * count)]
+        return list(zip(tests[:count], tests[count:], strict=True))
 
 
 def test(node: Node, content: RecordDict) -> RecordDict:
-    """Each client's number of examples, and its mean losses and accuracies: all clean ones, then all attacked ones."""
+    """Reply with each client's size, mean loss and accuracy: the clean tests of all clients, then the attacked ones."""
     read = Reader(content, "query")
     task, start = node.task(num_outputs(content))
     names, seed = read.different("names"), read.one("seed", int, 0, LARGEST)
-    params, part = _params(content, start), _part(read, "test")
-    clean = node.test(names, params, task, seed, attacked=False, part=part)
+    params, split = _params(content, start), _split(read, "test")
+    clean = node.test(names, params, task, seed, split, attacked=False)
     under_attack = read.one("attacked", bool)
-    found = [*clean, *(node.test(names, params, task, seed, attacked=True, part=part) if under_attack else clean)]
+    tests = [*clean, *(node.test(names, params, task, seed, split, attacked=True) if under_attack else clean)]
     return config_only(
         "reply",
         sizes=[each.num_examples for each in clean],
-        losses=[each.loss for each in found],
-        right=[each.accuracy for each in found if each.accuracy is not None],
+        losses=[each.loss for each in tests],
+        right=[each.accuracy for each in tests if each.accuracy is not None],
     )
 
 
 @dataclass(frozen=True)
 class SurveyQuery:
-    """A query for the mean loss at ``params`` in double precision; with ``report``, for that of a bound on phi_gamma.
+    """A query for the mean loss at ``params`` in double precision; with ``report``, for the mean bound on phi_gamma.
 
-    With ``Moments``, the second moment takes the place of the cost, and clients say how many examples they have.
+    With ``Moments``, the second moment replaces the cost, and clients also report their sizes.
     """
 
     names: tuple[str, ...]
@@ -145,7 +160,7 @@ class SurveyQuery:
     settings: Sequence[Mapping[str, float]]
     report: Report | Moments | None
     seed: int
-    part: Part = "train"
+    split: Split = "train"
 
     def encode(self) -> RecordDict:
         moments = isinstance(self.report, Moments)
@@ -161,16 +176,14 @@ class SurveyQuery:
             values=[float(each[name]) for each in self.settings for name in scalars],
             norm=None if bound is None else str(bound.norm),
             report=next((name for name, kind in REPORTS.items() if type(bound) is kind), None),
-            part=None if self.part == "train" else self.part,
+            part=None if self.split == "train" else self.split,
             moments=moments or None,
         )
         return with_arrays(content, "params", params=self.params)
 
     def read(self, reply: RecordDict) -> SurveyReplies:
         shape = (len(self.settings), len(self.names))
-        value, cost = (
-            finite(name, read_array(reply, "numbers", name, shape, torch.float64)) for name in ("value", "cost")
-        )
+        value, cost = (read_doubles(reply, "numbers", name, shape) for name in ("value", "cost"))
         if not isinstance(self.report, Moments):
             return SurveyReplies(value, cost)
         sizes = Reader(reply, "reply").many("sizes", int, len(self.names), 1, LARGEST)
@@ -178,7 +191,7 @@ class SurveyQuery:
 
 
 def survey(node: Node, content: RecordDict) -> RecordDict:
-    """The mean loss of each client, or the value and cost of a bound on phi_gamma, in each setting."""
+    """Reply with each client's mean loss, or with the value and cost of a bound on phi_gamma, in each setting."""
     read = Reader(content, "query")
     task, start = task_of(node.model(num_outputs(content)), node.experiment.model.loss)
     node.check_model(task, start, num_outputs(content))
@@ -186,20 +199,21 @@ def survey(node: Node, content: RecordDict) -> RecordDict:
     objective = _report(read, linear=task.linear(start[None]) is not None) if read.has("report") else None
     if read.has("moments") and read.one("moments", bool):
         objective = Moments(objective)
-    part = _part(read, "train", ("train", "test"))
+    split = _split(read, "train", ("train", "test"))
     scalars, wanted = read.names("scalars"), [] if objective is None else sorted(objective.scalars())
     if sorted(scalars) != wanted:
         raise WireError(f"scalars={short(scalars)} must be {wanted}")
     count = read.one("count", int, 1, MOST_SETTINGS if scalars else 1)
     values = read.many("values", float, count * len(scalars), 0.0)
-    settings = [share(scalars, values, place) for place in range(count)]
-    found = node.survey(names, _params(content, start), task, objective, settings, seed, part=part)
-    reply = config_only("reply", count=count, sizes=found.sizes if isinstance(objective, Moments) else None)
-    return with_arrays(reply, "numbers", value=found.value, cost=found.cost)
+    settings = [share(scalars, values, index) for index in range(count)]
+    params, examples = _params(content, start), node.surveyed(names, split)
+    replies = Survey(task, params, examples, objective).ask(settings, seed)
+    reply = config_only("reply", count=count, sizes=replies.sizes if isinstance(objective, Moments) else None)
+    return with_arrays(reply, "numbers", value=replies.value, cost=replies.cost)
 
 
 def _report(read: Reader, *, linear: bool) -> Report:
-    """What the query asks for in addition to the loss."""
+    """Read which bound the query asks for in addition to the loss."""
     name, norm = read.one("report", str), float(read.one("norm", str))
     check_norm(norm)
     if name not in REPORTS or (name == "error" and not linear):
@@ -211,7 +225,7 @@ def _report(read: Reader, *, linear: bool) -> Report:
 class CutsQuery:
     """A query for each client's cut: how at most ``points`` of its examples spread over the target, for potentials g.
 
-    ``numbers`` are the clients' places among all clients; they and the seed decide which examples are drawn.
+    ``numbers`` are the clients' indices among all clients; they and the seed decide which examples are drawn.
     """
 
     names: tuple[str, ...]
@@ -228,26 +242,95 @@ class CutsQuery:
 
     def read(self, reply: RecordDict) -> tuple[Tensor, Tensor]:
         clients = len(self.names)
-        means = finite("means", read_array(reply, "numbers", "means", (clients,), torch.float64))
-        shares = finite("shares", read_array(reply, "numbers", "shares", (clients, len(self.g)), torch.float64))
+        means = read_doubles(reply, "numbers", "means", (clients,))
+        shares = read_doubles(reply, "numbers", "shares", (clients, len(self.g)))
         if bool((shares < 0).any()) or not torch.allclose(shares.sum(1), torch.ones_like(means)):
             raise WireError("shares must be at least 0 and sum to 1 for each client")
         return means, shares
 
 
 def cuts(node: Node, content: RecordDict) -> RecordDict:
-    """The cut of each client: the mean of its potential, and how its examples spread over the target."""
+    """Reply with each client's cut: the mean of its potential, and how its examples spread over the target."""
     read = Reader(content, "query")
     count, names = read.one("count", int, 1, exchange.MOST_POINTS), read.different("names")
     numbers = read.many("numbers", int, len(names), 0, LARGEST)
     sampling = Sampling(read.one("points", int, 1, 10**6), read.one("seed", int, 0, LARGEST))
-    rows, train = node.rows(dict(enumerate(names))), node.site.federation.train
-    drawn = [read_client(train.of(rows[place]), number, sampling).x for place, number in enumerate(numbers)]
-    shape = (count, math.prod(node.site.federation.input_shape))
-    target = finite("target", read_array(content, "params", "target", shape, torch.float64))
-    g = finite("g", read_array(content, "params", "g", (count,), torch.float64))
+    clients, rows = node.site.federation, node.rows(names)
+    drawn = [read_client(clients.train.of(row), number, sampling).x for row, number in zip(rows, numbers, strict=True)]
+    target = read_doubles(content, "params", "target", (count, math.prod(clients.input_shape)))
+    g = read_doubles(content, "params", "g", (count,))
     means, shares = exchange.cuts(drawn, target, g)
     return with_arrays(config_only("reply"), "numbers", means=means, shares=shares)
+
+
+@dataclass(frozen=True)
+class MeansQuery:
+    """A query for the mean of each class of these clients; ``numbers`` are their indices among all clients.
+
+    The server computes a shape of the ball from the means, and sends it with every query of the method.
+    """
+
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]
+    num_outputs: int
+    features: int
+
+    def encode(self) -> RecordDict:
+        return config_only("query", names=self.names)
+
+    def read(self, reply: RecordDict) -> ClassMeans:
+        read, count = Reader(reply, "reply"), len(self.names)
+        labels = read.many("labels", int, None, 0, self.num_outputs - 1)
+        owners = read.many("places", int, len(labels), 0, count - 1)
+        counts = read.many("counts", int, len(labels), 1, 10**12)
+        if set(owners) != set(range(count)) or len(set(zip(labels, owners, strict=True))) != len(labels):
+            raise WireError("means must be of one or more different classes of each client")
+        means = read_doubles(reply, "numbers", "means", (len(labels), self.features))
+        clients = torch.tensor([self.numbers[owner] for owner in owners])
+        return ClassMeans(torch.tensor(labels), clients, means, torch.tensor(counts))
+
+
+def means(node: Node, content: RecordDict) -> RecordDict:
+    """Reply with the class means of the node's clients, if a method of its experiment needs them."""
+    names = Reader(content, "query").different("names")
+    if not any(spec.asks_shape for spec in node.specs()):
+        raise WireError("no method of the experiment has shape='clients': the means of classes are not for sending")
+    train = node.site.federation.train.of_clients(node.rows(names))
+    owners = torch.repeat_interleave(torch.arange(len(names)), train.num_examples)
+    result = class_means(train.x, train.y, owners)
+    about = {"labels": result.labels, "places": result.clients, "counts": result.counts}
+    reply = config_only("reply", **{name: numbers.tolist() for name, numbers in about.items()})
+    return with_arrays(reply, "numbers", means=result.means)
+
+
+@dataclass(frozen=True)
+class SpreadQuery:
+    """A query for the sum of the squared distances of each client's examples from their mean, for ``radius="auto"``."""
+
+    names: tuple[str, ...]
+
+    def encode(self) -> RecordDict:
+        return config_only("query", names=self.names)
+
+    def read(self, reply: RecordDict) -> list[tuple[float, int]]:
+        """Return each client's sum and number of examples."""
+        count = len(self.names)
+        sizes = Reader(reply, "reply").many("sizes", int, count, 0, LARGEST)
+        squares = read_doubles(reply, "numbers", "squares", (count,))
+        if bool((squares < 0).any()):
+            raise WireError("sums of squares must be at least 0")
+        return list(zip(squares.tolist(), sizes, strict=True))
+
+
+def spread(node: Node, content: RecordDict) -> RecordDict:
+    """Reply with the sums of the node's clients, if a method of its experiment chooses its radius."""
+    names, train = Reader(content, "query").different("names"), node.site.federation.train
+    if not node.chooses:
+        raise WireError("no method of the experiment has radius='auto': how examples spread is not for sending")
+    rows = node.rows(names)
+    reply = config_only("reply", sizes=train.num_examples[rows].tolist())
+    squares = [squares_around_mean(train.of(row)[0]) for row in rows]
+    return with_arrays(reply, "numbers", squares=torch.tensor(squares, dtype=torch.float64))
 
 
 HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
@@ -260,11 +343,11 @@ HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
     "query.means": means,
     "query.spread": spread,
 }
-"""What answers each type of message."""
+"""The function that answers each type of message."""
 
 
 def answer(kind: str, node: Callable[[], Node], content: RecordDict) -> RecordDict:
-    """The node's reply; if it cannot or must not do what it is asked, a refusal with a code and a safe sentence."""
+    """Return the node's reply, or a refusal with a code and a safe sentence if it cannot or must not reply."""
     try:
         try:
             opened = node()

@@ -28,21 +28,17 @@ class SetupError(Exception):
 
 
 def refused(error: Exception) -> RecordDict:
-    """What the server hears of an error that a node met; the node's log gets the whole of it."""
+    """Return a refusal with what the server may know about an error, and log the whole error."""
     if isinstance(error, WireError):  # about the message, in words that hold nothing of the data
         log(ERROR, "refused what the server asked: %s", error)
         return refusal(MESSAGE, str(error))
-    code = _code(error)
+    code = "unfit" if isinstance(error, ValueError) else "error"
+    if isinstance(error, SetupError):
+        code = "setup"
+    elif isinstance(error, MemoryError | torch.OutOfMemoryError):
+        code = "memory"
     log(ERROR, "told the server only that %s (%s); the error:", SENTENCES[code], code, trace=True)
     return refusal(code, f"{SENTENCES[code]}; its own log says why")
-
-
-def _code(error: Exception) -> str:
-    if isinstance(error, SetupError):
-        return "setup"
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return "memory"
-    return "unfit" if isinstance(error, ValueError) else "error"
 
 
 def refusal(code: str, why: str) -> RecordDict:
@@ -50,14 +46,14 @@ def refusal(code: str, why: str) -> RecordDict:
 
 
 def signed(content: RecordDict, name: str) -> RecordDict:
-    """A reply of this node; if it is a refusal, with the node's name, which a greeting would have told."""
+    """Add the node's name to its reply if it is a refusal, because a refused greeting has no name."""
     if name and isinstance(refused := content.get("refused"), ConfigRecord):
         refused["node"] = name
     return content
 
 
 def signature(content: RecordDict) -> str:
-    """The name in a refusal, if it has one."""
+    """Return the name in a refusal, or an empty string."""
     refused = content.get("refused")
     name = refused.get("node") if isinstance(refused, ConfigRecord) else None
     return name[:LONGEST_NAME] if isinstance(name, str) else ""

@@ -19,9 +19,9 @@ from wafl.train.lanes.lanes import free_bytes
 
 @dataclass(frozen=True)
 class Site:
-    """The clients that a node holds: ``rows`` says, by name, where each is in ``federation``.
+    """The clients that a node holds: ``rows`` has the row of each in ``federation``, by name.
 
-    ``numbers`` are their places among all clients, if the node knows them.
+    ``numbers`` are their indices among all clients, if the node knows them.
     """
 
     federation: Federation
@@ -30,48 +30,49 @@ class Site:
 
 
 def open_site(node_config: Mapping[str, Any], data: Data) -> Site:
-    """The data that the node's configuration names: ``data`` is a folder or ``module:function``.
+    """Open the data that the node's configuration names: ``data`` is a folder or ``module:function``.
 
     Without it, the node takes part ``partition-id`` of ``num-partitions`` of the experiment's data set (simulations).
     """
     source = node_config.get("data")
     if source is None:
-        return _part(node_config, data)
+        return _partition(node_config, data)
     if not isinstance(source, str) or not source:
         raise ConfigError(f"node config: data={source!r} must be a folder or 'module:function'")
-    own = ":" in source and not Path(source).is_dir()
-    federation = imported("node config: data", source)() if own else read_folder(Path(source))
+    is_function = ":" in source and not Path(source).is_dir()
+    federation = imported("node config: data", source)() if is_function else read_folder(Path(source))
     if not isinstance(federation, Federation):
         raise ConfigError(f"node config: data={source!r} returned {type(federation).__name__}, not a wafl.Federation")
     return Site(federation, {name: row for row, name in enumerate(federation.names)})
 
 
 def read_folder(folder: Path) -> Federation:
-    """A federation with one client per file of a folder; a file must fit into this machine's memory."""
+    """Read a federation with one client per file of a folder; a file must fit into this machine's memory."""
     return data_folder.read_folder(folder, free_bytes(torch.device("cpu")))
 
 
-def _part(node_config: Mapping[str, Any], data: Data) -> Site:
-    part, parts = node_config.get("partition-id"), node_config.get("num-partitions")
-    if not isinstance(part, int) or not isinstance(parts, int) or not 0 <= part < parts:
+def _partition(node_config: Mapping[str, Any], data: Data) -> Site:
+    number, count = node_config.get("partition-id"), node_config.get("num-partitions")
+    if not isinstance(number, int) or not isinstance(count, int) or not 0 <= number < count:
         raise ConfigError(
             f"node config has no data: give data='FOLDER' or data='module:function'; for trials, give partition-id and "
-            f"num-partitions for a part of the experiment's data set (partition-id={part!r}, num-partitions={parts!r})"
+            f"num-partitions for a part of the experiment's data set (partition-id={number!r}, "
+            f"num-partitions={count!r})"
         )
     federation = _everyone(data.model_dump_json())
-    rows = {name: row for row, name in enumerate(federation.names) if row % parts == part}
+    rows = {name: row for row, name in enumerate(federation.names) if row % count == number}
     if not rows:
         raise ConfigError(
-            f"{parts} nodes for {federation.num_clients} clients leave partition {part} empty: use fewer nodes"
+            f"{count} nodes for {federation.num_clients} clients leave partition {number} empty: use fewer nodes"
         )
     return Site(federation, rows, rows)
 
 
 @lru_cache(maxsize=1)
 def _everyone(data: str) -> Federation:
-    """All clients of the experiment; cached, because many simulated nodes of one process take their parts of them.
+    """Load all clients of the experiment; cached, because many simulated nodes of one process share them.
 
-    Statistics never see the clients that never train.
+    Preprocessing statistics leave out the clients that never train.
     """
     about = Data.model_validate_json(data)
     everyone = make_clients(about)

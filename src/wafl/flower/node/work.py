@@ -1,8 +1,8 @@
-"""What a node does with a query: it runs the embedded engine on the clients that it holds."""
+"""A node: runs the embedded engine on the clients that it holds."""
 
 import json
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from wafl.base.errors import ConfigError
 from wafl.config.experiment import Experiment
 from wafl.config.plan import make_attack, make_entry, make_model
+from wafl.data.examples import Examples
 from wafl.evaluation.evaluate import examine, rows_of
 from wafl.flower.node.keepsakes import Keepsakes, state_folder
 from wafl.flower.node.site import Site, open_site
 from wafl.flower.wire.run_config import from_run_config
 from wafl.flower.wire.values import NodeQuery, Outline, WireError, short
-from wafl.objectives import Objective
 from wafl.parts.messages import GRADIENT, Replies
 from wafl.results.progress import ClientState, Place
 from wafl.tasks.fitness import check_fitness
@@ -35,12 +35,11 @@ from wafl.train.lanes.features import with_fixed_features
 from wafl.train.lanes.lanes import Lanes
 from wafl.train.replies import SNAPSHOT
 from wafl.train.spec import Spec
-from wafl.train.survey import Survey, SurveyReplies
 
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
-Part = Literal["test", "train", "all"]
-"""Which of a client's examples a model is tested on."""
-PARTS: tuple[Part, ...] = get_args(Part)
+Split = Literal["test", "train", "all"]
+"""The split of a client's examples that a model is tested on."""
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 @lru_cache(maxsize=1)
@@ -118,7 +117,7 @@ class Node:
 
     def check(self, outline: Outline, like: Tensor) -> Spec:
         """The spec that the runs share; refuses clients of other nodes, and names that the method does not have."""
-        self.rows(outline.names)
+        self.rows(outline.names.values())
         spec, trains = self._spec(outline), outline.kind == "train"
         objective, local, asks = spec.method.objective, spec.method.local, spec.method.client_weights.asks_losses
         checks = not trains and self.experiment.evaluation.check_optimum and outline.sends == (GRADIENT,)
@@ -139,7 +138,8 @@ class Node:
 
     def answer(self, query: NodeQuery, spec: Spec, task: Task) -> list[Replies]:
         """The replies of this node's clients, one query per run."""
-        first, method, rows = query.queries[0], spec.method, self.rows(query.names)
+        first, method = query.queries[0], spec.method
+        rows = dict(zip(query.names, self.rows(query.names.values()), strict=True))
         keepsakes = Keepsakes(self._state, query.training, query.entry)
         asked = [(run, client) for run, each in zip(query.runs, query.queries, strict=True) for client in each.clients]
         number, memory = first.round, dict[Place, ClientState]()
@@ -164,45 +164,35 @@ class Node:
                 keepsakes.keep(run, query.names[client], number, memory[run, client], query.saved)
         return replies
 
-    def survey(
-        self,
-        names: Sequence[str],
-        params: Tensor,
-        task: Task,
-        objective: Objective | None,
-        settings: Any,
-        seed: int,
-        *,
-        part: Part = "train",
-    ) -> SurveyReplies:
-        """The objective's value and cost on each client's training or test examples, for each of its settings."""
-        clients, rows = self.site.federation, self.rows(dict(enumerate(names)))
-        every = clients.train if part == "train" else clients.test
-        for name, row in zip(names, rows.values(), strict=True):
-            if int(every.num_examples[row]) == 0:
-                raise WireError(f"{name} has no {part} examples to certify")
-        return Survey(task, params, every.of_clients(list(rows.values())), objective).ask(settings, seed)
+    def surveyed(self, names: Sequence[str], split: Split) -> Examples:
+        """Return the clients' training or test examples; each client must have some."""
+        clients = self.site.federation
+        examples = (clients.train if split == "train" else clients.test).of_clients(self.rows(names))
+        for name, size in zip(names, examples.num_examples.tolist(), strict=True):
+            if size == 0:
+                raise WireError(f"{name} has no {split} examples to certify")
+        return examples
 
     def test(
-        self, names: Sequence[str], params: Tensor, task: Task, seed: int, *, attacked: bool, part: Part = "test"
+        self, names: Sequence[str], params: Tensor, task: Task, seed: int, split: Split, *, attacked: bool
     ) -> list[Tested]:
-        """How the model does on each client's test examples; with ``attacked``, moved by the experiment's attack.
+        """Test the model on a split of each client's examples; with ``attacked``, under the experiment's attack.
 
-        ``part`` asks for training examples or for all instead, if some clients of the experiment never train; and for
-        training examples if a radius is to be chosen.
+        Splits other than the test examples need clients that never train, or, for training examples, a method that
+        chooses its radius.
         """
-        asks_training = part == "train" and self.chooses
-        if part != "test" and self.experiment.data.unseen is None and not asks_training:
-            raise WireError(f"part={part!r}: the experiment has no data.unseen, so only test examples are tested")
+        asks_training = split == "train" and self.chooses
+        if split != "test" and self.experiment.data.unseen is None and not asks_training:
+            raise WireError(f"part={split!r}: the experiment has no data.unseen, so only test examples are tested")
         clients, problem = self.site.federation, Problem(task, params[None])
-        if part != "test":
-            clients = replace(clients, test=clients.train if part == "train" else clients.train.joined(clients.test))
-        held = list(self.rows(dict(enumerate(names))).values())
+        if split != "test":
+            clients = replace(clients, test=clients.train if split == "train" else clients.train.joined(clients.test))
+        held = self.rows(names)
         attack = make_attack(self.experiment.attack) if attacked else None
         attack = None if attack is None else attack.within(clients.bounds)
         measured = examine(problem, clients, attack, seed, rows_of(clients, held))
         sizes = clients.test.num_examples[held].tolist()
-        losses, correct = (None if part is None else part[0].split(sizes) for part in measured)
+        losses, correct = (None if values is None else values[0].split(sizes) for values in measured)
         assert losses is not None
         return [
             Tested(size, float(losses[i].mean()), None if correct is None else float(correct[i].mean()))
@@ -220,12 +210,12 @@ class Node:
         entries = (make_entry(method, experiment.schedule) for method in experiment.methods)
         return [spec for entry in entries for spec in entry.specs(experiment.seeds)]
 
-    def rows(self, names: Mapping[int, str]) -> dict[int, int]:
-        """The row of each of these clients in the federation."""
-        unknown = [name for name in names.values() if name not in self.site.rows]
+    def rows(self, names: Collection[str]) -> list[int]:
+        """Return the row of each of these clients in the federation."""
+        unknown = [name for name in names if name not in self.site.rows]
         if unknown:
             raise WireError(f"this node does not hold {short(unknown)}; it holds {short(list(self.site.rows))}")
-        return {number: self.site.rows[name] for number, name in names.items()}
+        return [self.site.rows[name] for name in names]
 
     def _spec(self, outline: Outline) -> Spec:
         """The spec that the runs share, with the numbers of the first one; candidates for radii come last."""

@@ -5,13 +5,12 @@ import re
 import shutil
 from pathlib import Path
 
-from wafl.base.errors import FolderError
 from wafl.base.files import write_whole
 from wafl.config.demo import CHOSEN, EPSILON, STEPS
 from wafl.config.experiment import Experiment
 from wafl.config.own_code import imports, top_module
 from wafl.config.read import parse_experiment
-from wafl.flower.ops.deployment import filled
+from wafl.flower.ops.deployment import filled, make_empty
 from wafl.flower.wire.overrides import OPEN
 from wafl.flower.wire.run_config import to_run_config
 
@@ -22,10 +21,8 @@ def write_app(
     """Write the app, with the modules it names, into a new or empty folder; its data's only ``with_data``."""
     import tomlkit
 
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FolderError(f"{folder} exists already and is not empty: choose another folder, or remove it")
     config = to_run_config(experiment)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_empty(folder)
     values = {
         "project": _project_name(experiment.name),
         "open": json.dumps(OPEN),
@@ -38,8 +35,8 @@ def write_app(
     for name, text in texts.items():
         write_whole(folder / name, text.encode())
     modules = dict.fromkeys(map(top_module, imports(experiment, data=with_data)))
-    own = [] if source is None else [source / f"{module}.py" for module in modules]
-    copied = [Path(shutil.copy(file, folder / file.name)) for file in own if file.is_file()]
+    code = [] if source is None else [source / f"{module}.py" for module in modules]
+    copied = [Path(shutil.copy(file, folder / file.name)) for file in code if file.is_file()]
     return [*(folder / name for name in texts), *copied]
 
 

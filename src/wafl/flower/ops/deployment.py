@@ -89,7 +89,7 @@ class Deployment:
     def _fill(self, template: str, **values: str) -> str:
         from wafl import __version__
 
-        own = {
+        common = {
             "allowed": "".join(f" --allow-app {digest}" for digest in self.allowed) or " --any-app",
             "control_port": str(CONTROL_PORT),
             "health_port": str(HEALTH_PORT),
@@ -102,28 +102,33 @@ class Deployment:
             "restart": str(RESTART),
             "version": __version__,
         }
-        return filled(template, own | values)
+        return filled(template, common | values)
 
 
 def write_deployment(folder: Path, deployment: Deployment, nodes: Sequence[str]) -> list[Path]:
     """Write one folder for the server and one per node into a new or empty folder; returns these folders."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FolderError(f"{folder} exists already and is not empty: choose another folder, or remove it")
     certificates = deployment.certificates
     for name in nodes:
         if not certificates.node_key(name).is_file():
             make = f"wafl flower certificates {certificates.folder} --node {name}"
             raise FileNotFoundError(f"{certificates.node_key(name)} is missing: make it with {make}")
+    make_empty(folder)
+    server, machines = folder / "server", [folder / "nodes" / name for name in nodes]
+    keys = {file.name: file for file in (certificates.ca, certificates.server_cert, certificates.server_key)}
+    _write_folder(server, deployment.server(), keys)
+    for machine in machines:
+        keys = {certificates.ca.name: certificates.ca, NODE_KEY: certificates.node_key(machine.name)}
+        _write_folder(machine, deployment.node(machine.name), keys)
+        (machine / "data").mkdir()
+        (machine / "state").mkdir()
+    return [server, *machines]
+
+
+def make_empty(folder: Path) -> None:
+    """Make a folder, unless it exists and is empty; raise FolderError if it is not empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FolderError(f"{folder} exists already and is not empty: choose another folder, or remove it")
     folder.mkdir(parents=True, exist_ok=True)
-    server, places = folder / "server", [folder / "nodes" / name for name in nodes]
-    own = {file.name: file for file in (certificates.ca, certificates.server_cert, certificates.server_key)}
-    _write_folder(server, deployment.server(), own)
-    for place in places:
-        own = {certificates.ca.name: certificates.ca, NODE_KEY: certificates.node_key(place.name)}
-        _write_folder(place, deployment.node(place.name), own)
-        (place / "data").mkdir()
-        (place / "state").mkdir()
-    return [server, *places]
 
 
 def proxy_config(listen: str, control: str) -> str:
@@ -147,9 +152,9 @@ def _write_folder(folder: Path, texts: Mapping[str, str], copied: Mapping[str, P
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:
-    """The text of a template, with these values in their places."""
+    """Return the text of a template, with these values filled in."""
     text = files("wafl.flower.ops").joinpath("templates", template).read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], text)
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], text)
 
 
 def _units() -> str:

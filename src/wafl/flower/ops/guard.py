@@ -62,13 +62,13 @@ class Guard:
         if fab is None or not self.knows(fab) or run.fab_hash != fab.hash_str:
             raise RefusedError(f"the app {run.fab_hash[:64]} is not allowed here, or its bytes have another digest")
         project = get_fab_config(fab.content)
-        own = get_metadata_from_config(project)
-        if (run.fab_id, run.fab_version) != own or not PLAIN.fullmatch(" ".join(own)):
+        name = get_metadata_from_config(project)
+        if (run.fab_id, run.fab_version) != name or not PLAIN.fullmatch(" ".join(name)):
             given = f"{run.fab_id[:100]!r} {run.fab_version[:100]!r}"
-            raise RefusedError(f"the Flower run calls its app {given}, and its bytes call it {own[0]!r} {own[1]!r}")
+            raise RefusedError(f"the Flower run calls its app {given}, and its bytes call it {name[0]!r} {name[1]!r}")
         for given in (run_config, run.override_config):  # each by itself: merged, one would hide the other
             AppConfig.of(project).on_node(given)
-        compare(get_project_dir(*own, fab.hash_str), fab.content)
+        compare(get_project_dir(*name, fab.hash_str), fab.content)
 
 
 def compare(folder: Path, content: bytes) -> None:
@@ -78,10 +78,10 @@ def compare(folder: Path, content: bytes) -> None:
     for cache in list(folder.rglob(CACHE)):
         shutil.rmtree(cache)
     with ZipFile(BytesIO(content)) as archive:
-        told = {name: archive.read(name) for name in archive.namelist() if not name.startswith(INFO)}
+        packed = {name: archive.read(name) for name in archive.namelist() if not name.startswith(INFO)}
     paths = [path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]
-    found = {path.relative_to(folder).as_posix(): b"" if path.is_symlink() else path.read_bytes() for path in paths}
-    changed = sorted(name for name in {*told, *found} if told.get(name) != found.get(name) and not name.endswith("/"))
+    files = {path.relative_to(folder).as_posix(): b"" if path.is_symlink() else path.read_bytes() for path in paths}
+    changed = sorted(name for name in {*packed, *files} if packed.get(name) != files.get(name) and name[-1] != "/")
     if changed:
         shutil.rmtree(folder)
         raise RefusedError(f"{changed[0]} of the app has changed since it was unpacked on this node")

@@ -1,4 +1,4 @@
-"""A SuperLink on this machine, which simulates nodes, and the Flower runs that are submitted to it."""
+"""Flower runs from start to end, and a SuperLink on this machine that simulates nodes."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import count as numbers
 from pathlib import Path
@@ -59,8 +59,8 @@ class RunHandle:
         return status
 
     def log(self) -> str:
-        """What the ServerApp of the Flower run has logged so far."""
-        return self._command.said()
+        """Return what the ServerApp of the Flower run has logged so far."""
+        return self._command.output()
 
 
 class Loopback:
@@ -104,17 +104,8 @@ class Loopback:
         return RunHandle(self.flwr, command, int(command.wait_for(SUBMITTED, PATIENCE)[1]))
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
-        """What one of Flower's commands prints."""
-        command = [find_tool("flwr"), *arguments, "--format", "json"]
-        done = subprocess.run(
-            command, env=self._environment("flwr"), capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
-        printed: Any = None
-        with suppress(ValueError):
-            printed = json.loads(done.stdout)
-        if not isinstance(printed, dict) or not printed.get("success"):
-            raise ProgramError(f"flwr {' '.join(arguments)} failed: {done.stdout}{done.stderr}")
-        return printed
+        """Run one of Flower's commands and return what it prints."""
+        return _flwr(arguments, self._environment("flwr"))
 
     def _start_link(self, attempts: int = 3) -> Program:
         port = self._reserve_port()
@@ -139,14 +130,14 @@ class Loopback:
         return program
 
     def _environment(self, home: str) -> dict[str, str]:
-        """The environment of a program, with its own home for Flower, as if it were on its own machine."""
+        """Return the environment of a program, with a separate home for Flower, as if on a separate machine."""
         inherited = {name: value for name, value in os.environ.items() if not FOREIGN.fullmatch(name)}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        own = {"FLWR_HOME": str(self.folder / home), "RAY_TMPDIR": self._temporary, "PATH": path}
-        return inherited | QUIET | self._variables | own
+        private = {"FLWR_HOME": str(self.folder / home), "RAY_TMPDIR": self._temporary, "PATH": path}
+        return inherited | QUIET | self._variables | private
 
     def _reserve_port(self) -> int:
-        """A free port that stays ours: while a socket is bound to it, no other program is given it."""
+        """Reserve a free port: while a socket is bound to it, no other program is given it."""
         held = self._stack.enter_context(socket.socket())
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind((HOST, 0))
@@ -154,7 +145,7 @@ class Loopback:
 
 
 def settings(values: Mapping[str, str | float]) -> list[str]:
-    """``key=value`` pairs as Flower reads them: TOML, except that a quote always ends a string.
+    """Return ``key=value`` pairs as Flower reads them: TOML, except that a quote always ends a string.
 
     >>> settings({"rounds": 3, "name": 'a "b"', "eta": 1e-5, "robust": True})
     ['rounds=3', 'name="a \\\\u0022b\\\\u0022"', 'eta=1e-05', 'robust=true']
@@ -172,9 +163,44 @@ def _value(value: str | float) -> str:
 
 
 def find_tool(name: str) -> str:
-    """Flower's command next to this Python, otherwise the first one on the path."""
+    """Return Flower's command next to this Python, otherwise the first one on the path."""
     sibling = Path(sys.executable).parent / name
-    found = str(sibling) if sibling.exists() else shutil.which(name)
-    if found is None:
+    tool = str(sibling) if sibling.exists() else shutil.which(name)
+    if tool is None:
         raise ValueError(f"{name} is not installed: pip install 'wafl-learn[flower]'")
-    return found
+    return tool
+
+
+def submit(app: Path, superlink: str | None, config: Sequence[str], show: Callable[[str], None]) -> str:
+    """Run an app, and return how its Flower run ended: completed, failed or stopped; ``show`` gets the log's lines.
+
+    Flower's own command always ends with status 0.
+    """
+    where = [] if superlink is None else [superlink]
+    values = [f"--run-config={pair}" for pair in config]
+    command, output = [find_tool("flwr"), "run", str(app), *where, "--stream", *values], ""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for text in process.stdout:
+            show(text.rstrip("\n"))
+            output += text if re.search(SUBMITTED, output) is None else ""
+    begun = re.search(SUBMITTED, output)
+    if begun is None:
+        raise OSError(f"flwr run {app} started no Flower run; it said:\n{output.strip()}")
+    try:
+        (run,) = _flwr(["list", *where, "--run-id", begun[1]])["runs"]
+        return str(run["status"]).removeprefix("finished:")
+    except (ProgramError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
+        raise OSError(f"the end of the Flower run is not known: {error}") from error
+
+
+def _flwr(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Run one of Flower's commands and return the JSON that it prints; raise ProgramError if it fails."""
+    command = [find_tool("flwr"), *arguments, "--format", "json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    printed: Any = None
+    with suppress(ValueError):
+        printed = json.loads(done.stdout)
+    if not isinstance(printed, dict) or not printed.get("success"):
+        raise ProgramError(f"flwr {' '.join(arguments)} failed: {done.stdout}{done.stderr}")
+    return printed

@@ -45,7 +45,7 @@ class Program:
         """The exit status: None while it is running, and minus a signal's number if that ended it."""
         return self.process.poll()
 
-    def said(self) -> str:
+    def output(self) -> str:
         """What the program and its children have logged since its last start."""
         with self.log.open("rb") as log:
             log.seek(self._offset)
@@ -56,7 +56,7 @@ class Program:
         deadline = time.monotonic() + timeout
         while True:
             ended = self.returncode() is not None
-            if match := re.search(pattern, self.said()):
+            if match := re.search(pattern, self.output()):
                 return match
             if ended:
                 raise ProgramError(self.complaint(f"ended with status {self.returncode()}"))
@@ -66,7 +66,7 @@ class Program:
 
     def complaint(self, what: str) -> str:
         """The message that ``what`` happened to the program, with the end of its log."""
-        return f"{Path(self.command[0]).name} {what}. The end of {self.log}:\n{self.said()[-TAIL:]}"
+        return f"{Path(self.command[0]).name} {what}. The end of {self.log}:\n{self.output()[-TAIL:]}"
 
     def kill(self, timeout: float = 10.0) -> None:
         """End it and all processes it has started, at once."""
@@ -80,7 +80,7 @@ class Program:
     def family(self) -> set[int]:
         """The running processes of the program, including those in a session of their own or without a parent."""
         parents: dict[int, int] = {}
-        found: set[int] = set()
+        family: set[int] = set()
         mark = self._mark.encode()
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -89,14 +89,14 @@ class Program:
                     continue
                 parents[int(folder.name)] = int(parent)
                 if int(session) == self.process.pid:
-                    found.add(int(folder.name))
+                    family.add(int(folder.name))
                 if mark in (folder / "environ").read_bytes().split(b"\0"):
-                    found.add(int(folder.name))
+                    family.add(int(folder.name))
             except OSError:  # it has just ended, or hides its environment, as Flower's SuperExec does
                 continue
-        while new := {pid for pid, parent in parents.items() if parent in found} - found:
-            found |= new
-        return found
+        while new := {pid for pid, parent in parents.items() if parent in family} - family:
+            family |= new
+        return family
 
     def _signal(self, number: signal.Signals) -> set[int]:
         """Send a signal to the family, which it returns; without /proc, to the process group."""

@@ -28,7 +28,7 @@ Show = Callable[[str, int], None]
 
 
 def simulate(study: Study, show: Show = lambda name, done: None) -> dict[str, Any]:
-    """Run the study in a Flower simulation; returns its results. What is done is kept, and can be resumed."""
+    """Run the study in a Flower simulation and return its results; progress is kept and can be resumed."""
     require("ray", extra="flower", what="engine = 'flower-sim'")
     experiment, folder = study.plan.experiment, study.folder
     roster, unseen = study.plan.clients.roster, study.plan.unseen
@@ -36,34 +36,32 @@ def simulate(study: Study, show: Show = lambda name, done: None) -> dict[str, An
     nodes, clients = experiment.flower.nodes, roster.num_clients + len(roster.unseen)
     if nodes > clients:
         raise ValueError(f"flower.nodes={nodes} is larger than the number of clients, {clients}: lower it")
-    place = folder.path.resolve() / "flower"
-    shutil.rmtree(place / "app", ignore_errors=True)
-    source = folder.read_about().get("source")
-    write_app(place / "app", _for_everyone(experiment), None if source is None else Path(source), with_data=True)
+    workspace = folder.path.resolve() / "flower"
+    app = workspace / "app"
+    shutil.rmtree(app, ignore_errors=True)
+    write_app(app, _for_everyone(experiment), folder.source(), with_data=True)
     if read_roster(folder.path) is None:  # so that the server knows whom to wait for, and whom it misses
         write_roster(folder.path, roster)
     pending = [entry.name for entry in study.pending()]
-    own = {"WAFL_STATE": str(folder.checkpoint.resolve() / "nodes"), INSTALLED: "1"}
-    with stopped_by_signals(), Loopback(place, environment=own) as loopback:
-        flower_run = loopback.submit(
-            place / "app",
-            {"folder": str(folder.path.resolve())},
-            {"num-supernodes": nodes, "client-resources-num-cpus": 1},
-        )
+    environment = {"WAFL_STATE": str(folder.checkpoint.resolve() / "nodes"), INSTALLED: "1"}
+    config = {"folder": str(folder.path.resolve())}
+    federation = {"num-supernodes": nodes, "client-resources-num-cpus": 1}
+    with stopped_by_signals(), Loopback(workspace, environment=environment) as loopback:
+        flower_run = loopback.submit(app, config, federation)
         while not flower_run.done():
             _report(folder.metrics, pending, show)
             time.sleep(PAUSE)
         status = flower_run.wait(60.0)
         _report(folder.metrics, pending, show)
         if status != "finished:completed":
-            said = [line for line in flower_run.log().splitlines() if "Error: " in line]
-            why = said[-1].partition("Error: ")[2] if said else f"see {place}"
+            errors = [text for text in flower_run.log().splitlines() if "Error: " in text]
+            why = errors[-1].partition("Error: ")[2] if errors else f"see {workspace}"
             raise TooFewRepliesError(f"the simulation ended as {status.removeprefix('finished:')}: {why}")
     return folder.read_results()
 
 
 def _for_everyone(experiment: Experiment) -> Experiment:
-    """The experiment for a server that waits for all nodes, which takes minutes, and by default for all replies."""
+    """Return the experiment for a server that waits for all nodes, and by default for all replies."""
     flower = experiment.flower
     changed = {"min_nodes": flower.nodes, "wait": max(flower.wait, START), "at_once": min(flower.at_once, AT_ONCE)}
     tolerance = experiment.tolerance or Tolerance(min_replies=1.0)

@@ -114,8 +114,8 @@ def run_node(arguments: Sequence[str], allowed: Sequence[str], *, any_app: bool 
     if config.isolation != ISOLATION_MODE_SUBPROCESS:
         raise ValueError(f"--isolation {config.isolation}: apps are checked only with 'subprocess', the default")
     os.environ["WAFL_STATE"] = os.environ.get("WAFL_STATE") or str(get_flwr_home() / "wafl")
-    with TemporaryDirectory(prefix="wafl-node-", ignore_cleanup_errors=True) as own:  # where apps are unpacked
-        os.environ["FLWR_HOME"] = str(Path(own).resolve())
+    with TemporaryDirectory(prefix="wafl-node-", ignore_cleanup_errors=True) as home:  # where apps are unpacked
+        os.environ["FLWR_HOME"] = str(Path(home).resolve())
         _start(config, guarded(guard))
 
 

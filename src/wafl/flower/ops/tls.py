@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -39,12 +38,12 @@ class Certificates:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """The files that :func:`make_certificates` made in a folder."""
-        found = cls(folder.resolve())
-        for file in (found.ca, found.server_cert, found.server_key):
+        """Open the files that :func:`make_certificates` made in a folder."""
+        files = cls(folder.resolve())
+        for file in (files.ca, files.server_cert, files.server_key):
             if not file.is_file():
                 raise FileNotFoundError(f"{file} is missing: make it with wafl flower certificates {folder}")
-        return found
+        return files
 
     def hosts(self) -> list[str]:
         """The names and addresses that the server certificate is for."""
@@ -81,8 +80,8 @@ def make_certificates(
         has = f"{files.server_cert} is for {', '.join(known)}"
         raise FileExistsError(f"{has}, not for {new[0]}: choose another folder, or give all hosts with --renew")
     files.folder.parent.mkdir(parents=True, exist_ok=True)
-    for part in (files.folder, files.folder / "keys"):
-        part.mkdir(mode=0o700, exist_ok=True)
+    for each in (files.folder, files.folder / "keys"):
+        each.mkdir(mode=0o700, exist_ok=True)
     if not made:
         ca_key = generate_private_key(SECP384R1())
         server_key, server = _server(ca_key, hosts, days)
@@ -94,18 +93,15 @@ def make_certificates(
     return files
 
 
-@dataclass(frozen=True)
-class Renewed:
-    """When the server's new certificate expires; ``old_ca`` says when the nodes' ``ca.crt`` does, if it was renewed."""
-
-    until: datetime
-    old_ca: datetime | None
-
-
-def renew_certificates(folder: Path, *, hosts: Sequence[str] | None = None, days: int = 365) -> Renewed:
-    """Replace the server's certificate and key; returns how long they are valid. ``hosts`` are given if they changed.
+def renew_certificates(
+    folder: Path, *, hosts: Sequence[str] | None = None, days: int = 365
+) -> tuple[datetime, datetime | None]:
+    """Replace the server's certificate and key; pass ``hosts`` if they changed.
 
     The CA keeps its key, so nodes trust it by their ``ca.crt``, which is renewed as well if it would expire first.
+
+    Returns:
+        When the new certificate expires; and if the CA's certificate was renewed, when the nodes' old one expires.
     """
     files = Certificates.open(folder)
     wanted = files.hosts() if hosts is None else hosts
@@ -121,7 +117,7 @@ def renew_certificates(folder: Path, *, hosts: Sequence[str] | None = None, days
     server_key, server = _server(ca_key, wanted, days)
     write_whole(files.server_key, server_key, 0o600)
     write_whole(files.server_cert, server, 0o644)
-    return Renewed(_read(files.server_cert).not_valid_after_utc, None if lasts else ca.not_valid_after_utc)
+    return _read(files.server_cert).not_valid_after_utc, None if lasts else ca.not_valid_after_utc
 
 
 def renew_keys(folder: Path, nodes: Sequence[str]) -> Certificates:
@@ -245,8 +241,8 @@ def _signed(builder: x509.CertificateBuilder, key: Key) -> bytes:
 
 
 def _private(key: Key, *, ssh: bool = False) -> bytes:
-    layout = form.PrivateFormat.OpenSSH if ssh else form.PrivateFormat.PKCS8
-    return key.private_bytes(form.Encoding.PEM, layout, form.NoEncryption())
+    encoding = form.PrivateFormat.OpenSSH if ssh else form.PrivateFormat.PKCS8
+    return key.private_bytes(form.Encoding.PEM, encoding, form.NoEncryption())
 
 
 def _write(path: Path, content: bytes, mode: int = 0o600) -> None:

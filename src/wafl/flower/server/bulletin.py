@@ -1,4 +1,4 @@
-"""``nodes.json`` in a study's folder: which nodes there are, when each was last seen, the round, bytes, exclusions.
+"""``nodes.json`` in a study's folder: its nodes, when each was last seen, their bytes, the round and exclusions.
 
 The server writes it while it works; ``wafl flower status`` shows it.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from wafl.base.errors import FolderError
 from wafl.base.files import write_whole
 from wafl.callbacks import Callback, Moment
-from wafl.flower.server.ledger import Account, Ledger, timestamp
+from wafl.flower.server.exchange import Account, Post, timestamp
 from wafl.studies.attendance import read_nodes
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 FILE = "nodes.json"
 OFTEN = 1.0
-"""Seconds between two writings."""
+"""Seconds between two writes."""
 
 
 class Bulletin(Callback):
-    """A callback that writes what the ledger and the rounds say, now and then."""
+    """A callback that writes the nodes' accounts and the progress of training from time to time."""
 
-    def __init__(self, folder: Path, ledger: Ledger, clients: "GridClients") -> None:
-        self._file, self._ledger, self._clients = folder / FILE, ledger, clients
+    def __init__(self, folder: Path, post: Post, clients: "GridClients") -> None:
+        self._file, self._post, self._clients = folder / FILE, post, clients
         self._known: dict[int, tuple[str, list[str]]] = {}
         self._left_out: dict[str, dict[str, Any]] = {}
         self._run: str | None = None
@@ -37,8 +37,8 @@ class Bulletin(Callback):
 
     @contextmanager
     def kept(self) -> Generator[None, None, None]:
-        """A block in which the file is kept up to date; in the end it says how the work has ended."""
-        self._ledger.told = self._now_and_then
+        """Keep the file up to date within the block, and write at its end how the work ended."""
+        self._post.on_entry = self._now_and_then
         state = "interrupted"
         try:
             self._write("training")
@@ -48,7 +48,7 @@ class Bulletin(Callback):
             state = "failed"
             raise
         finally:
-            self._ledger.told = lambda: None
+            self._post.on_entry = lambda: None
             self._write(state)
 
     def on_round(self, moment: Moment) -> None:
@@ -71,7 +71,7 @@ class Bulletin(Callback):
             "state": state,
             "run": self._run,
             "round": self._round,
-            "nodes": [self._about(node, node in present) for node in sorted({*self._known, *self._ledger.accounts})],
+            "nodes": [self._about(node, node in present) for node in sorted({*self._known, *self._post.accounts})],
             "left_out": dict(sorted(self._left_out.items())),
         }
         self._written = time.monotonic()
@@ -80,13 +80,13 @@ class Bulletin(Callback):
 
     def _about(self, node: int, present: bool) -> dict[str, Any]:
         name, clients = self._known.get(node, ("", []))
-        account = vars(self._ledger.accounts.get(node, Account()))
+        account = vars(self._post.accounts.get(node, Account()))
         # As text: the numbers have 64 bits, and JavaScript's 53.
         return {"id": str(node), "name": name, "clients": clients, "present": present, **account}
 
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """What the server has last written about the nodes of the study in this folder."""
+    """Read what the server has last written about the nodes of the study in this folder."""
     status = read_nodes(folder / FILE)
     if not status:
         raise FolderError(f"{folder} has no {FILE}: only a study whose clients are on Flower's nodes has one")

@@ -1,4 +1,4 @@
-"""Which clients there are and which node holds each: every node that connects is asked, at the start or later."""
+"""The census of clients: every node that connects is asked which clients it holds, at the start or later."""
 
 import time
 from collections import Counter
@@ -14,8 +14,8 @@ from wafl.data.bring.intake import Intake
 from wafl.data.splits import draw_unseen
 from wafl.flower.node.hello import Hello
 from wafl.flower.node.refusals import signature
+from wafl.flower.server.claims import capped, too_many
 from wafl.flower.server.exchange import POLL, Post, Sent
-from wafl.flower.server.name_owners import capped, owned, too_many
 from wafl.flower.wire.logs import log
 from wafl.flower.wire.values import WireError, config_only
 from wafl.train.clients import Roster
@@ -23,15 +23,15 @@ from wafl.train.trust.caps import Caps
 from wafl.train.trust.trust import FEW
 
 OFTEN = 0.5
-"""Seconds between two looks for nodes."""
+"""Seconds between two checks for nodes."""
 
 
 class Census:
-    """The roster of clients and where each is: they stay in their places, and those that join later come after them.
+    """The roster of clients and the node of each; clients that join later are appended to the roster.
 
-    With ``closed``, no client joins later. ``on_roster`` is called with every roster before it is used. What a node
-    claims beyond the ``caps`` does not count. ``unseen`` is the share of the first clients that never train, and the
-    seed that they are drawn from.
+    With ``closed``, no client joins later. ``on_roster`` is called with every roster before it is used. Nodes and
+    clients that claim more than the ``caps`` allow take no part. ``unseen`` is the share of the first clients that
+    never train, and the seed that they are drawn from.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class Census:
         return self._roster
 
     def gather(self) -> Roster:
-        """Wait for as many nodes as the settings say, but not forever; the clients of those nodes are the roster.
+        """Wait for nodes as the settings say, and return the roster of their clients.
 
-        The least number of nodes is waited for as long as nodes keep coming.
+        The wait for the least number of nodes starts again whenever a node connects.
         """
         settings, begun = self._settings, time.monotonic()
         log(INFO, "waiting up to %g s for %d nodes", settings.wait, settings.nodes)
@@ -98,18 +98,16 @@ class Census:
         return self.roster
 
     def _missing(self) -> str:
-        """What is known of those who are not here: clients of the study, and nodes that did not say what they hold."""
+        """Describe the clients of the study that no node holds, and the nodes that did not report their clients."""
         homes = self.homes()
         clients = [name for name in _everyone(self._roster) if name not in homes]
         nodes = [f"{self.label(node)}: {why}" for node, why in sorted(self._silent.items())]
-        parts = [f"no node holds {some(clients)}"] if clients else []
-        parts += [some(nodes)] if nodes else []
-        return "".join(f"; {part}" for part in parts)
+        return (f"; no node holds {some(clients)}" if clients else "") + (f"; {some(nodes)}" if nodes else "")
 
     def look(self) -> None:
-        """Greet nodes that have connected, read their replies, and forget nodes that have gone; waits for nobody.
+        """Greet nodes that have connected, read their replies, and forget nodes that have left, without waiting.
 
-        However often it is called, it asks the SuperLink only now and then.
+        The SuperLink is asked at most every ``OFTEN`` seconds.
         """
         if time.monotonic() < self._looked + OFTEN:
             return
@@ -118,12 +116,12 @@ class Census:
         self._enroll()
 
     def label(self, node: int) -> str:
-        """What the log calls a node: its id, and the name that its operator gave it."""
+        """Return what the log calls a node: its id, and the name that its operator gave it."""
         called = self._called.get(node)
         return f"node {node} ({called})" if called else f"node {node}"
 
     def nodes(self) -> dict[int, tuple[str, list[str]]]:
-        """The nodes that take part now: what each is called, and its clients."""
+        """Return the name and the clients of each node that takes part now."""
         return {node: (self._called.get(node, ""), list(hello.names)) for node, hello in self._present.items()}
 
     def doubt(self, node: int) -> None:
@@ -131,21 +129,21 @@ class Census:
         self._present.pop(node, None)
 
     def homes(self) -> dict[str, int]:
-        """The node of each client that can be reached; a name stays with a node that is here, and with its key."""
-        found: dict[str, int] = {}
-        for node, hello in self._present.items():  # in the order in which they connected
+        """Return the node of each client that can be reached: of several, the first that connected with its key."""
+        homes: dict[str, int] = {}
+        for node, hello in self._present.items():
             for name in hello.names:
                 if self._may_hold(node, name):
-                    found.setdefault(name, node)
-        return found
+                    homes.setdefault(name, node)
+        return homes
 
     def tested(self) -> set[str]:
-        """The clients that have test examples and can be reached."""
+        """Return the clients that have test examples and can be reached."""
         return {name for name, node in self.homes().items() if name in self._present[node].tested}
 
     @property
     def _holders(self) -> int:
-        """How many nodes hold clients."""
+        """The number of nodes that hold clients."""
         return len(set(self.homes().values()))
 
     def _may_hold(self, node: int, name: str) -> bool:
@@ -171,8 +169,8 @@ class Census:
             try:
                 if isinstance(reply, str):
                     raise WireError(reply)
-                hello = self._checked(self._within_caps(node, Hello.decode(reply, self._with_sizes)))
-                self._check_names(node, hello)
+                hello = self._within_caps(node, Hello.decode(reply, self._with_sizes))
+                self._check(node, hello)
                 self._present[node], self._called[node] = hello, hello.node
                 self._silent.pop(node, None)
             except WireError as error:
@@ -190,7 +188,7 @@ class Census:
         log(WARNING, "%s takes no part: %s", self.label(node), why)
 
     def _within_caps(self, node: int, hello: Hello) -> Hello:
-        """The node without clients that claim too many examples; refuses one that itself claims too much."""
+        """Return the node without clients that claim too many examples; raise if the node itself claims too much."""
         caps = self._caps
         fault = (
             caps.fault_of_node(len(self._names_of(node, hello)), self._keys.get(node, ""))
@@ -207,19 +205,21 @@ class Census:
         return hello.without(faults)
 
     def _names_of(self, node: int, hello: Hello) -> set[str]:
-        """The clients that a node brings, and all that others with its key have brought, now or before."""
-        key, own = self._keys.get(node), set(hello.names)
+        """Return the clients of a node, and all that nodes with the same key have brought, now or before."""
+        key, names = self._keys.get(node), set(hello.names)
         if key:
             owners = {} if self._roster is None else self._roster.owners
-            own |= {name for name, owner in owners.items() if owner == key}
-            own |= {
-                name for other, said in self._present.items() if self._keys.get(other) == key for name in said.names
-            }
-        return own
+            names |= {name for name, owner in owners.items() if owner == key}
+            names = names.union(*(each.names for other, each in self._present.items() if self._keys.get(other) == key))
+        return names
 
-    def _check_names(self, node: int, hello: Hello) -> None:
-        """Log which clients are another node's; refuse a node if all of them belong to another key."""
-        homes = self.homes()
+    def _check(self, node: int, hello: Hello) -> None:
+        """Raise if examples differ in kind from the roster's, or if all clients belong to another key; log others'."""
+        roster, homes = self._roster, self.homes()
+        if roster is not None:
+            if hello.outputs > roster.num_outputs:
+                raise WireError(f"it has {hello.outputs} classes or targets, the model {roster.num_outputs} outputs")
+            _check_kind(hello, (roster.input_shape, roster.unit, roster.bounds, roster.num_classes is not None))
         foreign = tuple(name for name in hello.names if not self._may_hold(node, name))
         if len(foreign) == len(hello.names):
             raise WireError(
@@ -232,7 +232,7 @@ class Census:
             log(WARNING, what, self.label(node), some(taken))
 
     def _agree(self) -> None:
-        """Before there is a roster: keep the nodes with the most common kind of examples, of equals the first."""
+        """Before there is a roster, keep the nodes with the most common kind of examples; the first kind wins ties."""
         if self._roster is not None or not self._present:
             return
         common = Counter(hello.kind for hello in self._present.values()).most_common(1)[0][0]
@@ -244,31 +244,21 @@ class Census:
                 self._silent[node] = str(error)
                 self._refuse(node, error)
 
-    def _checked(self, hello: Hello) -> Hello:
-        """The same node; refused if its examples differ in kind from those of the roster."""
-        roster = self._roster
-        if roster is not None:
-            if hello.outputs > roster.num_outputs:
-                raise WireError(f"it has {hello.outputs} classes or targets, the model {roster.num_outputs} outputs")
-            _check_kind(hello, (roster.input_shape, roster.unit, roster.bounds, roster.num_classes is not None))
-        return hello
-
     def _enroll(self) -> None:
         """Add new clients to the end of the roster."""
         known, homes = self._roster, self.homes()
         names = _everyone(known)
-        declared, found = self._caps.sizes or {}, list[tuple[int, str, int, str]]()
+        declared, newcomers = self._caps.sizes or {}, list[tuple[int, str, int, str]]()
         for name, node in homes.items():
             if name not in names:
                 hello = self._present[node]
-                place = hello.names.index(name)
-                number = -1 if hello.numbers is None else hello.numbers[place]
-                size = 0 if hello.sizes is None else declared.get(name, hello.sizes[place])
-                found.append((number, name, size, self._keys.get(node) or str(node)))
-        if not found or (known is not None and self._closed):
+                index = hello.names.index(name)
+                number = -1 if hello.numbers is None else hello.numbers[index]
+                size = 0 if hello.sizes is None else declared.get(name, hello.sizes[index])
+                newcomers.append((number, name, size, self._keys.get(node) or str(node)))
+        if not newcomers or (known is not None and self._closed):
             return
-        order = sorted(found)
-        _, fresh, sizes, nodes = zip(*order, strict=True)
+        _, fresh, sizes, nodes = zip(*sorted(newcomers), strict=True)
         if known is not None:
             log(INFO, "new clients: %s", some(fresh))
             before = known.nodes or tuple(known.owners.get(name, name) for name in known.names)
@@ -280,22 +270,23 @@ class Census:
             first, classes = hellos[0], max(hello.classes for hello in hellos)
             seen, unseen = (list(range(len(fresh))), []) if self._unseen is None else _drawn(len(fresh), *self._unseen)
             roster = Roster(
-                tuple(fresh[place] for place in seen),
-                tuple(sizes[place] for place in seen),
+                tuple(fresh[index] for index in seen),
+                tuple(sizes[index] for index in seen),
                 first.shape,
                 max(hello.outputs for hello in hellos),
                 classes or None,
                 first.unit,
                 first.bounds,
                 intake=Intake(_common_labels(hellos, classes)),
-                unseen=tuple(fresh[place] for place in unseen),
-                nodes=tuple(nodes[place] for place in seen),
+                unseen=tuple(fresh[index] for index in unseen),
+                nodes=tuple(nodes[index] for index in seen),
             )
             if roster.unseen:
                 log(INFO, "never train: %s", some(roster.unseen))
-        everyone = _everyone(roster)
-        homes = {name: node for name, node in homes.items() if name in everyone}
-        owners = owned(roster.owners, homes, self._keys)
+        names = _everyone(roster)
+        keys = {name: self._keys.get(node) for name, node in homes.items() if name in names}
+        fresh_owners = {name: key for name, key in keys.items() if key and name not in roster.owners}
+        owners = {**roster.owners, **fresh_owners}
         roster = replace(roster, owners=owners, capped=capped(self._caps, roster, roster.num_examples))
         for name in roster.capped:
             log(WARNING, "%s claims a larger share of all examples than a client may have: it counts for less", name)
@@ -305,7 +296,7 @@ class Census:
 
 
 def _everyone(roster: Roster | None) -> tuple[str, ...]:
-    """All clients that are known, those that never train last."""
+    """Return all known clients; clients that never train come last."""
     return () if roster is None else roster.names + roster.unseen
 
 
@@ -317,7 +308,7 @@ def _drawn(total: int, share: float, seed: int) -> tuple[list[int], list[int]]:
 
 
 def _common_labels(hellos: Sequence[Hello], classes: int) -> tuple[str, ...] | None:
-    """The names of the classes, if all nodes that name them agree and no class goes without."""
+    """Return the names of the classes, if all nodes that name them agree and every class has one."""
     named = {hello.labels for hello in hellos if hello.labels}
     if len(named) > 1:
         log(WARNING, "nodes name their classes differently, so the classes go without names: %s", str(sorted(named)))
@@ -326,7 +317,7 @@ def _common_labels(hellos: Sequence[Hello], classes: int) -> tuple[str, ...] | N
 
 
 def _check_kind(hello: Hello, agreed: tuple[Any, ...]) -> None:
-    """Refuse examples of another kind than was agreed on."""
-    for name, own, common in zip(("shape", "unit", "bounds", "classification"), hello.kind, agreed, strict=True):
-        if own != common:
-            raise WireError(f"its examples have {name} {own}, those of other nodes {common}: all nodes must agree")
+    """Raise if a node's examples are of another kind than was agreed on."""
+    for name, value, common in zip(("shape", "unit", "bounds", "classification"), hello.kind, agreed, strict=True):
+        if value != common:
+            raise WireError(f"its examples have {name} {value}, those of other nodes {common}: all nodes must agree")

@@ -1,4 +1,4 @@
-"""``task="certify"``: certificates of a saved run, from numbers that its nodes send."""
+"""``task="certify"``: certificates of a saved run, computed from numbers that its nodes send."""
 
 import json
 import math
@@ -16,11 +16,11 @@ from wafl.base.files import write_whole
 from wafl.base.norms import check_norm
 from wafl.config.experiment import Experiment
 from wafl.config.plan import make_model
-from wafl.flower.node.work import Part
+from wafl.flower.node.work import Split
+from wafl.flower.server.claims import capped
 from wafl.flower.server.exchange import Post
 from wafl.flower.server.find_clients import Finder
 from wafl.flower.server.grid import GridClients
-from wafl.flower.server.name_owners import capped
 from wafl.flower.wire.logs import log
 from wafl.flower.wire.run_config import from_run_config
 from wafl.objectives import Objective
@@ -69,11 +69,11 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"the run has {len(weights)} clients, but {clients.roster.num_clients} are here: start all of its nodes"
         )
-    training, test = (_Nodes(task, params, weights, clients, part) for part in ("train", "test"))
+    training, test = (_Nodes(task, params, weights, clients, split) for split in ("train", "test"))
 
     def means(report: Report | None, settings: Sequence[Mapping[str, float]]) -> Means:
-        found = training.answers(report, settings)
-        return Means((found.value @ weights).tolist(), (found.cost @ weights).tolist())
+        replies = training.answers(report, settings)
+        return Means((replies.value @ weights).tolist(), (replies.cost @ weights).tolist())
 
     roster = clients.roster
     known = data_free_constants(task, params, math.prod(roster.input_shape), norm)
@@ -85,33 +85,33 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
     reason = "" if steep.proven else why_unproven(task)
     asked = Question(quantity, norm, unit=roster.unit, by_margins=quantity.by_margins(task), reason=reason)
     asked = replace(asked, finite_above=finite_above(task, params, norm), steep=steep, bent=bent)
-    found = certificates_of(means, radii, asked, lambda _: room_elsewhere)
+    certificates = certificates_of(means, radii, asked, lambda _: room_elsewhere)
     if confidence:
         domain = Domain(roster.input_shape, roster.bounds, roster.num_classes)
-        found = hold_rows(beyond(found, training, test, domain, confidence), room_elsewhere)
-    held = capped(clients.caps, roster, weights.tolist())
-    write_whole(folder / "certificates.json", json.dumps({**found.to_json(), "capped": held}, indent=1).encode())
-    log(INFO, "\n%s\nwritten to %s", found, (folder / "certificates.json").resolve())
+        certificates = hold_rows(beyond(certificates, training, test, domain, confidence), room_elsewhere)
+    content = {**certificates.to_json(), "capped": capped(clients.caps, roster, weights.tolist())}
+    write_whole(folder / "certificates.json", json.dumps(content, indent=1).encode())
+    log(INFO, "\n%s\nwritten to %s", certificates, (folder / "certificates.json").resolve())
 
 
 @dataclass(frozen=True)
 class _Nodes:
-    """The mixture of clients on nodes, who answer for their training or for their test examples."""
+    """The mixture of clients on nodes, who answer for one split of their examples."""
 
     task: Task
     params: Tensor
     weights: Tensor
     clients: GridClients
-    part: Part
+    split: Split
 
     def answers(
         self, objective: Objective | None, settings: Sequence[Mapping[str, float]], seed: int = 0
     ) -> SurveyReplies:
-        return self.clients.survey(self.params, settings, cast(Any, objective), seed, self.part)
+        return self.clients.survey(self.params, settings, cast(Any, objective), seed, self.split)
 
 
 def _own_model(folder: Path, experiment: Experiment, clients: Roster | None) -> nn.Module | None:
-    """The experiment's own model, as it was made for training; None if the run says how wafl builds it."""
+    """Build the experiment's own model as for training, or return None if wafl can build the run's model."""
     if not has_own_model(folder):
         return None
     if clients is None:

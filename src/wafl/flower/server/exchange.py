@@ -1,39 +1,57 @@
-"""Messages to nodes, and the replies that come back in time."""
+"""Messages to nodes, the replies that come back in time, and an account of both for each node."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import sha256
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from wafl.config.experiment import Flower
-from wafl.flower.server.ledger import Ledger
 
 POLL = 0.1
-"""Seconds between two looks for replies."""
+"""Seconds between two checks for replies."""
 
 Sent = dict[str, int]
 """The node that each message went to, by the message's id."""
 
 
-class Post:
-    """What sends one message per node and gets its reply: its content, or what went wrong, in words.
+@dataclass
+class Account:
+    """One node's messages; bytes count the content of messages, without Flower's envelopes."""
 
-    At most ``at_once`` nodes have an unanswered message at a time.
+    last_seen: str | None = None
+    last_reply: str | None = None
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    replies: int = 0
+    failures: int = 0
+    last_failure: str = ""
+
+
+class Post:
+    """Sends one message per node and returns its reply: the content, or a sentence about what went wrong.
+
+    At most ``at_once`` nodes have an unanswered message at a time. ``on_entry`` is called when accounts have changed.
     """
 
     def __init__(self, grid: Grid, at_once: int = Flower().at_once) -> None:
-        self._grid, self.at_once = grid, at_once
-        self.ledger, self._unanswered = Ledger(), Sent()
+        self._grid, self.at_once, self._unanswered = grid, at_once, Sent()
+        self.accounts: dict[int, Account] = defaultdict(Account)
+        self.on_entry: Callable[[], None] = lambda: None
 
     def nodes(self) -> dict[int, str]:
-        """The nodes that are connected, each with the fingerprint of its public key, or "" if Flower gives none."""
+        """Return the connected nodes, each with the fingerprint of its public key, or "" if Flower gives none."""
         here = {
             node.node_id: sha256(node.public_key).hexdigest() if node.public_key else ""
             for node in self._grid.get_nodes()
         }
-        self.ledger.see(set(here))
+        for node in here:
+            self.accounts[node].last_seen = timestamp()
+        self.on_entry()
         return here
 
     def send(self, kind: str, contents: Mapping[int, RecordDict], timeout: float, group: str = "") -> Sent:
@@ -44,24 +62,31 @@ class Post:
         about = [message.metadata for message in messages]
         sent = {each.message_id: each.dst_node_id for each in about if each.message_id in pushed}
         for node in sent.values():
-            self.ledger.send(node, contents[node])
+            self.accounts[node].bytes_sent += _bytes(contents[node])
         self._unanswered |= sent
+        self.on_entry()
         return sent
 
     def pull(self, sent: Collection[str]) -> dict[str, RecordDict | str]:
-        """The replies so far, by the message that each belongs to."""
-        found: dict[str, RecordDict | str] = {}
+        """Return the replies so far, by the message that each belongs to."""
+        replies: dict[str, RecordDict | str] = {}
         for reply in self._grid.pull_messages(list(sent)) if sent else ():
-            what = f"{reply.error.reason} (error {reply.error.code})" if reply.has_error() else reply.content
-            found[reply.metadata.reply_to_message_id] = what
-            self._enter(reply.metadata.reply_to_message_id, what)
-        return found
+            content = f"{reply.error.reason} (error {reply.error.code})" if reply.has_error() else reply.content
+            replies[reply.metadata.reply_to_message_id] = content
+            self._enter(reply.metadata.reply_to_message_id, content)
+        return replies
 
     def _enter(self, message: str, reply: RecordDict | str) -> None:
-        """Enter into the ledger, once, what a node has replied, or why it has not."""
-        node = self._unanswered.pop(message, None)
-        if node is not None:
-            self.ledger.fail(node, reply) if isinstance(reply, str) else self.ledger.receive(node, reply)
+        """Enter a reply, or why there is none, into the node's account, once per message."""
+        if message not in self._unanswered:
+            return
+        account = self.accounts[self._unanswered.pop(message)]
+        if isinstance(reply, str):
+            account.failures, account.last_failure = account.failures + 1, reply
+        else:
+            account.last_seen = account.last_reply = timestamp()
+            account.replies, account.bytes_received = account.replies + 1, account.bytes_received + _bytes(reply)
+        self.on_entry()
 
     def ask(
         self,
@@ -71,7 +96,7 @@ class Post:
         group: str = "",
         meanwhile: Callable[[], None] = lambda: None,
     ) -> dict[int, RecordDict | str]:
-        """The reply of every node, or why there is none; ``meanwhile`` is called while waiting."""
+        """Return the reply of every node, or why there is none; ``meanwhile`` is called while waiting."""
         replies: dict[int, RecordDict | str] = dict.fromkeys(contents, "the message could not be sent")
         unsent, waiting, deadlines = list(contents), Sent(), dict[str, float]()
         while unsent or waiting:
@@ -83,9 +108,17 @@ class Post:
             for message in [message for message in waiting if deadlines[message] <= time.monotonic()]:
                 replies[waiting.pop(message)] = late = f"no reply in {timeout:g} s"
                 self._enter(message, late)
-            for message, what in self.pull(waiting).items():
-                replies[waiting.pop(message)] = what
+            for message, reply in self.pull(waiting).items():
+                replies[waiting.pop(message)] = reply
             if waiting:
                 meanwhile()
                 time.sleep(POLL)
         return replies
+
+
+def timestamp() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _bytes(content: RecordDict) -> int:
+    return sum(record.count_bytes() for record in content.values())

@@ -1,12 +1,11 @@
 """Finds the clients of a study, and keeps the list of them in the study's folder, so that a resume knows them again."""
 
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 
 from wafl.base.errors import ConfigError
 from wafl.config.experiment import Experiment
-from wafl.config.plan import Entry, make_tolerance
+from wafl.config.plan import Entry
 from wafl.flower.server.census import Census
 from wafl.flower.server.exchange import Post
 from wafl.flower.server.grid import GridClients
@@ -35,26 +34,13 @@ class Finder:
                 )
         specs = {entry.name: entry.specs(experiment.seeds) for entry in entries}
         with_sizes = any(spec.needs_sizes for runs in specs.values() for spec in runs)
-        rules = [entry.method.client_weights for entry in entries]
         shaped = any(spec.asks_shape for runs in specs.values() for spec in runs)  # by those who are here at first
-        closed = shaped or any(rule.closed for rule in rules)
+        closed = shaped or any(entry.method.client_weights.closed for entry in entries)
         data, caps = experiment.data, experiment.caps.settled(remote=True)
         unseen = None if data.unseen is None else (data.unseen, data.unseen_seed)
         census = Census(self._post, experiment.flower, with_sizes, self._known, self._keep, closed, caps, unseen)
         census.gather()
-        about = self._folder / "about.json"
-        self.clients = GridClients(
-            self._post,
-            census,
-            experiment.flower,
-            make_tolerance(experiment, remote=True),
-            caps,
-            specs,
-            lambda: sha256(about.read_bytes()).hexdigest(),
-            2 * experiment.checkpoint_every,
-            experiment.attack.kind != "none",
-            None if experiment.privacy is None else experiment.privacy.clip_norm,
-        )
+        self.clients = GridClients(self._post, census, experiment, specs, self._folder)
         return self.clients
 
     def write_roster(self) -> None:

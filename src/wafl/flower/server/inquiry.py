@@ -1,4 +1,4 @@
-"""Questions about clients that go to the nodes that hold them, and are asked again until all have replied."""
+"""Questions about clients, sent to the nodes that hold them and repeated until all have replied."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ class Exchange(Protocol[T_co]):
 
 
 class Inquiry:
-    """What asks the nodes that a census knows, each question ``attempts`` times at most."""
+    """Asks the nodes that a census knows, each question at most ``attempts`` times."""
 
     def __init__(self, post: Post, census: Census, settings: Flower, attempts: int) -> None:
         self._post, self._census, self._settings, self._attempts = post, census, settings, attempts
@@ -40,32 +40,33 @@ class Inquiry:
         *,
         some: Sequence[int] | None = None,
     ) -> list[tuple[list[int], T]]:
-        """What each node replies about those of the clients that it holds; nodes that fail are asked again.
+        """Return each node's reply about the clients that it holds; ask nodes that fail again.
 
-        ``query`` makes a node's question from the names of its clients and their places among all names. In the end a
-        missing reply is an error. If only ``some`` clients are asked, by their places, it is one if all are missing.
+        ``query`` makes a node's question from the names of its clients and their indices among all names. A reply that
+        is still missing after all attempts is an error. If only ``some`` clients are asked, by their indices, it is an
+        error only if all replies are missing.
         """
         replies: list[tuple[list[int], T]] = []
         missing = dict.fromkeys(range(len(names)) if some is None else some, "no node holds it")
         for attempt in range(self._attempts):
             homes = self.reachable([names[number] for number in missing])
-            parts: dict[int, list[int]] = {}
+            asked: dict[int, list[int]] = {}
             for number in missing:
                 if names[number] in homes:
-                    parts.setdefault(homes[names[number]], []).append(number)
+                    asked.setdefault(homes[names[number]], []).append(number)
             queries = {
                 node: query(tuple(names[number] for number in numbers), tuple(numbers))
-                for node, numbers in parts.items()
+                for node, numbers in asked.items()
             }
             contents = {node: each.encode() for node, each in queries.items()}
             for node, reply in self._post.ask(kind, contents, self._settings.round_timeout).items():
                 try:
-                    replies.append((parts[node], queries[node].read(self.heard(node, reply))))
+                    replies.append((asked[node], queries[node].read(self.heard(node, reply))))
                 except WireError as error:
-                    missing.update(dict.fromkeys(parts[node], str(error)))
+                    missing.update(dict.fromkeys(asked[node], str(error)))
                     log(WARNING, "%s: %s (attempt %d)", kind, error, attempt + 1)
                 else:
-                    for number in parts[node]:
+                    for number in asked[node]:
                         del missing[number]
             if not missing:
                 return replies
@@ -77,7 +78,7 @@ class Inquiry:
         )
 
     def heard(self, node: int, reply: RecordDict | str) -> RecordDict:
-        """The content of a node's reply; a node that gave none is doubted."""
+        """Return the content of a node's reply; a node without a reply is asked nothing until it is greeted again."""
         called = self._census.label(node)
         if isinstance(reply, str):
             self._census.doubt(node)
@@ -89,7 +90,7 @@ class Inquiry:
         return reply
 
     def reachable(self, names: Sequence[str], *, everyone: bool = False) -> dict[str, int]:
-        """The node of each client that can be reached; waits for one, or with ``everyone`` for all, but not forever."""
+        """Return the node of each client that can be reached; wait for one, or with ``everyone`` for all of them."""
         self._census.look()
         deadline, enough = time.monotonic() + self._settings.wait, len(names) if everyone else 1
         while len(homes := {n: h for n, h in self._census.homes().items() if n in names}) < enough:

@@ -60,12 +60,12 @@ class AppConfig:
 
     def _check(self, key: str, value: Any) -> None:
         named = key in self.open
-        if not named and not any(key.startswith(part[:-1]) for part in self.open if part.endswith(".*")):
+        if not named and not any(key.startswith(name[:-1]) for name in self.open if name.endswith(".*")):
             raise ConfigError(f"run config: {key} is not open: write it into the app, which opens {list(self.open)}")
         if value == "" and key.startswith("schedule."):  # not set
             return
-        found = read_value(key, value)
-        for each in found if isinstance(found, list) else [found]:
+        parsed = read_value(key, value)
+        for each in parsed if isinstance(parsed, list) else [parsed]:
             if not isinstance(each, int | float) and not (named and isinstance(each, str) and each in our_names()):
                 takes = "numbers and names of our lists" if named else "numbers"
                 raise ConfigError(f"run config: {key} = {str(value)[:200]!r}: nodes take {takes}, and lists of them")

@@ -59,8 +59,8 @@ def from_run_config(values: Mapping[str, Any]) -> Experiment:
             continue
         *path, last = key.split(".")
         target = content
-        for part in path:
-            target = target.setdefault(part, {})
+        for name in path:
+            target = target.setdefault(name, {})
             if not isinstance(target, dict):
                 raise ConfigError(f"run config: {key} is set, but a key that it begins with is a value and not a table")
         target[last] = read_value(key, value)

@@ -126,9 +126,9 @@ def read_outline(content: RecordDict) -> Outline:
     if len(names) != len(numbers) or len(set(names.values())) != len(numbers):
         raise WireError(f"numbers={short(numbers)} and names={short(list(names.values()))} must all differ")
     scalars, vectors, iterates, sends = map(read.names, ("scalars", "vectors", "iterates", "sends"))
-    for name, found in (("vectors", vectors), ("iterates and sends", (*iterates, *sends))):
-        if PARAMS in found or len(set(found)) != len(found):
-            raise WireError(f"{name}={short(found)} must be different names other than {PARAMS!r}")
+    for name, listed in (("vectors", vectors), ("iterates and sends", (*iterates, *sends))):
+        if PARAMS in listed or len(set(listed)) != len(listed):
+            raise WireError(f"{name}={short(listed)} must be different names other than {PARAMS!r}")
     check_arrays(content, "params", (PARAMS,))
     check_arrays(content, "vectors", vectors)
     return Outline(kind, read.one("entry", str), tuple(runs), names, scalars, vectors, iterates, sends)
@@ -151,20 +151,20 @@ def decode_query(content: RecordDict, like: Tensor) -> NodeQuery:
     vectors = {name: finite(name, vector).to(like.device) for name, vector in vectors.items()}
     queries: list[Query] = []
     begin = 0
-    for place, size in enumerate(counts):
+    for index, size in enumerate(counts):
         asked = tuple(clients[begin : begin + size])
         if not set(asked) <= names.keys() or len(set(asked)) != size:
             raise WireError(f"clients={short(asked)} must be different clients among {short(sorted(names))}")
         query = Query(
             outline.kind,
             number,
-            seeds[place],
+            seeds[index],
             asked,
             torch.tensor(weights[begin : begin + size], dtype=torch.float64),
-            params[place],
-            share(outline.scalars, values, place),
-            {name: vector[place] for name, vector in vectors.items()},
-            share(outline.iterates, steps, place),
+            params[index],
+            share(outline.scalars, values, index),
+            {name: vector[index] for name, vector in vectors.items()},
+            share(outline.iterates, steps, index),
             outline.sends,
         )
         queries.append(query)
@@ -185,8 +185,8 @@ def decode_query(content: RecordDict, like: Tensor) -> NodeQuery:
 
 def _read_numbers(content: RecordDict, count: int, dtype: torch.dtype) -> dict[str, Tensor]:
     """The metrics of a reply: their names, and one number per client and run each; they may be non-finite."""
-    found = content.get("numbers")
-    values = dict(found) if isinstance(found, MetricRecord) else {}
+    record = content.get("numbers")
+    values = dict(record) if isinstance(record, MetricRecord) else {}
     if set(values) != set(NUMBERS):
         raise WireError(f"numbers holds {short(sorted(values))}, expected {short(sorted(NUMBERS))}")
     for name, each in values.items():
@@ -195,9 +195,9 @@ def _read_numbers(content: RecordDict, count: int, dtype: torch.dtype) -> dict[s
     return {name: torch.tensor(values[name], dtype=torch.float64).to(dtype) for name in NUMBERS}
 
 
-def share(names: Sequence[str], values: Sequence[T], place: int) -> dict[str, T]:
+def share(names: Sequence[str], values: Sequence[T], index: int) -> dict[str, T]:
     """One run's values by name."""
-    return dict(zip(names, values[place * len(names) : (place + 1) * len(names)], strict=True))
+    return dict(zip(names, values[index * len(names) : (index + 1) * len(names)], strict=True))
 
 
 def encode_replies(query: NodeQuery, replies: Sequence[Replies]) -> RecordDict:
@@ -219,14 +219,14 @@ def decode_replies(content: RecordDict, query: NodeQuery) -> list[list[Reply]]:
     rows = [1] * len(sizes) if query.partial_sums else sizes
     numbers = _read_numbers(content, sum(sizes), first.params.dtype)
     shape = (sum(rows), *first.params.shape)
-    found = read_arrays(content, "vectors", first.wanted, shape, first.params.dtype)
+    arrays = read_arrays(content, "vectors", first.wanted, shape, first.params.dtype)
     loss, cost = (numbers[name].split(sizes) for name in NUMBERS)
     vectors = {
-        name: [part.expand(size, -1) for part, size in zip(whole.split(rows), sizes, strict=True)]
-        for name, whole in found.items()
+        name: [block.expand(size, -1) for block, size in zip(whole.split(rows), sizes, strict=True)]
+        for name, whole in arrays.items()
     }
     return [
-        split(Replies(each.clients, loss[i], cost[i], {name: parts[i] for name, parts in vectors.items()}))
+        split(Replies(each.clients, loss[i], cost[i], {name: blocks[i] for name, blocks in vectors.items()}))
         for i, each in enumerate(query.queries)
     ]
 
@@ -261,16 +261,16 @@ def read_arrays(
 
 def check_arrays(content: RecordDict, record: str, names: Sequence[str]) -> None:
     """Refuse a record that does not hold exactly these arrays."""
-    found = content.get(record)
-    sent = set(found) if isinstance(found, ArrayRecord) else set[str]()
-    if sent != set(names):
-        raise WireError(f"{record} holds the arrays {short(sorted(sent))}, expected {short(sorted(names))}")
+    sent = content.get(record)
+    keys = set(sent) if isinstance(sent, ArrayRecord) else set[str]()
+    if keys != set(names):
+        raise WireError(f"{record} holds the arrays {short(sorted(keys))}, expected {short(sorted(names))}")
 
 
 def read_array(content: RecordDict, record: str, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """An array of exactly this shape, type and size in bytes; nothing is allocated before its header is checked."""
-    found = content.get(record)
-    array = found.get(name) if isinstance(found, ArrayRecord) else None
+    sent = content.get(record)
+    array = sent.get(name) if isinstance(sent, ArrayRecord) else None
     if array is None:
         raise WireError(f"there is no array {record}.{name}")
     if dtype not in DTYPES:
@@ -289,16 +289,21 @@ def read_array(content: RecordDict, record: str, name: str, shape: tuple[int, ..
     return torch.from_numpy(values).view(shape)
 
 
+def read_doubles(content: RecordDict, record: str, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Read a finite array in double precision."""
+    return finite(name, read_array(content, record, name, shape, torch.float64))
+
+
 def _header(data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int | None:
     """Where the numbers begin, if the header is that of such an array; it is a dict of literals, and nothing is run."""
     stream = io.BytesIO(data)
     try:
         if np.lib.format.read_magic(stream) != (1, 0):
             return None
-        found = np.lib.format.read_array_header_1_0(stream)
+        header = np.lib.format.read_array_header_1_0(stream)
     except Exception:  # bytes of any kind may raise anything
         return None
-    return stream.tell() if found == (shape, False, dtype) else None
+    return stream.tell() if header == (shape, False, dtype) else None
 
 
 def finite(name: str, values: Tensor) -> Tensor:
@@ -314,17 +319,17 @@ class Reader:
     """
 
     def __init__(self, content: RecordDict, record: str) -> None:
-        found = content.get(record)
-        if not isinstance(found, ConfigRecord):
+        values = content.get(record)
+        if not isinstance(values, ConfigRecord):
             raise WireError(f"there is no record {record!r}")
-        self._values = found
+        self._values = values
         if record == "refused":
             return
-        said = self.one("format", int, 0, LARGEST) if self.has("format") else "none"
-        if said != FORMAT:
+        number = self.one("format", int, 0, LARGEST) if self.has("format") else "none"
+        if number != FORMAT:
             sender, reader = ("server", "node") if record == "query" else ("node", "server")
             raise WireError(
-                f"the {sender}'s messages have format {said}, this {reader}'s wafl-learn {version('wafl-learn')} has "
+                f"the {sender}'s messages have format {number}, this {reader}'s wafl-learn {version('wafl-learn')} has "
                 f"format {FORMAT}: install the same version of wafl-learn on the server and on every node"
             )
 
@@ -345,17 +350,17 @@ class Reader:
 
     def different(self, name: str) -> tuple[str, ...]:
         """Strings that all differ."""
-        found = self.many(name, str)
-        if len(set(found)) != len(found):
-            raise WireError(f"{name}={short(found)} must all differ")
-        return tuple(found)
+        values = self.many(name, str)
+        if len(set(values)) != len(values):
+            raise WireError(f"{name}={short(values)} must all differ")
+        return tuple(values)
 
     def names(self, name: str) -> tuple[str, ...]:
         """Different strings, none of them empty."""
-        found = self.different(name)
-        if "" in found:
-            raise WireError(f"{name}={short(found)} must not have an empty name")
-        return found
+        values = self.different(name)
+        if "" in values:
+            raise WireError(f"{name}={short(values)} must not have an empty name")
+        return values
 
     @staticmethod
     def _checked(name: str, value: Any, kind: type[T], low: float | None, high: float | None) -> T:
@@ -372,18 +377,18 @@ class Reader:
 def _averaged(query: Query, replies: Replies) -> Replies:
     if not replies.vectors:
         return replies
-    sound = torch.stack([torch.isfinite(part).all(1) for part in replies.vectors.values()]).all(0)
+    sound = torch.stack([torch.isfinite(vector).all(1) for vector in replies.vectors.values()]).all(0)
     sound &= torch.isfinite(replies.loss) & torch.isfinite(replies.cost)
     weights = torch.where(sound.cpu(), query.weights, 0.0)
     if not float(weights.sum()) > 0:
         weights = sound.cpu().double()
     weights = weights / weights.sum().clamp_min(1e-300)
 
-    def mean(part: Tensor) -> Tensor:
-        return (weights.to(part) @ torch.where(sound[:, None], part, 0.0))[None]
+    def mean(vector: Tensor) -> Tensor:
+        return (weights.to(vector) @ torch.where(sound[:, None], vector, 0.0))[None]
 
     loss = torch.where(sound, replies.loss, torch.nan)  # which tells the server to leave these clients out
-    return replace(replies, loss=loss, vectors={name: mean(part) for name, part in replies.vectors.items()})
+    return replace(replies, loss=loss, vectors={name: mean(vector) for name, vector in replies.vectors.items()})
 
 
 def short(value: Any) -> str:

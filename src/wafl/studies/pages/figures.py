@@ -23,10 +23,10 @@ def draw_figures(study: Study, results: Mapping[str, Any], *, missing: bool = Fa
     if figures:
         folder.mkdir(exist_ok=True)
         remove_temporary(folder)
-    for name, draw in figures.items():  # each in a place of its own first, so that none is there in part
-        with TemporaryDirectory(prefix=".", suffix=TEMPORARY, dir=folder) as place:
-            draw(Path(place, name))
-            Path(place, name).replace(folder / name)
+    for name, draw in figures.items():  # in a temporary folder first, so that no figure is ever incomplete
+        with TemporaryDirectory(prefix=".", suffix=TEMPORARY, dir=folder) as temporary:
+            draw(Path(temporary, name))
+            Path(temporary, name).replace(folder / name)
     return [folder / name for name in figures]
 
 
@@ -43,22 +43,19 @@ def _figures(study: Study, results: Mapping[str, Any]) -> dict[str, Draw]:
     }
     methods = [row["method"]["name"] for row in rows.values()]
     attack, unseen = results["attack"], study.plan.unseen is not None or study.plan.clients.roster.unseen
-    found: dict[str, Draw] = {}
+    figures, test = dict[str, Draw](), attack or "clean data"
     if attack or not unseen:
-        drawn = partial(measure_against_attacked, lines, unit, attack or "clean data", methods=methods)
-        found[f"{measure}.png"] = drawn
+        figures[f"{measure}.png"] = partial(measure_against_attacked, lines, unit, test, methods=methods)
     for parameter, panels in _swept(study, rows).items():
-        found[f"{measure}-{parameter}.png"] = partial(
-            measure_against_parameter, panels, parameter, unit, attack or "clean data"
-        )
+        figures[f"{measure}-{parameter}.png"] = partial(measure_against_parameter, panels, parameter, unit, test)
     if unseen:
-        found["unseen.png"] = partial(generalization, {**results, "methods": rows})
-    return found
+        figures["unseen.png"] = partial(generalization, {**results, "methods": rows})
+    return figures
 
 
 def _swept(study: Study, rows: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Line]]]:
     """By parameter and method: one line per test, for methods of which one number is swept."""
-    found: dict[str, dict[str, dict[str, Line]]] = {}
+    panels: dict[str, dict[str, dict[str, Line]]] = {}
     for entry in study.plan.entries:
         if len(entry.grid) != 1:
             continue
@@ -68,17 +65,15 @@ def _swept(study: Study, rows: Mapping[str, Any]) -> dict[str, dict[str, dict[st
             continue
         ordered = dict(sorted(kept.items()))
         tests = _tests(next(iter(ordered.values())))
-        found.setdefault(parameter, {})[entry.title] = {
+        panels.setdefault(parameter, {})[entry.title] = {
             test: _line(list(ordered), [_tests(row)[test] for row in ordered.values()]) for test in tests
         }
-    return found
+    return panels
 
 
 def _tests(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "clean": row["clean"],
-        **{attacked_clients(float(share)): value for share, value in row["attacked"].items()},
-    }
+    attacked = {attacked_clients(float(share)): value for share, value in row["attacked"].items()}
+    return {"clean": row["clean"], **attacked}
 
 
 def _line(x: Sequence[float], values: Sequence[Mapping[str, Any]]) -> Line:

@@ -54,17 +54,17 @@ class Pages:
     def studies(self) -> dict[str, Path]:
         """The studies in the folder, by name, the latest first."""
         try:
-            found = [path for path in self._folder.iterdir() if StudyFolder.is_in(path) and not is_temporary(path)]
+            paths = [path for path in self._folder.iterdir() if StudyFolder.is_in(path) and not is_temporary(path)]
         except OSError:
             return {}
-        return {path.name: path for path in sorted(found, key=_changed, reverse=True)}
+        return {path.name: path for path in sorted(paths, key=_changed, reverse=True)}
 
     def _list(self, studies: dict[str, Path]) -> str:
-        found = [
+        summaries = [
             self._kept(f"summary {name}", path, lambda path: summary_of(path, f"/study/{quote(path.name)}"))
             for name, path in studies.items()
         ]
-        return as_html(Page(f"Studies in {self._folder}", found, [list_of(found)]), live=True)
+        return as_html(Page(f"Studies in {self._folder}", summaries, [list_of(summaries)]), live=True)
 
     def _study(self, name: str, path: Path) -> str:
         return self._kept(f"study {name}", path, lambda path: as_html(Page(path.name, [show_study(path)]), live=True))
@@ -134,8 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Whether the reader knows the token or, without one, used this machine's name: strangers' pages use others."""
         token = self.server.token
         if token is None:
-            host = self.headers.get("Host", "").rpartition(":")[0].strip("[]")
-            return is_local(host)
+            return is_local(self.headers.get("Host", "").rpartition(":")[0].strip("[]"))
         try:
             cookie = SimpleCookie(self.headers.get("Cookie", "")).get(COOKIE)
         except CookieError:
@@ -165,10 +164,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _stamp(file: Path) -> tuple[int, int] | None:
     try:
-        found = file.lstat()
+        status = file.lstat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def _changed(path: Path) -> int:

@@ -1,7 +1,7 @@
-"""What models do on their clients' data, for a page: client by client, radius by radius, and what the ball moves."""
+"""Measurements of models on their clients' data, for a page: by client, by radius, and how the ball moves examples."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
@@ -19,20 +19,20 @@ from wafl.objectives import Wasserstein
 from wafl.objectives.surrogate import move_one_lane
 from wafl.report import charts, pictures, sections
 from wafl.report.blocks import Block, Figure, Pictures, Reading, Section, Stop, Walk, Walks
-from wafl.report.charts import Curve
+from wafl.report.charts import Chart, Curve
 from wafl.results.run import Run
 from wafl.studies.pages.shown import radius_against_gamma
-from wafl.theory import Certificates, calibrate, certify
+from wafl.theory import calibrate, certify
 from wafl.theory.certificates.mixture import Mixture
 
 MOST_EXAMPLES = 300
-"""Test examples on which balls and certificates are measured: an even part of each client's."""
+"""Test examples on which balls and certificates are measured, an equal number of each client."""
 MOST_MOVED = 200
 MOST_WALKS = 8
 MOST_CLIENTS = 24
 """Clients between which distances are measured."""
 SIZES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
-"""Radii, as parts of the data's own spread: the root mean square distance of test examples from their mean."""
+"""Radii, as shares of the data's spread: the root mean square distance of test examples from their mean."""
 PICTURES = 10
 NORMS = (2.0, math.inf, 1.0)
 FEATURES = 12
@@ -41,7 +41,7 @@ STEPS = 50
 DOUBLING_STEPS = 20
 """The most ascent steps of the search for the ball in which the loss doubles."""
 
-Told = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 def measure(
@@ -49,12 +49,12 @@ def measure(
     clients: Federation,
     unseen: Federation | None = None,
     attack: Attack | None = None,
-    told: Told = lambda what: None,
-    lost: Told = lambda why: None,
+    told: Notify = lambda what: None,
+    lost: Notify = lambda why: None,
 ) -> list[Section]:
-    """What models do on data, for a page; ``told`` hears what is being done, ``lost`` why a section is left out."""
+    """Measure models on data; ``told`` is called with each step, ``lost`` with the reason why a section is left out."""
     methods, few = {label: run.method for label, run in runs.items()}, _thinned(clients, MOST_EXAMPLES)
-    parts: dict[str, Callable[[], Section | None]] = {
+    steps: dict[str, Callable[[], Section | None]] = {
         "client by client": lambda: _by_client(runs, clients, unseen, attack),
         "radius by radius": lambda: _radius(runs, few),
         "what the ball moves": lambda: _moves(runs, few),
@@ -62,22 +62,22 @@ def measure(
         "client weights and distances": lambda: _weights(runs, methods, clients),
         "the data": lambda: _partition(clients),
     }
-    found: list[Section] = []
-    for what, make in parts.items():
+    made: list[Section] = []
+    for what, make in steps.items():
         told(what)
         try:
-            found += [section for section in [make()] if section is not None]
+            made += [section for section in [make()] if section is not None]
         except (ValueError, RuntimeError, IndexError) as error:
             lost(f"{what}: {error}")
-    return found
+    return made
 
 
 def _by_client(
     runs: Mapping[str, Run], clients: Federation, unseen: Federation | None, attack: Attack | None
 ) -> Section | None:
     attacks: list[Attack | None] = [None] if attack is None else [None, attack]
-    found = compare(runs, clients, attacks=attacks, unseen=unseen).sections()
-    return next((section for section in found if section.title == "Client by client"), None)
+    compared = compare(runs, clients, attacks=attacks, unseen=unseen).sections()
+    return next((section for section in compared if section.title == "Client by client"), None)
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def _shift(mixture: Mixture, clients: Federation, radius: float) -> _Shifted:
         correct = (mixture.problem.outputs(moved).argmax(-1) == population.y)[0].double()
     values = losses if correct is None else 100.0 * correct
     by_client = [
-        (name, float(values[slice(*clients.test.offsets[place : place + 2].tolist())].mean()))
-        for place, name in enumerate(clients.names)
+        (name, float(values[slice(*clients.test.offsets[index : index + 2].tolist())].mean()))
+        for index, name in enumerate(clients.names)
     ]
     worst = min(by_client, key=lambda pair: -pair[1] if correct is None else pair[1])
     accuracy = None if correct is None else 100.0 * float(share @ correct)
@@ -122,7 +122,7 @@ def _radius(runs: Mapping[str, Run], clients: Federation) -> Section | None:
         f"certified for every distribution in it. {between}, and what is certified for the larger ball holds in the "
         "smaller (≤)."
     )
-    unproven = list(dict.fromkeys(line for line in caveats if line))
+    unproven = list(dict.fromkeys(caveat for caveat in caveats if caveat))
     if unproven and all(caveats):
         lead = f"Drag the slider to enlarge the ball. {between}."
     lead = " ".join([*unproven, lead])
@@ -135,89 +135,77 @@ def _radius(runs: Mapping[str, Run], clients: Federation) -> Section | None:
     return Section("Radius", lead, [Walks(walks, caption)])
 
 
+_Step = tuple[str, float, _Shifted, float]
+"""A position of a slider: its text, the radius, the shifted examples, and the certified or estimated loss."""
+
+
 def _fixed(runs: Mapping[str, Run], clients: Federation) -> list[tuple[Walk, str | None]]:
-    """Return the sliders of single models, each in balls of several sizes, and a line for each that is not proven."""
+    """Return the sliders of single models, each in balls of several sizes, and why one is not proven."""
     x = clients.test.x.double().flatten(1)
     spread = float((x - x.mean(0)).square().sum(1).mean().sqrt())
-    radii = [rounded(part * spread, 2) for part in SIZES]
-    chosen = _pictured(clients)
+    radii = [rounded(size * spread, 2) for size in SIZES]
     walks: list[tuple[Walk, str | None]] = []
     for label, run in list(_distinct(runs).items())[:MOST_WALKS]:
         mixture = Mixture.of(run, clients, "test")
         certificates = certify(run, clients, radii=radii, part="test", achieved=False)
         shifts = [_shift(mixture, clients, radius) for radius in radii]
         bounds = [certificates.best_proven(row) for row in certificates.rows]
-        stops = [
-            _stop(f"{radius:g}", radius, shift, _certified(bound, certificates.column, same=True), clients, chosen)
-            for radius, shift, bound in zip(radii, shifts, bounds, strict=True)
-        ]
-        curves = _curves(label, radii, bounds, shifts, certificates.column)
-        palette = charts.colors([label], [run.method])
-        chart = charts.lines(curves, "radius", "expected loss", palette, marks=True)
+        steps = list(zip([f"{radius:g}" for radius in radii], radii, shifts, bounds, strict=True))
+        chart = _chart(label, run.method, "radius", steps, certificates.column)
+        # The same model is in every ball, so a certified loss also bounds the smaller balls.
+        stops = _stops(steps, certificates.column, clients, bound=certificates.column == "certified")
         walks.append((Walk(label, stops, chart), certificates.caveat))
     return walks
-
-
-def _curves(of: str, radii: list[float], bounds: list[float], shifts: list[_Shifted], column: str) -> list[Curve]:
-    """Return the lines of the certified or estimated loss by radius, and of the loss that was reached."""
-    reached = [shift.loss for shift in shifts]
-    return [Curve(column, radii, bounds, of=of), Curve("reached", radii, reached, dash=True, of=of)]
 
 
 def _sweeps(runs: Mapping[str, Run], clients: Federation) -> list[tuple[Walk, str | None]]:
     """Return the sliders of sweeps over one number, each model at the radius that its training achieved.
 
-    With each is a line for the first of its models that is not proven, if there is one.
+    With each slider comes the reason why the first of its models is not proven, if there is one.
     """
-    groups: dict[tuple[str, str], dict[float, tuple[str, Run]]] = {}
-    for label, run in runs.items():
-        swept = {name: value for name, value in run.point.items() if name != "seed"}
-        if len(swept) != 1:
-            continue
-        ((name, value),) = swept.items()
-        if isinstance(value, int | float):
-            groups.setdefault((run.method, name), {})[float(value)] = label, run
+    groups: dict[tuple[str, str], dict[float, Run]] = {}
+    for run in runs.values():
+        swept = [(name, value) for name, value in run.point.items() if name != "seed"]
+        for name, value in swept if len(swept) == 1 else []:
+            if isinstance(value, int | float):
+                groups.setdefault((run.method, name), {})[float(value)] = run
     walks: list[tuple[Walk, str | None]] = []
     for (method, name), models in groups.items():
-        radii = {value: run.history[-1].achieved_radius for value, (_, run) in models.items() if run.history}
-        known = {value: (models[value][1], radius) for value, radius in radii.items() if radius}
+        radii = {value: run.history[-1].achieved_radius for value, run in models.items() if run.history}
+        known = {value: radius for value, radius in radii.items() if radius}
         if len(known) < 2:
             continue
-        chosen, stops = _pictured(clients), list[Stop]()
-        ordered = sorted(known.items(), key=lambda pair: pair[1][1])
-        found, shifts = list[Certificates](), list[_Shifted]()
-        for _, (run, radius) in ordered:
-            shifts.append(_shift(Mixture.of(run, clients, "test"), clients, radius))
-            found.append(certify(run, clients, radii=[radius], part="test", achieved=False))
-        bounds = [each.best_proven(each[0]) for each in found]
-        caveat = next((each.caveat for each in found if each.caveat), None)
-        column = "certified" if caveat is None else "estimate"
-        for (value, (_, radius)), shift, bound in zip(ordered, shifts, bounds, strict=True):
-            text, reading = f"{radius:.3g} ({name}={value:g})", _certified(bound, column, same=False)
-            stops.append(_stop(text, radius, shift, reading, clients, chosen))
-        curves = _curves(method, [radius for _, (_, radius) in ordered], bounds, shifts, column)
-        palette = charts.colors([method])
-        chart = charts.lines(curves, "radius each model was trained for", "expected loss", palette, marks=True)
-        walks.append((Walk(f"{method}, the sweep over {name}", stops, chart), caveat))
+        steps, caveats = list[_Step](), list[str]()
+        for value, radius in sorted(known.items(), key=lambda pair: pair[1]):
+            shift = _shift(Mixture.of(models[value], clients, "test"), clients, radius)
+            certificates = certify(models[value], clients, radii=[radius], part="test", achieved=False)
+            steps.append((f"{radius:.3g} ({name}={value:g})", radius, shift, certificates.best_proven(certificates[0])))
+            caveats += [certificates.caveat] if certificates.caveat else []
+        column = "estimate" if caveats else "certified"
+        chart = _chart(method, method, "radius each model was trained for", steps, column)
+        stops = _stops(steps, column, clients, bound=False)
+        walks.append((Walk(f"{method}, the sweep over {name}", stops, chart), next(iter(caveats), None)))
     return walks
 
 
-def _certified(loss: float, column: str, *, same: bool) -> dict[str, Reading]:
-    """Return the certified or estimated loss by its name.
+def _chart(label: str, method: str, axis: str, steps: Sequence[_Step], column: str) -> Chart:
+    """Draw the certified or estimated loss by radius, and the loss that was reached."""
+    radii, bounds = [radius for _, radius, _, _ in steps], [bound for _, _, _, bound in steps]
+    reached = Curve("reached", radii, [shift.loss for _, _, shift, _ in steps], dash=True, of=label)
+    curves, palette = [Curve(column, radii, bounds, of=label), reached], charts.colors([label], [method])
+    return charts.lines(curves, axis, "expected loss", palette, marks=True)
 
-    A certified loss bounds smaller balls too if the ``same`` model is there all along.
-    """
-    return {f"loss {column}": Reading(loss, bound=same and column == "certified")}
 
-
-def _stop(
-    text: str, radius: float, shift: _Shifted, certified: dict[str, Reading], clients: Federation, chosen: Tensor
-) -> Stop:
-    client, worst = shift.worst
-    numbers = {} if shift.accuracy is None else {"accuracy": Reading(shift.accuracy, "%")}
-    numbers["worst client"] = Reading(worst, "" if shift.accuracy is None else "%", client)
-    numbers |= {"loss reached": Reading(shift.loss), **certified}
-    return Stop(text, radius, numbers, _strips(shift, clients, chosen))
+def _stops(steps: Sequence[_Step], column: str, clients: Federation, *, bound: bool) -> list[Stop]:
+    """Return the positions of a slider; with ``bound``, each loss also bounds the loss in smaller balls."""
+    chosen, stops = _pictured(clients), list[Stop]()
+    for text, radius, shift, loss in steps:
+        client, worst = shift.worst
+        numbers = {} if shift.accuracy is None else {"accuracy": Reading(shift.accuracy, "%")}
+        numbers["worst client"] = Reading(worst, "" if shift.accuracy is None else "%", client)
+        numbers |= {"loss reached": Reading(shift.loss), f"loss {column}": Reading(loss, bound=bound)}
+        stops.append(Stop(text, radius, numbers, _strips(shift, clients, chosen)))
+    return stops
 
 
 def _strips(shift: _Shifted, clients: Federation, chosen: Tensor) -> Pictures | None:
@@ -246,9 +234,9 @@ def _moves(runs: Mapping[str, Run], clients: Federation) -> Section | None:
             radius, rest, shift = _doubling(mixture, clients, norm)
             name = norm_name(norm)
             sizes.append(f"{name} {radius:.3g} (loss {shift.loss:.3g})")
-            found = _strips(shift, clients, chosen)
-            if found is not None:
-                original, moved, change = found.strips.values()
+            shown = _strips(shift, clients, chosen)
+            if shown is not None:
+                original, moved, change = shown.strips.values()
                 strips |= {"original": original, f"moved, {name}": moved, f"{name} difference": change}
             else:
                 blocks.append(sections.features(f"{label}, {name} radius {radius:.3g}", _features(shift, clients)))
@@ -277,15 +265,15 @@ def _doubling(mixture: Mixture, clients: Federation, norm: float) -> tuple[float
         loss = float(share @ mixture.problem.loss(move.x_adv, population.y)[0])
         return loss, math.sqrt(float(share @ move.cost[0])), move.x_adv
 
-    low, high, found = 1e-6, 1e6, at(1e-6)
+    low, high, last = 1e-6, 1e6, at(1e-6)
     for _ in range(12):
         middle = math.sqrt(low * high)
         move = at(middle)
         if move[0] >= 2.0 * rest:
-            low, found = middle, move
+            low, last = middle, move
         else:
             high = middle
-    loss, radius, moved = found
+    loss, radius, moved = last
     return radius, rest, _Shifted(loss, None, ("", 0.0), population.x[0], moved[0])
 
 
@@ -293,17 +281,12 @@ def _features(shift: _Shifted, clients: Federation) -> list[tuple[str, float, st
     """The inputs that move farthest, in units of the model and, if it is known, their own."""
     far = (shift.moved - shift.x).abs().mean(0).flatten()
     scale = clients.test.prepare.scale
-    own = far if scale is None else far * scale.to(far).expand(clients.input_shape).flatten()
-    names = clients.columns or [f"input {place}" for place in range(len(far))]
-    order = far.argsort(descending=True)[:FEATURES].tolist()
-    return [
-        (
-            names[place],
-            float(far[place]),
-            f"{float(own[place]):.3g}" + ("" if scale is None else f" ({float(far[place]):.2g} standard deviations)"),
-        )
-        for place in order
-    ]
+    raw = far if scale is None else far * scale.to(far).expand(clients.input_shape).flatten()
+    names, rows = clients.columns or [f"input {index}" for index in range(len(far))], list[tuple[str, float, str]]()
+    for index in far.argsort(descending=True)[:FEATURES].tolist():
+        scaled = "" if scale is None else f" ({float(far[index]):.2g} standard deviations)"
+        rows.append((names[index], float(far[index]), f"{float(raw[index]):.3g}{scaled}"))
+    return rows
 
 
 def _calibration(runs: Mapping[str, Run], clients: Federation) -> Section | None:
@@ -324,9 +307,9 @@ def _calibration(runs: Mapping[str, Run], clients: Federation) -> Section | None
 def _weights(runs: Mapping[str, Run], methods: Mapping[str, str], clients: Federation) -> Section | None:
     values = {label: run.client_weights.tolist() for label, run in runs.items()}
     blocks = [sections.weights(values, clients.names, methods), _distances(clients)]
-    found = [block for block in blocks if block is not None]
+    shown = [block for block in blocks if block is not None]
     lead = "Whose examples count how much, and how far the clients are from each other."
-    return Section("Client weights", lead, found) if found else None
+    return Section("Client weights", lead, shown) if shown else None
 
 
 def _distances(clients: Federation) -> Figure | None:
@@ -342,7 +325,7 @@ def _distances(clients: Federation) -> Figure | None:
     except (ValueError, ImportError):  # POT is not installed
         return None
     rows = [[math.sqrt(max(squares.get((min(a, b), max(a, b)), 0.0), 0.0)) for b in few] for a in few]
-    names = [clients.names[place] for place in few]
+    names = list(clients.names[: len(few)])
     more = f", the first {len(names)} of {clients.num_clients}" if clients.num_clients > len(names) else ""
     chart = charts.heatmap(rows, names, names, "W_2")
     caption = f"W_2 between the training examples of the clients{more}, at most 100 each, in {clients.unit}."
@@ -370,8 +353,8 @@ def _pictured(clients: Federation) -> Tensor:
     y = clients.test.y
     if clients.num_classes is None:
         return torch.arange(min(PICTURES, len(y)))
-    places = [(y == label).nonzero().flatten()[:1] for label in range(clients.num_classes)]
-    return torch.cat([place for place in places if len(place)][:PICTURES])
+    firsts = [(y == label).nonzero().flatten()[:1] for label in range(clients.num_classes)]
+    return torch.cat([first for first in firsts if len(first)][:PICTURES])
 
 
 def _models(runs: Mapping[str, Run]) -> str:
@@ -380,8 +363,8 @@ def _models(runs: Mapping[str, Run]) -> str:
 
 
 def _distinct(runs: Mapping[str, Run]) -> dict[str, Run]:
-    """One run per method, the first of each."""
-    found: dict[str, tuple[str, Run]] = {}
+    """Return the first run of each method."""
+    firsts: dict[str, tuple[str, Run]] = {}
     for label, run in runs.items():
-        found.setdefault(run.method, (label, run))
-    return dict(found.values())
+        firsts.setdefault(run.method, (label, run))
+    return dict(firsts.values())

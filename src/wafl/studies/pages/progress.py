@@ -29,13 +29,13 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         return []
     if path.stat().st_size > LARGEST:
         raise FolderError(f"{path} has more than {LARGEST >> 20} MiB: it is too large for a page")
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for line in path.read_bytes().splitlines():
         with suppress(ValueError):
             row = parsed_table(line)
             check_types(row, {"method": str, "round": int})
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
 
 
 def labels_of(row: Mapping[str, Any], titles: Mapping[str, str]) -> str:
@@ -45,24 +45,23 @@ def labels_of(row: Mapping[str, Any], titles: Mapping[str, str]) -> str:
 
 
 def titles_of(results: Mapping[str, Any], experiment: Experiment | None) -> dict[str, str]:
-    """The titles of methods in tables, by their folders' names: WAFL, not wafl."""
-    found = {label.lower(): label for label in results.get("methods", {})}
+    """Return the titles of methods in tables, by their folders' names: WAFL, not wafl."""
     methods = experiment.methods if experiment is not None else []
     named = {each.label: each.method for each in methods if each.label == each.method.lower()}
-    return found | {label: method for label, method in named.items() if label not in found}
+    return named | {label.lower(): label for label in results.get("methods", {})}
 
 
 def absent_in(row: Mapping[str, Any]) -> dict[int, str]:
-    """The clients that were asked to train in the round of a line and did not count, each with the reason."""
+    """Return the clients that were asked to train in a round and did not count, each with the reason."""
     pairs: Any = row.get("excluded")
-    found: dict[int, str] = {}
+    absent: dict[int, str] = {}
     for pair in pairs if isinstance(pairs, list) else []:  # pyright: ignore[reportUnknownVariableType]
         match pair:
             case [int(client), str(why)] if not why.startswith("loss: "):
-                found[client] = why
+                absent[client] = why
             case _:
                 pass
-    return found
+    return absent
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,8 @@ class MethodProgress:
         return f"{self.pace.round:,} of {self.pace.rounds:,}"
 
     @property
-    def part(self) -> float:
-        """How much of the training is over, from 0 to 1; a run that stopped early is over."""
+    def share(self) -> float:
+        """The share of training that is over, from 0 to 1; it is 1 for a run that stopped early."""
         return 1.0 if self.stage == "done" else self.pace.round / max(1, self.pace.rounds)
 
 
@@ -96,27 +95,27 @@ def progress_of(
     by_method: dict[str, list[Mapping[str, Any]]] = {}
     for row in lines:
         by_method.setdefault(row["method"], []).append(row)
-    found: list[MethodProgress] = []
+    methods: list[MethodProgress] = []
     for method in experiment.methods:
-        own, rounds = by_method.get(method.label, []), method.rounds or experiment.schedule.rounds or 0
-        title, count = titles.get(method.label, method.label), _count(own[-1], method, experiment) if own else 1
-        pace, stage = pace_of(title, rounds, count, own), "to come"
+        rows, rounds = by_method.get(method.label, []), method.rounds or experiment.schedule.rounds or 0
+        title, count = titles.get(method.label, method.label), _count(rows[-1], method, experiment) if rows else 1
+        pace, stage = pace_of(title, rounds, count, rows), "to come"
         if status == "finished" or method.label in results.get("done", ()):
-            reached = max((row["round"] + ("diverged" not in row) for row in own), default=0)
+            reached = max((row["round"] + ("diverged" not in row) for row in rows), default=0)
             pace = replace(pace, round=reached, seconds_left=None)
-            stage, pace = "done", _tested(pace, {labels_of(row, titles) for row in own}, results)
-        elif status == "running" and all(each.stage == "done" for each in found):
+            stage, pace = "done", _tested(pace, {labels_of(row, titles) for row in rows}, results)
+        elif status == "running" and all(each.stage == "done" for each in methods):
             stage = "training" if pace.round < rounds else "testing"
-        elif own:
+        elif rows:
             stage = "interrupted"
-        found.append(MethodProgress(method.method, stage, pace, _failed(own, name)))
-    return found
+        methods.append(MethodProgress(method.method, stage, pace, _failed(rows, name)))
+    return methods
 
 
 def _count(row: Mapping[str, Any], method: MethodTable, experiment: Experiment) -> int:
     """How many runs a method has, of which this is a line: one per combination of what is swept."""
-    schedule, own = experiment.schedule.model_dump(exclude_none=True), method.model_dump(exclude_none=True)
-    values: dict[str, Any] = {**schedule, **own, **own.get("options", {}), "seed": experiment.seeds}
+    schedule, table = experiment.schedule.model_dump(exclude_none=True), method.model_dump(exclude_none=True)
+    values: dict[str, Any] = {**schedule, **table, **table.get("options", {}), "seed": experiment.seeds}
     return prod(len(values[key]) for key in point_of(row) if isinstance(values.get(key), list))
 
 
@@ -138,7 +137,7 @@ def _failed(lines: Lines, name: Callable[[int], str]) -> list[str]:
 
 COLUMNS: dict[str, Callable[[MethodProgress], Cell]] = {
     "stage": lambda each: Cell(each.stage),
-    "round": lambda each: Cell(each.rounds, each.part, part=each.part),
+    "round": lambda each: Cell(each.rounds, each.share, part=each.share),
     "rounds/s": lambda each: _number("{:.3g}", each.pace.rounds_per_second),
     "time left": lambda each: Cell(each.pace.left, each.pace.seconds_left or 0.0),
     "loss": lambda each: _number("{:.4g}", each.pace.loss),
@@ -155,7 +154,7 @@ def progress_section(methods: Sequence[MethodProgress]) -> Section | None:
     if all(each.stage == "done" for each in methods):
         return None
     cells = {column: [make(each) for each in methods] for column, make in COLUMNS.items()}
-    told = {column: found for column, found in cells.items() if any(cell.text for cell in found)}
+    filled = {column: listed for column, listed in cells.items() if any(cell.text for cell in listed)}
     palette = charts.colors([each.pace.method for each in methods], [each.method for each in methods])
     names = [Cell(each.pace.method, color=palette[each.pace.method]) for each in methods]
     now = [
@@ -166,7 +165,7 @@ def progress_section(methods: Sequence[MethodProgress]) -> Section | None:
     ]
     coming = [each.pace.method for each in methods if each.stage == "to come"]
     lead = " ".join([*now, *([f"To come: {some(coming)}."] if coming else [])])
-    return Section("Progress", lead, [Table(["method", *told], list(zip(names, *told.values(), strict=True)))])
+    return Section("Progress", lead, [Table(["method", *filled], list(zip(names, *filled.values(), strict=True)))])
 
 
 def _number(text: str, value: float | None) -> Cell:

@@ -1,9 +1,9 @@
-"""A study as a page shows it, from its folder alone: no code of the study runs, and no data are needed."""
+"""The page of a study, from its folder alone: it runs none of the study's code, and needs no data."""
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
@@ -39,7 +39,7 @@ T = TypeVar("T")
 def show_study(
     path: Path, measured: Sequence[Section] = (), names: Sequence[str] | None = None, notes: Sequence[str] = ()
 ) -> Study:
-    """All that a study's folder tells, with sections that were ``measured``; ``notes`` say why others are left out."""
+    """Return a study's page from its folder, with ``measured`` sections and ``notes`` on why others are left out."""
     refuse_links(path)
     folder, missing = StudyFolder(path), list(notes)
 
@@ -63,26 +63,27 @@ def show_study(
     def name(client: int) -> str:
         return names[client] if names is not None and client < len(names) else f"client {client}"
 
-    tested, spent = scores_of(results), [Note(line) for line in privacies(results)]
+    tested, spent = scores_of(results), [Note(text) for text in privacies(results)]
     measure, conditions = results.get("measure", "accuracy"), conditions_of(results, experiment)
     methods = [] if experiment is None else progress_of(experiment, results, lines, folder.status(), titles, name)
-    found: list[Section | None] = [
+    seen = f"Flower's nodes, as the server last saw them ({bulletin.get('state')})."
+    drafts: list[Section | None] = [
         progress.progress_section(methods),
         sections.methods(tested, measure, conditions) if tested else None,
         sections.attacked(tested, measure, conditions),
         _unseen(results, conditions),
         _rounds(lines, titles, conditions),
         _participation(lines, name, results),
-        _nodes(bulletin),
+        Section("Nodes", seen, [sections.nodes(bulletin["nodes"])]) if bulletin.get("nodes") else None,
         Section("Privacy", "What each client has spent.", spent) if spent else None,
         *measured,
     ]
     if "Radius and gamma" not in {section.title for section in measured}:
-        found.append(_radius_and_gamma(lines, titles))
+        drafts.append(_radius_and_gamma(lines, titles))
     if missing:
-        found.append(Section("Left out", "What this page does not show, and why.", [Note(text) for text in missing]))
-    found.append(_setup(path, about, folder))
-    ordered = sorted((section for section in found if section is not None), key=lambda each: ORDER.index(each.title))
+        drafts.append(Section("Left out", "What this page does not show, and why.", [Note(text) for text in missing]))
+    drafts.append(_setup(path, about, folder))
+    ordered = sorted((section for section in drafts if section is not None), key=lambda each: ORDER.index(each.title))
     return Study(
         path.name,
         ordered,
@@ -121,31 +122,19 @@ def together(studies: Mapping[str, Path]) -> list[Section]:
     measures = {measure for measure, _ in tests}
     if not rows or len(measures) != 1:
         return []
-    (measure,), conditions = measures, _shared([each for _, each in tests])
-    found = [sections.methods(rows, measure, conditions)]
+    by_field = zip(*(astuple(each) for _, each in tests), strict=True)
+    conditions = Conditions(*(" or ".join(dict.fromkeys(filter(None, texts))) for texts in by_field))
+    (measure,) = measures
+    shared = [sections.methods(rows, measure, conditions)]
     same = len({each.attack for _, each in tests}) == 1
     if same and (drawn := sections.attacked(rows, measure, conditions)) is not None:
-        found.append(drawn)
-    return [Section(f"All studies: {each.title.lower()}", each.lead, each.blocks) for each in found]
-
-
-def _shared(conditions: Sequence[Conditions]) -> Conditions:
-    """Join the conditions of several studies, each once."""
-
-    def joined(texts: Iterable[str]) -> str:
-        return " or ".join(dict.fromkeys(filter(None, texts)))
-
-    return Conditions(
-        joined(each.data for each in conditions),
-        joined(each.model for each in conditions),
-        joined(each.attack for each in conditions),
-        joined(each.shift for each in conditions),
-        joined(each.certified for each in conditions),
-    )
+        shared.append(drawn)
+    return [Section(f"All studies: {each.title.lower()}", each.lead, each.blocks) for each in shared]
 
 
 def scores_of(results: Mapping[str, Any], study: str = "") -> list[Tested]:
-    """The rows of the table of methods, from what ``results.json`` holds."""
+    """Return the rows of the table of methods, from the content of ``results.json``."""
+    side = "above" if results.get("measure") == "accuracy" else "below"
     return [
         Tested(
             label,
@@ -157,16 +146,11 @@ def scores_of(results: Mapping[str, Any], study: str = "") -> list[Tested]:
             len(row.get("diverged", ())),
             study,
             row["certified"]["seeds"] if "certified" in row else (),
-            _caveat(row, results),
+            unproven_line(row["unproven"], side) if "unproven" in row else "",
             row["generalization"]["unseen"]["seeds"] if "generalization" in row else (),
         )
         for label, row in results.get("methods", {}).items()
     ]
-
-
-def _caveat(row: Mapping[str, Any], results: Mapping[str, Any]) -> str:
-    side = "above" if results.get("measure") == "accuracy" else "below"
-    return unproven_line(row["unproven"], side) if "unproven" in row else ""
 
 
 def _method_of(label: str, row: Mapping[str, Any]) -> str:
@@ -244,20 +228,13 @@ def _participation(lines: Lines, name: Callable[[int], str], results: Mapping[st
     section = sections.participation(
         {name(client): asked[client] for client in sorted(asked)},
         {name(client): counted[client] for client in counted},
-        {name(client): found for client, found in sorted(reasons.items())},
+        {name(client): counts for client, counts in sorted(reasons.items())},
     )
     untested = {label: row["untested"] for label, row in results.get("methods", {}).items() if row.get("untested")}
     if section is None or not untested:
         return section
     more: list[Block] = [Note(f"{label}: not tested: {', '.join(who[:20])}") for label, who in untested.items()]
     return Section(section.title, section.lead, [*section.blocks, *more])
-
-
-def _nodes(bulletin: Mapping[str, Any]) -> Section | None:
-    if not bulletin.get("nodes"):
-        return None
-    lead = f"Flower's nodes, as the server last saw them ({bulletin['state']})."
-    return Section("Nodes", lead, [sections.nodes(bulletin["nodes"])])
 
 
 def _setup(path: Path, about: Mapping[str, Any], folder: StudyFolder) -> Section:
@@ -288,7 +265,7 @@ def _facts(
     conditions: Conditions,
 ) -> dict[str, str]:
     unproven = any("unproven" in row for row in results.get("methods", {}).values())
-    found = {
+    facts = {
         "data": "" if experiment is None else str(experiment.data.source or experiment.data.dataset),
         "clients": str(results.get("clients") or ""),
         "model": conditions.model,
@@ -300,10 +277,9 @@ def _facts(
         "rounds": progress.rounds_in_words({each.pace.method: (each.pace.round, each.pace.rounds) for each in methods}),
         "started": str(about.get("started", "")).replace("T", " ").removesuffix("+00:00"),
     }
-    if experiment is not None and not found["clients"]:
-        data = experiment.data
-        found["clients"] = f"{data.num_clients or ''} clients".strip()
-    return {name: text for name, text in found.items() if text and text != "0"}
+    if experiment is not None and not facts["clients"]:
+        facts["clients"] = f"{experiment.data.num_clients or ''} clients".strip()
+    return {name: text for name, text in facts.items() if text and text != "0"}
 
 
 @dataclass(frozen=True)
@@ -333,15 +309,15 @@ def leaders_of(results: Mapping[str, Any]) -> list[Leader]:
         tests["attacked"] = f"with {attacked_clients(most, attack)}", lambda row: row.attacked.get(most, ())
     tests[WORST] = "for the worst client on clean data", lambda row: row.worst
     word, percent = "best" if results.get("finished") else "best so far", "%" if measure == "accuracy" else ""
-    found: list[Leader] = []
+    leaders: list[Leader] = []
     for column, (test, pick) in tests.items():
         means = {row.label: fmean(pick(row)) for row in tested if pick(row)}
         numbers = {label: sections.number(mean, measure) for label, mean in means.items()}
         best = sections.best_number(list(means.values()), measure)
         whose = [label for label, number in numbers.items() if number == best or not best]
         if whose:
-            found.append(Leader(word if best else "", column, test, numbers[whose[0]] + percent, some(whose, 4)))
-    return found
+            leaders.append(Leader(word if best else "", column, test, numbers[whose[0]] + percent, some(whose, 4)))
+    return leaders
 
 
 def summary_of(path: Path, link: str) -> Study:
@@ -360,16 +336,12 @@ def summary_of(path: Path, link: str) -> Study:
 
 def list_of(studies: Sequence[Study]) -> Section:
     """A table of studies, each with a link to its own page."""
-    told = dict.fromkeys(column for study in studies for column, cell in study.cells.items() if cell.text)
-    rows = [
-        [
-            Cell(study.name, link=study.link),
-            Cell(study.state),
-            *(study.cells.get(column, Cell("", "")) for column in told),
-        ]
-        for study in studies
-    ]
-    return Section("Studies", "", [Table(["study", "state", *told], rows)])
+    columns = dict.fromkeys(column for study in studies for column, cell in study.cells.items() if cell.text)
+    rows: list[list[Cell]] = []
+    for study in studies:
+        cells = [study.cells.get(column, Cell("", "")) for column in columns]
+        rows.append([Cell(study.name, link=study.link), Cell(study.state), *cells])
+    return Section("Studies", "", [Table(["study", "state", *columns], rows)])
 
 
 def _progress(folder: StudyFolder, results: Mapping[str, Any]) -> dict[str, Cell]:
@@ -379,8 +351,8 @@ def _progress(folder: StudyFolder, results: Mapping[str, Any]) -> dict[str, Cell
     begun = [each for each in methods if each.stage != "to come"]
     now = next((each for each in begun if each.stage != "done"), (begun or methods)[-1])
     done, rounds = sum(each.stage == "done" for each in methods), sum(each.pace.rounds for each in methods)
-    part = sum(each.part * each.pace.rounds for each in methods) / max(1, rounds)
+    share = sum(each.share * each.pace.rounds for each in methods) / max(1, rounds)
     small = "" if done == len(methods) else f"{now.pace.method}, {now.stage}: round {now.rounds}"
-    bar = Cell(f"{done} of {len(methods)} method{'s' * (len(methods) != 1)}", part, small, part=part)
+    bar = Cell(f"{done} of {len(methods)} method{'s' * (len(methods) != 1)}", share, small, part=share)
     last = ("time left", "loss", "radius", "accuracy", "test loss")
     return {"progress": bar, **{column: progress.COLUMNS[column](now) for column in last}}

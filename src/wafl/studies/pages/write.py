@@ -47,8 +47,8 @@ def write_report(
     attacks: list[Attack | None] = [None] if attack is None else [None, attack]
     tested = compare(named, clients, attacks=attacks, attacked=attacked, unseen=unseen).sections()
     measured = measure(named, clients, unseen, attack)
-    found = {section.title: section for section in (*tested, *Runs(named.values()).sections(), *measured)}
-    ordered = sorted(found.values(), key=lambda section: ORDER.index(section.title))
+    by_title = {section.title: section for section in (*tested, *Runs(named.values()).sections(), *measured)}
+    ordered = sorted(by_title.values(), key=lambda section: ORDER.index(section.title))
     rounds = {run.name: (len(run.history), len(run.history)) for run in named.values()}
     facts = {"clients": str(clients), "unit": clients.unit, "rounds": rounds_in_words(rounds)}
     facts |= {} if attack is None else {"attack": attack.within(clients.bounds).describe(clients.unit)}
@@ -57,8 +57,8 @@ def write_report(
 
 
 def _by_name(runs: Sequence[Run]) -> dict[str, Run]:
-    """The first seed of each method and swept combination."""
-    found: dict[str, Run] = {}
+    """Return the first seed of each method and swept combination."""
+    firsts: dict[str, Run] = {}
     for run in runs:
-        found.setdefault(run.name, run)
-    return found
+        firsts.setdefault(run.name, run)
+    return firsts

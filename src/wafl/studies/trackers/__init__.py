@@ -20,16 +20,16 @@ __all__ = ["Log", "MLflowTracker", "TensorBoardTracker", "Tracker", "WandbTracke
 
 
 def make_trackers(trackers: "Trackers", folder: Path, method: str) -> list[Tracker]:
-    """The trackers of one method; their files are in the study's folder, unless ``$MLFLOW_TRACKING_URI`` is set."""
-    found: list[Tracker] = []
+    """Make the trackers of one method, with files in the study's folder unless ``$MLFLOW_TRACKING_URI`` is set."""
+    made: list[Tracker] = []
     about = folder / "about.json"  # by which a study that was removed and begun again in the same folder is another
     content = about.read_bytes() if about.is_file() else b""
     key = f"{sha256(str(folder.resolve()).encode() + content).hexdigest()}/{method}"
     if trackers.tensorboard:
-        found.append(TensorBoardTracker(folder / "tensorboard" / method))
+        made.append(TensorBoardTracker(folder / "tensorboard" / method))
     if trackers.mlflow:
-        place = os.environ.get("MLFLOW_TRACKING_URI") or folder / "mlflow"
-        found.append(MLflowTracker(trackers.project, place, key=key))
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or folder / "mlflow"
+        made.append(MLflowTracker(trackers.project, uri, key=key))
     if trackers.wandb:
-        found.append(WandbTracker(trackers.project, folder=folder, key=key, group=f"{folder.name}-{method}"))
-    return found
+        made.append(WandbTracker(trackers.project, folder=folder, key=key, group=f"{folder.name}-{method}"))
+    return made

@@ -13,7 +13,7 @@ Plain = str | int | float
 
 
 class Log(ABC):
-    """The place that the rounds of one run go to."""
+    """The log of one run's rounds."""
 
     @abstractmethod
     def write(self, record: Record) -> None:
@@ -38,8 +38,8 @@ class Tracker(Callback, ABC):
         self._logs: dict[int, Log] = {}
 
     @abstractmethod
-    def _open(self, place: int, run: Run) -> Log:
-        """A log that holds the run's settings."""
+    def _open(self, index: int, run: Run) -> Log:
+        """Open a log with the run's settings; ``index`` is the run's index in its sweep."""
 
     def on_round(self, moment: Moment) -> None:
         if moment.place not in self._logs:
@@ -50,39 +50,39 @@ class Tracker(Callback, ABC):
         log = self._logs.pop(place, None) or self._join(place, run, run.history)
         log.close(run.diverged)
 
-    def _join(self, place: int, run: Run, before: History) -> Log:
-        log = self._open(place, run)
+    def _join(self, index: int, run: Run, before: History) -> Log:
+        log = self._open(index, run)
         for record in before:
             log.write(record)
         return log
 
 
 def numbers(record: Record) -> dict[str, float]:
-    """All numbers of a round, by name."""
+    """Return all numbers of a round, by name."""
     return {name: float(value) for name, value in {**record.numbers(), **record.metrics}.items()}
 
 
 def name_of(run: Run) -> str:
-    """The name of a run, the same in every process: its method, and what a sweep varied, the seed too."""
+    """Return the name of a run, the same in every process: its method, swept values and seed."""
     varied = ", ".join(f"{name}={value}" for name, value in run.point.items())
     return f"{run.method} ({varied})" if varied else run.method
 
 
 def settings_of(run: Run) -> dict[str, Any]:
-    """The settings of a training, without the scalars, which it may learn."""
+    """Return the settings of a training, without the scalars, which it may learn."""
     return {name: value for name, value in run.settings.items() if name != "scalars"}
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Plain]:
-    """Nested settings as one level, without those that are None, and with lists as JSON.
+    """Flatten nested settings to one level, without None, and with lists as JSON.
 
     >>> flat({"method": {"name": "WAFL", "objective": {"gamma": 1.0, "bounds": [0, 1], "radius": None}}})
     {'method.name': 'WAFL', 'method.objective.gamma': 1.0, 'method.objective.bounds': '[0, 1]'}
     """
-    found: dict[str, Plain] = {}
+    level: dict[str, Plain] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}.")  # pyright: ignore[reportUnknownArgumentType]
+            level |= flat(value, f"{prefix}{name}.")  # pyright: ignore[reportUnknownArgumentType]
         elif value is not None:
-            found[f"{prefix}{name}"] = value if isinstance(value, str | int | float) else json.dumps(value)
-    return found
+            level[f"{prefix}{name}"] = value if isinstance(value, str | int | float) else json.dumps(value)
+    return level

@@ -43,19 +43,19 @@ class MLflowTracker(Tracker):
         try:
             with _files_allowed():
                 self._client: Any = mlflow.MlflowClient(tracking_uri=uri)
-            found = self._client.get_experiment_by_name(experiment)
-            self._experiment: str = found.experiment_id if found else self._client.create_experiment(experiment)
+            known = self._client.get_experiment_by_name(experiment)
+            self._experiment: str = known.experiment_id if known else self._client.create_experiment(experiment)
         except (mlflow.MlflowException, ImportError) as error:
             raise ValueError(f"MLflow cannot log to {uri}: {error}") from error
 
-    def _open(self, place: int, run: Run) -> Log:
+    def _open(self, index: int, run: Run) -> Log:
         tags: dict[str, str] = {}
         if self._key is not None:
-            tags[KEY] = sha256(f"{self._key}/{place}".encode()).hexdigest()
+            tags[KEY] = sha256(f"{self._key}/{index}".encode()).hexdigest()
             filter_string = f"tags.`{KEY}` = '{tags[KEY]}'"
-            for found in self._client.search_runs([self._experiment], filter_string, max_results=1):
-                self._client.update_run(found.info.run_id, status="RUNNING")
-                return _Metrics(self._client, found.info.run_id)
+            for begun in self._client.search_runs([self._experiment], filter_string, max_results=1):
+                self._client.update_run(begun.info.run_id, status="RUNNING")
+                return _Metrics(self._client, begun.info.run_id)
         made = self._client.create_run(self._experiment, run_name=name_of(run), tags=tags)
         for name, value in flat(settings_of(run)).items():
             text = str(value)

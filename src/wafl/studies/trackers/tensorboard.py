@@ -13,7 +13,7 @@ from wafl.studies.trackers.base import Log, Tracker, flat, name_of, numbers, set
 
 
 class TensorBoardTracker(Tracker):
-    """A tracker that writes ``folder/<place>-<name>`` for each run: scalars per round, and its settings.
+    """A tracker that writes ``folder/<index>-<name>`` for each run: scalars per round, and its settings.
 
     Use ``wafl.fit(..., callbacks=[TensorBoardTracker("logs")])``, then ``tensorboard --logdir logs``. A process that
     joins a run writes all its rounds again, and tells TensorBoard to forget the old ones: no round is shown twice.
@@ -24,8 +24,8 @@ class TensorBoardTracker(Tracker):
         require("tensorboard", extra="tensorboard", what="TensorBoardTracker")
         self._folder = Path(folder)
 
-    def _open(self, place: int, run: Run) -> Log:
-        return _Events(self._folder / f"{place}-{_slug(name_of(run))}", settings_of(run))
+    def _open(self, index: int, run: Run) -> Log:
+        return _Events(self._folder / f"{index}-{_slug(name_of(run))}", settings_of(run))
 
 
 class _Events(Log):

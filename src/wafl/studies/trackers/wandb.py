@@ -46,10 +46,10 @@ class WandbTracker(Tracker):
             except self._wandb.Error as error:
                 raise ValueError(f"wandb cannot log in: {error} Or set WANDB_MODE=offline, and sync later") from error
 
-    def _open(self, place: int, run: Run) -> Log:
+    def _open(self, index: int, run: Run) -> Log:
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-        identity = None if self._key is None else sha256(f"{self._key}/{place}".encode()).hexdigest()[:16]
+        identity = None if self._key is None else sha256(f"{self._key}/{index}".encode()).hexdigest()[:16]
         if identity in _OPEN:
             _OPEN.pop(identity).finish(exit_code=1)
         # Many runs share this process, so its output and its machine are not those of any one run.
