@@ -8,30 +8,57 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
+from wafl.base.extras import require
 from wafl.base.near import nearest
 from wafl.base.options import Option
 from wafl.config.known_methods import default_of, options_from_json
 
 
+class Package(NamedTuple):
+    """A package that an attack needs: the module to import, and the extra of wafl-learn that installs it."""
+
+    module: str
+    extra: str
+
+
+PACKAGES = {"autoattack": Package("pyautoattack", extra="autoattack")}
+"""The optional package of each attack that needs one, by the attack's name."""
+
+
 @dataclass(frozen=True)
 class KnownAttack:
-    """An attack or a shift: its name, a summary, and the options that files and the command can set, the size first."""
+    """An attack or a shift: its name, a summary, and the options that files and the command can set, the size first.
+
+    ``package`` is None unless the attack needs an optional package.
+    """
 
     name: str
     summary: str
     options: dict[str, Option]
+    package: Package | None = None
 
     @property
     def size(self) -> str:
         return next(iter(self.options))
+
+    def check_package(self) -> None:
+        """Raise a ValueError if the attack needs a package that is not installed."""
+        if self.package is not None:
+            require(self.package.module, extra=self.package.extra, what=f"attack={self.name!r}")
 
 
 @cache
 def known_attacks() -> dict[str, KnownAttack]:
     """Return every listed attack, then every listed shift, by name."""
     listed = json.loads(files("wafl.config").joinpath("attacks.json").read_text(encoding="utf-8"))
-    return {each["name"]: KnownAttack(options=options_from_json(each.pop("options")), **each) for each in listed}
+    return {
+        each["name"]: KnownAttack(
+            options=options_from_json(each.pop("options")), package=PACKAGES.get(each["name"]), **each
+        )
+        for each in listed
+    }
 
 
 def unknown_attack(name: str, known: Iterable[str]) -> str:
