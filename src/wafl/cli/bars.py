@@ -80,8 +80,7 @@ class Bars(Callback):
     def show(self, name: str, done: int, histories: Sequence[History] = ()) -> None:
         """Show that this many rounds of all runs of a method are done."""
         bar, rounds = self._bars[name], done // self._runs[name]
-        if not self.display.tasks[bar].started:
-            self.display.start_task(bar)
+        self.display.start_task(bar)
         before = self.display.tasks[bar].completed
         pace = self._pace(name, rounds, histories)
         self.display.update(bar, completed=rounds, total=self._totals[name], numbers=pace.numbers)
@@ -134,6 +133,6 @@ class TrialBars(Callback):
             name = self._names[place]
             done[name] += self._rounds[name] if run.stopped else len(run.history)
         for name, count in done.items():
-            if count and not self.display.tasks[self._bars[name]].started:
+            if count:
                 self.display.start_task(self._bars[name])
             self.display.update(self._bars[name], completed=count)

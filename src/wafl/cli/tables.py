@@ -43,7 +43,8 @@ def comparison(results: Mapping[str, Any]) -> Group:
     if "radius" in results:
         picks.append(("certified" if unproven is None else "estimate", lambda row: row["certified"]))
     if any("generalization" in row for row in tested.values()):
-        picks.append((_unseen(results), lambda row: row["generalization"]["unseen"]))
+        column = "unseen,\nshifted" if "shift" in results else "unseen\nclients"
+        picks.append((column, lambda row: row["generalization"]["unseen"]))
     picks.append(("worst", lambda row: row["worst_client"]))
     numbers = [*(name for name, _ in picks), "seconds", *(["diverged"] if reasons else [])]
     table = dense_table("method", numbers, caption=_caption(results, shares, bool(reasons), unproven is None))
@@ -61,11 +62,6 @@ def comparison(results: Mapping[str, Any]) -> Group:
     lost += [f"[green]Privacy:[/] {escape(line)}" for line in privacies(results)]
     above = [] if unproven is None else [Text(unproven_line(unproven, "above" if accuracy else "below"), "yellow")]
     return Group(*above, table, *lost, *(f"[yellow]Left out:[/] {escape(line)}" for line in absences(results)))
-
-
-def _unseen(results: Mapping[str, Any]) -> str:
-    """Return the column name for clients that never train."""
-    return "unseen,\nshifted" if "shift" in results else "unseen\nclients"
 
 
 def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: bool, proven: bool) -> str:

@@ -69,24 +69,31 @@ def unknown_attack(name: str, known: Iterable[str]) -> str:
     return f"unknown attack {name!r}{hint}: use one of {', '.join(names)}"
 
 
-def options_by_name(kinds: Mapping[str, Mapping[str, Option]]) -> dict[str, dict[str, Option]]:
-    """Return, for each option, the kinds that have it with their own descriptions; sizes come first."""
-    sizes = [next(iter(options)) for options in kinds.values()]
-    others = [name for options in kinds.values() for name in options]
+def options_by_name(
+    kinds: Mapping[str, Mapping[str, Option]], first: Iterable[str] = ()
+) -> dict[str, dict[str, Option]]:
+    """Return, for each option, the kinds that have it with their own declarations; names in ``first`` lead."""
+    names = [name for options in kinds.values() for name in options]
     return {
         name: {kind: options[name] for kind, options in kinds.items() if name in options}
-        for name in dict.fromkeys((*sizes, *others))
+        for name in dict.fromkeys((*first, *names))
     }
+
+
+def purposes(owners: Mapping[str, Option]) -> list[str]:
+    """Return the purposes of an option, each text once and after the kinds that have it."""
+    texts = dict[str, list[str]]()
+    for kind, option in owners.items():
+        texts.setdefault(f"{option.doc[:1].lower()}{option.doc[1:]}", []).append(kind)
+    return [f"{', '.join(kinds)}: {text}" for text, kinds in texts.items()]
 
 
 def describe_option(owners: Mapping[str, Option]) -> str:
     """Return the help of an option: its purpose and its default for the kinds that have it, each text once."""
-    texts, defaults = dict[str, list[str]](), dict[str, list[str]]()
+    words, defaults = purposes(owners), dict[str, list[str]]()
     for kind, option in owners.items():
-        texts.setdefault(f"{option.doc[:1].lower()}{option.doc[1:]}", []).append(kind)
         if option.default is not None:
             defaults.setdefault(default_of(option), []).append(kind)
-    words = [f"{', '.join(kinds)}: {text}" for text, kinds in texts.items()]
     if len(defaults) == 1:
         words.append(f"Default: {', '.join(defaults)}.")
     elif defaults:

@@ -185,7 +185,7 @@ def generalization(results: Mapping[str, Any], path: Path) -> Any:
     rows = {name: row["generalization"] for name, row in results["methods"].items()}
     figure, (axes,) = _figure()
     parts = ("train", "test", "unseen")
-    unseen = _folded(unseen_clients(brief(results.get("shift") or "")))
+    unseen = "\n".join(wrap(unseen_clients(brief(results.get("shift") or "")), 24))  # fits a tick of the axis
     for (place, (name, row)), style in zip(enumerate(rows.items()), styles(list(rows)), strict=True):
         means = [row[part]["mean"] for part in parts]
         lows, highs = zip(*(row[part]["interval"] for part in parts), strict=True)
@@ -276,11 +276,6 @@ def weights_and_distances(
     right.set(xlabel="client weight", xlim=(0.0, 1.0))
     _finish(figure, path, legend={"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}, grid="x")
     return path
-
-
-def _folded(label: str, width: int = 24) -> str:
-    """Break a label into lines that are narrow enough for a tick of an axis."""
-    return "\n".join(wrap(label, width))
 
 
 def _figure(width: float = 7.0, height: float = 4.2, panels: int = 1, *, sharey: bool = False) -> tuple[Any, Any]:

@@ -27,8 +27,7 @@ def verify(
     trust: Trust = False,
 ) -> None:
     """Check a certificate: prove again what the model and the data allow, and say what is only attested."""
-    from wafl.base.describe import visible
-    from wafl.cli.terminal import make_console, say
+    from wafl.cli.terminal import make_console, say, tell
 
     with reading(trust):
         check_certificate(certificate)
@@ -41,7 +40,7 @@ def verify(
         held = read_file(certificate)[0].parts.claim.part == "all"
         clients = None if data is None else read_data(data, run, data_dir, held=held)
         found = check(certificate, model=run, data=clients, key=key)
-    typer.echo(visible(f"{found.promise}\n"))
+    tell(f"{found.promise}\n")
     make_console().print(verification(certificate, found))
     if key is None:
         say(UNSIGNED, typer.colors.YELLOW)
