@@ -98,19 +98,11 @@ def lock(path: Path, patience: float, busy: Exception) -> Generator[None, None, 
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock file; found out without taking the lock itself, where the system can."""
-    from filelock import FileLock, Timeout
+    """Return True if a process holds the lock file; this takes no exclusive lock itself."""
+    import fcntl  # Unix only
 
     if not path.is_file():
         return False
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        try:
-            with FileLock(path, timeout=0):
-                return False
-        except Timeout:
-            return True
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
