@@ -72,9 +72,9 @@ def _temporary(path: Path) -> Path:
 
 def not_plain(folder: Path) -> Iterator[Path]:
     """The links, pipes, sockets and devices below a folder, which itself may be reached through a link."""
-    for place, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
-            path = Path(place, name)
+            path = Path(parent, name)
             with suppress(FileNotFoundError):  # somebody is at work here, and has removed or renamed it
                 mode = path.lstat().st_mode
                 if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):

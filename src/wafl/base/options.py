@@ -148,8 +148,8 @@ class Listed:
     def check(self, name: str, value: Any) -> None:
         if not isinstance(value, list | tuple) or not value:
             raise ValueError(f"{name}={value!r} must be a list of at least one whole number, such as (28, 28)")
-        for place, item in enumerate(value):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-            self.each.check(f"{name}[{place}]", item)
+        for index, item in enumerate(value):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            self.each.check(f"{name}[{index}]", item)
 
 
 @dataclass(frozen=True)
@@ -336,10 +336,10 @@ def taking(
         function: Callable[[A_contra, B_contra, C_contra, T], R_co],
     ) -> Taking[A_contra, B_contra, C_contra, P, R_co]:
         name, signature = function.__name__, inspect.signature(function, eval_str=True)
-        *own, _ = signature.parameters.values()
+        *leading, _ = signature.parameters.values()
         named = plain_signature(kind).parameters
         keyed = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in named.values()]
-        signature = signature.replace(parameters=[*own, *keyed])
+        signature = signature.replace(parameters=[*leading, *keyed])
 
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> R_co:
@@ -350,7 +350,7 @@ def taking(
                 bound = signature.bind(*args, **kwargs).arguments
             except TypeError as error:
                 raise TypeError(f"{name}: {error}") from None
-            model, clients, method = (bound.pop(each.name) for each in own)
+            model, clients, method = (bound.pop(each.name) for each in leading)
             return function(model, clients, method, kind(**bound))
 
         called.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]

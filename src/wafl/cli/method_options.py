@@ -49,7 +49,7 @@ def _with_flags(command: Callable[..., None], flags: Mapping[str, Any]) -> Calla
     """Return the command with further flags, given by their annotations."""
     signature = inspect.signature(command, eval_str=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
-    own = [each.replace(kind=keyword) for name, each in signature.parameters.items() if name != "options"]
+    kept = [each.replace(kind=keyword) for name, each in signature.parameters.items() if name != "options"]
     added = [inspect.Parameter(name, keyword, default=None, annotation=flag) for name, flag in flags.items()]
 
     @wraps(command)
@@ -57,8 +57,8 @@ def _with_flags(command: Callable[..., None], flags: Mapping[str, Any]) -> Calla
         given = {name: value for name in flags if (value := values.pop(name, None)) is not None}
         command(*arguments, **values, options=given)
 
-    with_flags.__signature__ = signature.replace(parameters=[*own, *added])  # pyright: ignore[reportAttributeAccessIssue]
-    with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
+    with_flags.__signature__ = signature.replace(parameters=[*kept, *added])  # pyright: ignore[reportAttributeAccessIssue]
+    with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in (*kept, *added)}
     return with_flags
 
 

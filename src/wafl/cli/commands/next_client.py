@@ -36,10 +36,10 @@ def next_client(
         if unseen is None:
             raise ValueError(f"{run} held no client out of training: train it with data.unseen, such as 0.5")
         if output is None:
-            found = expect(model, seen, unseen, radius=radius, population_radius=population_radius, **options)
-            found.next_confidence(own_sampling=False)  # raises if nothing about the next client has this confidence
+            result = expect(model, seen, unseen, radius=radius, population_radius=population_radius, **options)
+            result.next_confidence(own_sampling=False)  # raises if nothing about the next client has this confidence
         else:
-            found = issue_next_client(model, seen, unseen, radius=radius + population_radius, **options)
+            result = issue_next_client(model, seen, unseen, radius=radius + population_radius, **options)
             output.parent.mkdir(parents=True, exist_ok=True)
-            found.save(output, key=sign)
-    tell(str(found))
+            result.save(output, key=sign)
+    tell(str(result))
