@@ -183,9 +183,9 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def first_column(text: str, second: str) -> list[str]:
     """The first column of the first table, up to the column ``second``; cells that were folded are put together."""
     lines = text.splitlines()
-    head = next(place for place, line in enumerate(lines) if f" {second} " in line)
+    head = next(index for index, line in enumerate(lines) if f" {second} " in line)
     end = lines[head].index(f" {second} ") + 1 + len(second)
-    body = lines[head + 2 : next(place for place in range(head, len(lines)) if not lines[place].strip())]
+    body = lines[head + 2 : next(index for index in range(head, len(lines)) if not lines[index].strip())]
     width = end - max(len(second), *(len(line[:end].split()[-1]) for line in body if line[end - 1].strip()))
     names: list[str] = []
     for line in body:

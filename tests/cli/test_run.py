@@ -157,8 +157,8 @@ def test_a_flag_reaches_the_method_that_has_it(tmp_path: Path, name: str) -> Non
     described = run.settings["method"]
     parts = [described["objective"], described["client_weights"], described["server"], described["local"]]
     values = [part for part in parts if part] + [described["server"].get("optimizer") or {}]
-    own = "step_size" if name == "weights_step" else name
-    assert expected in [part[own] for part in values if own in part]
+    field = "step_size" if name == "weights_step" else name
+    assert expected in [part[field] for part in values if field in part]
 
 
 def test_help_says_which_methods_have_an_option_and_what_it_is_for() -> None:
