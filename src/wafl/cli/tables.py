@@ -116,13 +116,9 @@ def verification(file: Path, result: Verification) -> Table:
     table = plain_table("", "found", "", title=f"{file}: {signed}", caption=caption)
     colors = {"recomputed": "green", "attested": "yellow", "wrong": "red"}
     clients = list(result.clients.values())
-    wrong = [checked for checked in clients[MOST_CLIENTS:] if checked.status == "wrong"]
-    for checked in (*result.lines, *clients[:MOST_CLIENTS], *wrong):
-        table.add_row(
-            escape(visible(checked.name)),
-            f"[{colors[checked.status]}]{checked.status}[/]",
-            escape(visible(checked.why)),
-        )
+    wrong = [line for line in clients[MOST_CLIENTS:] if line.status == "wrong"]
+    for line in (*result.lines, *clients[:MOST_CLIENTS], *wrong):
+        table.add_row(escape(visible(line.name)), f"[{colors[line.status]}]{line.status}[/]", escape(visible(line.why)))
     return table
 
 

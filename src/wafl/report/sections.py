@@ -152,8 +152,8 @@ def by_client(
         rows.append(
             [
                 Cell(name, color=palette.get(name, "")),
-                *(Cell(number(value, measure), value, client) for client, value in ordered[:4]),
-                Cell(number(fmean(tenth), measure), fmean(tenth)),
+                *(_cell(value, measure, client) for client, value in ordered[:4]),
+                _cell(fmean(tenth), measure),
             ]
         )
     most = max(len(row) for row in rows)
@@ -191,14 +191,8 @@ def unseen(
         lows = [min(row[split]["interval"][0], row[split]["mean"]) for split in splits]
         highs = [max(row[split]["interval"][1], row[split]["mean"]) for split in splits]
         curves.append(Curve(label, list(range(len(splits))), means, lows, highs))
-    chart = charts.lines(
-        curves,
-        "",
-        unit_of(measure),
-        palette,
-        marks=True,
-        names=dict(zip((0.0, 1.0, 2.0), splits.values(), strict=True)),
-    )
+    names = {float(index): name for index, name in enumerate(splits.values())}
+    chart = charts.lines(curves, "", unit_of(measure), palette, marks=True, names=names)
     chart["layout"]["xaxis"] |= {
         "tickvals": list(range(len(splits))),
         "ticktext": [charts.on_lines(wrap(name, 14)) for name in splits.values()],
@@ -209,12 +203,9 @@ def unseen(
     cells = [
         [
             Cell(label, color=palette.get(label, "")),
-            *(
-                Cell(number(row[split]["mean"], measure), row[split]["mean"], _range(row[split]["interval"], measure))
-                for split in splits
-            ),
-            Cell(number(row["unseen"]["worst_tenth"]["mean"], measure), row["unseen"]["worst_tenth"]["mean"]),
-            *(Cell(number(row[gap]["mean"], measure), row[gap]["mean"]) for gap in GAPS),
+            *(_cell(row[split]["mean"], measure, _range(row[split]["interval"], measure)) for split in splits),
+            _cell(row["unseen"]["worst_tenth"]["mean"], measure),
+            *(_cell(row[gap]["mean"], measure) for gap in GAPS),
         ]
         for label, row in rows.items()
     ]
@@ -363,6 +354,10 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     (-0.484, 4.484)
     """
     return None if len(values) < 3 else (fmean(values) - half_width(values), fmean(values) + half_width(values))
+
+
+def _cell(value: float, measure: str, small: str = "") -> Cell:
+    return Cell(number(value, measure), value, small)
 
 
 def _mean(values: Sequence[float], measure: str, best: str) -> Cell:

@@ -143,9 +143,8 @@ class Classification:
         length, along = self._ball.steepest(self._lean(labels, p) @ weight)
         move = (length / (2.0 * gamma))[:, None] * along
         added = move @ weight.T
-        new_leads = leads + (
-            added - np.take_along_axis(added, labels[:, None], -1)
-        )  # what it adds to leads over the label
+        # What the move adds to the leads over the label.
+        new_leads = leads + (added - np.take_along_axis(added, labels[:, None], -1))
         cost = (length / (2.0 * gamma)) ** 2
         return np.logaddexp.reduce(new_leads, -1) - gamma * cost, self._lean(labels, softmax(new_leads)), move, cost
 
