@@ -2,10 +2,10 @@
 
     python -m research tune-demo [--smallest]
 
-The attack, the norm, and the schedule of the demo are fixed in ``wafl.config.demo``; this script chooses the rest. It
-spreads the demo's training examples over clients again, three times, so it never sees a test example or an unseen
-client of the demo. A trial counts by the mean of its clean accuracy and its accuracy with all clients attacked, on the
-test examples of these other partitions. The script prints the best values, which then go into ``wafl.config.demo``.
+The attack, the norm, and the schedule of the demo are fixed in ``src/wafl/config/demo.toml``; this script chooses the
+rest. It spreads the demo's training examples over clients again, three times, so it never sees a test example or an
+unseen client of the demo. A trial counts by the mean of its clean accuracy and its accuracy with all clients attacked,
+on the test examples of these other partitions. The script prints the best values, which then go into that file.
 """
 
 from __future__ import annotations

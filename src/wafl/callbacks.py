@@ -93,17 +93,17 @@ class _Function(Callback):
 
 def as_callbacks(callbacks: Callbacks, on_round: OnRound | None = None) -> list[Callback]:
     """The callbacks in the order given; ``on_round`` comes last, after the others have added their metrics."""
-    found: list[Callback] = []
+    listed: list[Callback] = []
     for callback in callbacks:
         if isinstance(callback, Callback):
-            found.append(callback)
+            listed.append(callback)
         elif callable(callback) and not isinstance(callback, type):
-            found.append(_Function(callback))
+            listed.append(_Function(callback))
         else:
             raise TypeError(f"{callback!r} is not a callback: use a wafl.callbacks.Callback or a function of a moment")
     if on_round is not None:
-        found.append(_Function(lambda moment: on_round(moment.place, moment.final_record(), moment.state)))
-    return found
+        listed.append(_Function(lambda moment: on_round(moment.place, moment.final_record(), moment.state)))
+    return listed
 
 
 class TestedElsewhere(Protocol):

@@ -9,7 +9,7 @@ from wafl.base.errors import warn_user
 
 def warn_of_namesake(site: Path) -> None:
     """Warn, once, which files in ``site/wafl`` belong to the other project, and what to do about it."""
-    here = {found.name: found for found in distributions(path=[str(site)])}
+    here = {package.name: package for package in distributions(path=[str(site)])}
     theirs, ours = (_files(here.get(name)) for name in ("wafl", "wafl-learn"))
     shared, alone = sorted(theirs & ours), sorted(theirs - ours)
     warn_user(
@@ -21,6 +21,6 @@ def warn_of_namesake(site: Path) -> None:
     )
 
 
-def _files(found: Distribution | None) -> set[str]:
-    files = [] if found is None else found.files or []
+def _files(package: Distribution | None) -> set[str]:
+    files = [] if package is None else package.files or []
     return {str(file) for file in files if file.parts[0] == "wafl" and file.suffix == ".py"}

@@ -102,10 +102,10 @@ def test_certificates_are_unbounded_and_say_so() -> None:
     """Over the box alone the worst loss is smaller, so a certificate for all inputs holds there too."""
     clients, free = make_clients(), make_clients(None)
     run = train(clients, None)
-    found, other = (wafl.certify(run, each, radii=[0.5]) for each in (clients, free))
-    assert found[0].achieved == other[0].achieved
-    assert found[0].value == other[0].value
-    assert "pixels, unbounded" in str(found)
+    bounded, other = (wafl.certify(run, each, radii=[0.5]) for each in (clients, free))
+    assert bounded[0].achieved == other[0].achieved
+    assert bounded[0].value == other[0].value
+    assert "pixels, unbounded" in str(bounded)
 
 
 def test_without_data_the_default_is_unbounded() -> None:

@@ -56,8 +56,8 @@ def test_links_are_found_at_any_depth_but_not_beyond_them(tmp_path: Path) -> Non
     (tmp_path / "elsewhere" / "link").symlink_to(tmp_path)
     (tmp_path / "study" / "method" / "seed-1").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "study" / "gone").symlink_to("nowhere")
-    found = {path.relative_to(tmp_path / "study").as_posix() for path in not_plain(tmp_path / "study")}
-    assert found == {"method/seed-1", "gone"}
+    links = {path.relative_to(tmp_path / "study").as_posix() for path in not_plain(tmp_path / "study")}
+    assert links == {"method/seed-1", "gone"}
 
 
 def test_what_a_crash_left_is_removed_and_nothing_else(tmp_path: Path) -> None:

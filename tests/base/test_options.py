@@ -160,11 +160,11 @@ def test_options_of_a_derived_class_are_those_of_its_base_first_with_what_it_ove
 
 
 def test_an_option_knows_its_type_without_none_or_functions_its_limits_its_purpose_and_its_default() -> None:
-    found = options_of(Derived)
-    assert found["gamma"] == Option("gamma", float, Positive(), "The price.", None, optional=True)
-    assert found["rate"] == Option("rate", float, EachRound(Positive()), "", 0.1, optional=False)
-    assert found["strict"] == Option("strict", bool, None, "Keep to the limit.", False, optional=False)
-    assert found["name"] == Option("name", str, None, "", "", optional=False)
+    options = options_of(Derived)
+    assert options["gamma"] == Option("gamma", float, Positive(), "The price.", None, optional=True)
+    assert options["rate"] == Option("rate", float, EachRound(Positive()), "", 0.1, optional=False)
+    assert options["strict"] == Option("strict", bool, None, "Keep to the limit.", False, optional=False)
+    assert options["name"] == Option("name", str, None, "", "", optional=False)
     assert options_of(Required)["size"] == Option("size", int, Count(), "", None, optional=False)
 
 

@@ -31,7 +31,7 @@ def work(name: str, clients: wafl.Federation, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "text"),
     [
         ("fit", "FedAvg: 2 of 2 rounds, 0:00:00"),
         ("sweep", "2 runs of WAFL: 4 of 4 rounds, 0:00:00"),
@@ -42,7 +42,7 @@ def work(name: str, clients: wafl.Federation, **options: Any) -> Any:
     ],
 )
 def test_progress_is_said_if_it_is_wanted(
-    name: str, said: str, clients: wafl.Federation, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, text: str, clients: wafl.Federation, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LONG", -1.0)
     work(name, clients)
@@ -50,7 +50,7 @@ def test_progress_is_said_if_it_is_wanted(
     monkeypatch.setattr(module, "timedelta", lambda seconds: "0:00:00")
     work(name, clients, progress=True)
     out, err = capsys.readouterr()
-    assert said in err
+    assert text in err
     assert out == ""
 
 

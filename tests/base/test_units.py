@@ -27,16 +27,16 @@ def trained(method: wafl.Method | None = None, on: wafl.Federation = BOXED) -> w
 
 
 @pytest.mark.parametrize(
-    ("attack", "said"),
+    ("attack", "message"),
     [
         (wafl.PGD(epsilon=8, steps=1), "epsilon=8 is beyond the diameter of the data, 1: they lie in"),
         (wafl.FGSM(epsilon=2.1, norm=2), "epsilon=2.1 is beyond the diameter of the data, 2"),
         (wafl.WassersteinShift(radius=4.5, norm=1, steps=1), "radius=4.5 is beyond the diameter of the data, 4"),
     ],
 )
-def test_an_attack_beyond_the_box_of_the_data_is_said_at_the_users_line(attack: wafl.Attack, said: str) -> None:
+def test_an_attack_beyond_the_box_of_the_data_is_said_at_the_users_line(attack: wafl.Attack, message: str) -> None:
     run = trained()
-    with pytest.warns(wafl.UnitWarning, match=said) as caught:
+    with pytest.warns(wafl.UnitWarning, match=message) as caught:
         wafl.evaluate(run, BOXED, attack=attack)
     assert [each.filename for each in caught] == [__file__]
     assert "[0, 1] (pixels)" in str(caught[0].message)

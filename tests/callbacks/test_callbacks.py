@@ -79,23 +79,23 @@ class Given(Callback):
 
 
 def test_a_function_and_a_callback_are_told_of_every_round_of_every_run() -> None:
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     diary = Diary()
     names: list[str] = []
-    sweep(lambda moment: told.append((moment.place, moment.record.round)), diary, lambda m: names.append(m.name))
-    expected = [(place, number) for number in range(6) for place in range(4)]
-    assert told == diary.rounds == expected
+    sweep(lambda moment: calls.append((moment.place, moment.record.round)), diary, lambda m: names.append(m.name))
+    expected = [(index, number) for number in range(6) for index in range(4)]
+    assert calls == diary.rounds == expected
     assert names[-1] == "WAFL (gamma=4.0, seed=1)"
 
 
 def test_callbacks_are_told_of_each_end_once_with_the_run_that_is_returned() -> None:
     diary = Diary()
     runs = sweep(diary, grid={"gamma": [1.0, 2.0], "batch_size": [2, 4]})
-    assert Counter(place for place, _ in diary.ends) == {0: 1, 1: 1, 2: 1, 3: 1}
-    for place, run in diary.ends:
-        assert all(torch.equal(value, runs[place].params[name]) for name, value in run.params.items())
-        assert list(run.history) == list(runs[place].history)
-        assert run.settings == runs[place].settings
+    assert Counter(index for index, _ in diary.ends) == {0: 1, 1: 1, 2: 1, 3: 1}
+    for index, run in diary.ends:
+        assert all(torch.equal(value, runs[index].params[name]) for name, value in run.params.items())
+        assert list(run.history) == list(runs[index].history)
+        assert run.settings == runs[index].settings
 
 
 def test_a_run_kept_from_a_moment_is_as_if_training_had_ended_there() -> None:
@@ -162,18 +162,18 @@ def test_a_metric_of_another_librarys_number_type_is_kept_as_a_number(tmp_path: 
 
 
 def test_the_values_of_a_metric_come_from_the_rounds_that_have_it() -> None:
-    found: list[list[float]] = []
+    seen: list[list[float]] = []
     losses: list[list[float]] = []
 
     def look(moment: Moment) -> None:
         if moment.record.round % 2:
             moment.metrics["odd"] = float(moment.record.round)
-        found.append(moment.values("odd"))
+        seen.append(moment.values("odd"))
         losses.append(moment.values("loss"))
         assert moment.values("nothing") == []
 
     run = fit(look)
-    assert found == [[], [1.0], [1.0], [1.0, 3.0], [1.0, 3.0], [1.0, 3.0, 5.0]]
+    assert seen == [[], [1.0], [1.0], [1.0, 3.0], [1.0, 3.0], [1.0, 3.0, 5.0]]
     assert losses == [run.history.column("loss")[: number + 1] for number in range(6)]
 
 
@@ -187,17 +187,17 @@ def test_the_values_of_a_metric_come_from_the_rounds_that_have_it() -> None:
 def test_stopping_one_run_of_a_sweep_leaves_the_others_as_if_they_were_alone(
     method: wafl.Method, stopped: tuple[int, ...]
 ) -> None:
-    rounds = [2 + place if place in stopped else 6 for place in range(3)]
+    rounds = [2 + index if index in stopped else 6 for index in range(3)]
 
     def stop(moment: Moment) -> None:
         _stop_at(moment, rounds[moment.place])
 
     model, seeds = wafl.models.mlr(CLIENTS), [3, 4, 5]
     runs = wafl.sweep(model, CLIENTS, method, {"seed": seeds}, callbacks=[stop], **SCHEDULE)
-    for place, (seed, run) in enumerate(zip(seeds, runs, strict=True)):
-        assert len(run.history) == rounds[place]
+    for index, (seed, run) in enumerate(zip(seeds, runs, strict=True)):
+        assert len(run.history) == rounds[index]
         # A gamma that is learned depends on how many rounds were asked for: the run alone asks for as many.
-        alone = fit(lambda moment, last=rounds[place]: _stop_at(moment, last), method=method, seed=seed)
+        alone = fit(lambda moment, last=rounds[index]: _stop_at(moment, last), method=method, seed=seed)
         assert_same(run, alone)
 
 

@@ -9,9 +9,9 @@ import click
 
 def every_command(group: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
     """Return every command below a group by the words that call it."""
-    found: dict[tuple[str, ...], Any] = {}
+    commands: dict[tuple[str, ...], Any] = {}
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.resolve_command(context, [name])[1]
-        found |= every_command(command, (*path, name)) if hasattr(command, "commands") else {(*path, name): command}
-    return found
+        commands |= every_command(command, (*path, name)) if hasattr(command, "commands") else {(*path, name): command}
+    return commands

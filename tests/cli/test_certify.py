@@ -38,13 +38,13 @@ def call(*words):
 
 
 def test_a_certificate_is_verified_with_files_of_data_and_without_a_key_says_what_that_means(run):
-    found = call("verify", "certificate.json", "--model", "run", "--data", "data")
-    assert found.exit_code == 0, found.output
-    assert "a digest only detects accidents" in " ".join(found.output.split())
-    words = found.output.split("certificate.json: no signature was checked")[1]
+    result = call("verify", "certificate.json", "--model", "run", "--data", "data")
+    assert result.exit_code == 0, result.output
+    assert "a digest only detects accidents" in " ".join(result.output.split())
+    words = result.output.split("certificate.json: no signature was checked")[1]
     assert words.count("attested") == 1  # when it was issued
     assert "Recomputed: 100.0% of the clients' weight" in " ".join(words.split())
-    assert "| 0.5 | " in found.output, "the statement in words"
+    assert "| 0.5 | " in result.output, "the statement in words"
     alone = call("verify", "certificate.json")
     assert "Recomputed: 0.0% of the clients' weight" in " ".join(alone.output.split())
 
@@ -61,14 +61,14 @@ def test_a_wrong_line_ends_with_status_1_and_a_refused_file_with_2(run, tmp_path
 
 
 def test_a_run_whose_data_cannot_be_made_again_is_not_certified_from_the_command_line(run):
-    found = call("certify", "run")
-    assert found.exit_code == 2
-    assert "do not say how to make their data again: use wafl from Python" in " ".join(found.output.split())
+    result = call("certify", "run")
+    assert result.exit_code == 2
+    assert "do not say how to make their data again: use wafl from Python" in " ".join(result.output.split())
 
 
 def test_a_statement_about_the_next_client_is_signed_only_as_a_file(run):
-    found = call("next-client", "run", "--sign", "key.pem")
-    assert (found.exit_code, "give --output too" in found.output) == (2, True)
+    result = call("next-client", "run", "--sign", "key.pem")
+    assert (result.exit_code, "give --output too" in result.output) == (2, True)
 
 
 def test_bytes_are_prepared_as_in_training_and_other_numbers_are_taken_as_they_are(run):
@@ -78,5 +78,5 @@ def test_bytes_are_prepared_as_in_training_and_other_numbers_are_taken_as_they_a
     for x in (draw, draw / 255.0):
         Path("images").mkdir(exist_ok=True)
         np.savez("images/site.npz", x=x, y=np.arange(6) % 2)
-        found = read_data(Path("images"), of_images, None)
-        np.testing.assert_allclose(found.train.x.numpy(), draw / 255.0, rtol=1e-6)
+        result = read_data(Path("images"), of_images, None)
+        np.testing.assert_allclose(result.train.x.numpy(), draw / 255.0, rtol=1e-6)

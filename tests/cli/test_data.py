@@ -144,8 +144,8 @@ def test_the_sheet_shows_each_class_in_its_row_pixel_for_pixel(shape: tuple[int,
     tile = 84  # eight pixels, each ten times as large, with a frame of two on either side
     corner = (pixels.shape[0] - 12 - 3 * tile, pixels.shape[1] - 12 - 10 * tile)
     for label, count in enumerate((10, 4, 1)):
-        for place in range(10):
-            top, left = corner[0] + label * tile, corner[1] + place * tile
+        for column in range(10):
+            top, left = corner[0] + label * tile, corner[1] + column * tile
             inside = pixels[top + 2 : top + 82, left + 2 : left + 82]
-            assert (inside == (60 + 40 * label if place < count else 255)).all()
-            assert pixels[top, left] == (190 if place < count else 255)
+            assert (inside == (60 + 40 * label if column < count else 255)).all()
+            assert pixels[top, left] == (190 if column < count else 255)

@@ -63,9 +63,9 @@ def call(*words: str) -> Result:
 
 def train(model: str, more: str = "") -> str:
     Path("exp.toml").write_text(EXPERIMENT.format(model=model, more=more))
-    found = call("run", "exp.toml", "--name", "study")
-    assert found.exit_code == 0, found.output
-    return found.stdout
+    result = call("run", "exp.toml", "--name", "study")
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
 
 def test_a_study_of_a_model_without_a_proof_shows_an_estimate(module: str) -> None:
@@ -97,12 +97,12 @@ def test_a_study_of_a_model_with_a_proof_shows_what_is_certified(module: str) ->
 
 def test_theory_and_certify_say_that_a_model_has_no_proof(module: str) -> None:
     train(f'{{kind = "{module}:unknown"}}')
-    found = call("theory", "runs/study", "--radii", "0.1", "--trust")
-    assert found.exit_code == 0, found.output
-    first = next(line for line in found.stdout.splitlines() if line.strip())
+    result = call("theory", "runs/study", "--radii", "0.1", "--trust")
+    assert result.exit_code == 0, result.output
+    first = next(line for line in result.stdout.splitlines() if line.strip())
     assert first.startswith("fedavg: Not proven: this model has no proof, because Own is a module of your own")
-    assert " estimate " in found.stdout
-    assert "certified" not in found.stdout
+    assert " estimate " in result.stdout
+    assert "certified" not in result.stdout
     refused = call("certify", "runs/study", "--trust")
     assert refused.exit_code == 2
     assert "nothing is proven about this model" in " ".join(refused.output.split())

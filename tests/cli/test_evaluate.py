@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from typer.testing import CliRunner
 
 import wafl
 from wafl.attacks import ATTACKS
+from wafl.attacks.autoattack import autoattack_package
 from wafl.cli import tables
 from wafl.cli.main import app
-from wafl.config.known_attacks import known_attacks
+from wafl.config.known_attacks import Package, known_attacks
 from wafl.config.read import parse_experiment
 from wafl.shifts import SHIFTS
 from wafl.studies.study import Study
@@ -126,8 +128,8 @@ FLAGS = {"norm": ("2", 2.0), "bounds": ("0,0.5", (0.0, 0.5)), "space": ("0", "0"
 
 @pytest.mark.parametrize("kind", known_attacks())
 def test_every_flag_of_an_attack_reaches_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if kind == "autoattack":
-        pytest.importorskip("pyautoattack")
+    if (package := known_attacks()[kind].package) is not None:
+        pytest.importorskip(package.module)
     monkeypatch.setattr("wafl.evaluation.compare.compare", lambda runs, clients, attacks, **_: made.extend(attacks))
     monkeypatch.setattr("wafl.cli.commands.evaluate.load_seeds", lambda run: {})
     monkeypatch.setattr("wafl.cli.commands.evaluate.seen_and_unseen", lambda *_: (None, None))
@@ -140,6 +142,24 @@ def test_every_flag_of_an_attack_reaches_it(kind: str, monkeypatch: pytest.Monke
         _, attack = made
         assert type(attack) is {**ATTACKS, **SHIFTS}[kind]
         assert getattr(attack, name) == value, name
+
+
+def test_the_command_checks_the_package_that_the_registry_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is loaded, and for any attack: here PGD needs a package that does not exist."""
+    package = Package("no_such_package", extra="nothing")
+    known = {**known_attacks(), "pgd": replace(known_attacks()["pgd"], package=package)}
+    monkeypatch.setattr("wafl.cli.commands.evaluate.known_attacks", lambda: known)
+    result = CliRunner().invoke(app, ["evaluate", "nowhere", "--attack", "pgd"])
+    assert result.exit_code == 2
+    message = "Error: attack='pgd' needs the package no_such_package: pip install 'wafl-learn[nothing]'"
+    assert result.stderr.strip() == message
+
+
+def test_the_registry_names_the_package_that_the_attack_imports() -> None:
+    packages = {name: known.package for name, known in known_attacks().items() if known.package is not None}
+    needed = Package(*autoattack_package.args, extra=autoattack_package.keywords["extra"])
+    assert packages == {"autoattack": needed}
+    assert autoattack_package.keywords["what"] == "attack='autoattack'"
 
 
 SWEPT = [f"wafl-gamma={gamma}-learning_rate={rate}" for gamma in (0.5, 2.0, 10.0) for rate in (0.01, 0.1)]
@@ -163,9 +183,9 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def first_column(text: str, second: str) -> list[str]:
     """The first column of the first table, up to the column ``second``; cells that were folded are put together."""
     lines = text.splitlines()
-    head = next(place for place, line in enumerate(lines) if f" {second} " in line)
+    head = next(index for index, line in enumerate(lines) if f" {second} " in line)
     end = lines[head].index(f" {second} ") + 1 + len(second)
-    body = lines[head + 2 : next(place for place in range(head, len(lines)) if not lines[place].strip())]
+    body = lines[head + 2 : next(index for index in range(head, len(lines)) if not lines[index].strip())]
     width = end - max(len(second), *(len(line[:end].split()[-1]) for line in body if line[end - 1].strip()))
     names: list[str] = []
     for line in body:

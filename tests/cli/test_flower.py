@@ -42,29 +42,29 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 def flat(table: dict[str, object], before: str = "") -> dict[str, object]:
     """A run config as Flower passes it on: dotted keys in no particular order."""
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for key, value in table.items():
-        found |= flat(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
-    return dict(sorted(found.items(), reverse=True))
+        values |= flat(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
+    return dict(sorted(values.items(), reverse=True))
 
 
 def test_an_app_describes_the_same_experiment_as_its_file(tmp_path: Path) -> None:
     file = tmp_path / "experiment.toml"
     file.write_text(EXPERIMENT)
     (tmp_path / "mine.py").write_text("def build(clients): ...\n")
-    code, said, _ = run("app", str(tmp_path / "app"), str(file), "--set", "schedule.rounds=7")
+    code, output, _ = run("app", str(tmp_path / "app"), str(file), "--set", "schedule.rounds=7")
     assert code == 0
-    assert "flwr run" in said
+    assert "flwr run" in output
     project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
     assert project["project"]["name"] == "ward-1-trial"
     assert (tmp_path / "app" / "mine.py").read_text() == (tmp_path / "mine.py").read_text()
-    there = from_run_config(flat(project["tool"]["flwr"]["app"]["config"]))
+    on_nodes = from_run_config(flat(project["tool"]["flwr"]["app"]["config"]))
     here = read_experiment(file, ["schedule.rounds=7", "engine=flower"])
     settled = {"methods", "tolerance", "caps"}
-    assert there.model_dump(exclude=settled) == here.model_dump(exclude=settled)
-    assert there.caps == here.caps.settled(remote=True)
-    assert there.tolerance == Tolerance(clip=REMOTE_CLIP)
-    by_name = {method.name or method.method: method for method in there.methods}
+    assert on_nodes.model_dump(exclude=settled) == here.model_dump(exclude=settled)
+    assert on_nodes.caps == here.caps.settled(remote=True)
+    assert on_nodes.tolerance == Tolerance(clip=REMOTE_CLIP)
+    by_name = {method.name or method.method: method for method in on_nodes.methods}
     assert by_name == {method.name or method.method: method for method in here.methods}
 
 
@@ -97,11 +97,11 @@ def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, arguments:
     full = tmp_path / "full"
     full.mkdir()
     (full / "kept.txt").write_text("mine")
-    places = {"full": full, "new": tmp_path / "new", "missing": tmp_path / "missing.toml"}
-    code, _, said = run(*(argument.format(**places) for argument in arguments))
+    paths = {"full": full, "new": tmp_path / "new", "missing": tmp_path / "missing.toml"}
+    code, _, errors = run(*(argument.format(**paths) for argument in arguments))
     assert code == 2
-    assert message in said
-    assert said.count("\n") == 1
+    assert message in errors
+    assert errors.count("\n") == 1
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["full", "kept.txt"]
 
 
@@ -112,17 +112,17 @@ def test_without_flower_the_error_says_how_to_install_it(
     for name in [name for name in sys.modules if name.partition(".")[0] == "flwr" or name.startswith("wafl.flower")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "flwr", None)
-    code, _, said = run(command, str(tmp_path / "new"))
+    code, _, errors = run(command, str(tmp_path / "new"))
     assert code == 2
-    assert said == "Error: wafl.flower needs the package flwr: pip install 'wafl-learn[flower]'\n"
+    assert errors == "Error: wafl.flower needs the package flwr: pip install 'wafl-learn[flower]'\n"
 
 
 def test_certificates_say_what_to_do_next_and_nodes_are_added_later(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    code, said, _ = run("certificates", str(keys), "--host", "fl.example.org", "--node", "north")
+    code, output, _ = run("certificates", str(keys), "--host", "fl.example.org", "--node", "north")
     assert code == 0
-    assert "flwr supernode register" in said
-    assert "wafl flower deploy" in said
+    assert "flwr supernode register" in output
+    assert "wafl flower deploy" in output
     before = len(list(keys.rglob("*")))
     assert run("certificates", str(keys), "--host", "fl.example.org", "--node", "east")[0] == 0
     assert len(list(keys.rglob("*"))) == before + 2
@@ -131,27 +131,27 @@ def test_certificates_say_what_to_do_next_and_nodes_are_added_later(tmp_path: Pa
 def test_renewal_says_what_to_do_next(tmp_path: Path) -> None:
     keys = str(tmp_path / "keys")
     assert run("certificates", keys, "--host", "fl.example.org", "--node", "north")[0] == 0
-    code, said, _ = run("certificates", keys, "--renew")
+    code, output, _ = run("certificates", keys, "--renew")
     assert code == 0
-    assert "restart the SuperLink and the proxy" in said
-    assert "ca.crt" not in said, "nodes keep theirs"
+    assert "restart the SuperLink and the proxy" in output
+    assert "ca.crt" not in output, "nodes keep theirs"
     assert "Give every node the new ca.crt" in run("certificates", keys, "--renew", "--days", "9999")[1]
-    code, said, _ = run("certificates", keys, "--renew", "--node", "north")
+    code, output, _ = run("certificates", keys, "--renew", "--node", "north")
     assert code == 0
-    assert "flwr supernode register" in said
-    assert "flwr supernode unregister" in said
+    assert "flwr supernode register" in output
+    assert "flwr supernode unregister" in output
 
 
 def test_a_deployment_is_for_a_name_that_the_certificate_has(tmp_path: Path) -> None:
     keys = str(tmp_path / "keys")
     assert run("certificates", keys, "--host", "fl.example.org", "--node", "north", "--node", "east")[0] == 0
-    code, _, said = run("deploy", str(tmp_path / "out"), keys, "--host", "other.example.org")
+    code, _, output = run("deploy", str(tmp_path / "out"), keys, "--host", "other.example.org")
     assert code == 2
-    assert "is not in the server's certificate, which is for fl.example.org, localhost, 127.0.0.1" in said
-    code, _, said = run("deploy", str(tmp_path / "out"), keys)
+    assert "is not in the server's certificate, which is for fl.example.org, localhost, 127.0.0.1" in output
+    code, _, output = run("deploy", str(tmp_path / "out"), keys)
     assert code == 2
-    assert "which apps do nodes run?" in said
-    code, said, _ = run("deploy", str(tmp_path / "out"), keys, "--any-app")
+    assert "which apps do nodes run?" in output
+    code, output, _ = run("deploy", str(tmp_path / "out"), keys, "--any-app")
     assert code == 0
     assert [path.name for path in sorted((tmp_path / "out" / "nodes").iterdir())] == ["east", "north"]
     assert "--superlink fl.example.org:8000" in (tmp_path / "out/nodes/north/supernode.service").read_text()
@@ -190,11 +190,11 @@ def test_a_flower_run_that_failed_ends_with_a_failure(
     stand_in.write_text(FLWR.format(status=status))
     stand_in.chmod(0o755)
     monkeypatch.setattr("wafl.flower.ops.loopback.find_tool", lambda _: str(stand_in))
-    found, said, complaint = run("run", "my-app", "mine", "-c", "schedule.rounds=5", "-c", "seeds='[1]'")
-    assert found == code
-    assert "asked: run my-app mine --stream --run-config=schedule.rounds=5 --run-config=seeds='[1]'" in said
-    assert "c01 ?[2J" in said
+    status, output, complaint = run("run", "my-app", "mine", "-c", "schedule.rounds=5", "-c", "seeds='[1]'")
+    assert status == code
+    assert "asked: run my-app mine --stream --run-config=schedule.rounds=5 --run-config=seeds='[1]'" in output
+    assert "c01 ?[2J" in output
     assert ("ended as" in complaint) == (code == 1)
-    found, _, complaint = run("run", "nothing")
-    assert found == 2
+    status, _, complaint = run("run", "nothing")
+    assert status == 2
     assert "started no Flower run" in complaint

@@ -42,13 +42,15 @@ def test_help_lists_every_command_with_the_first_line_of_its_own_help() -> None:
 
 def test_every_text_belongs_to_a_command_or_an_option() -> None:
     """That every option has one is looked at in test_run."""
-    found = {path: {each.name for each in command.params} for path, command in every_command(COMMAND).items()}
+    known = {path: {each.name for each in command.params} for path, command in every_command(COMMAND).items()}
     texts = tomllib.loads(Path(main.__file__).with_name("options.toml").read_text(encoding="utf-8"))
-    assert set(texts.pop("*")) <= set.union(*found.values())
-    groups = {path[0] for path in found if len(path) > 1}
-    for name, own in texts.items():
-        for path, options in {(name, each): own[each] for each in own}.items() if name in groups else [((name,), own)]:
-            assert set(options) - {"help"} <= found[path], path
+    assert set(texts.pop("*")) <= set.union(*known.values())
+    groups = {path[0] for path in known if len(path) > 1}
+    for name, section in texts.items():
+        for path, options in (
+            {(name, each): section[each] for each in section}.items() if name in groups else [((name,), section)]
+        ):
+            assert set(options) - {"help"} <= known[path], path
     evaluate = every_command(COMMAND)[("evaluate",)]
     options = {each.name: each.help or "" for each in evaluate.params if isinstance(each, click.Option)}
     kinds = {**ATTACKS, **SHIFTS}
@@ -70,9 +72,9 @@ def test_completion_offers_commands_and_their_options() -> None:
 
 @pytest.mark.parametrize(("name", "replacement"), MOVED.items())
 def test_a_command_that_left_says_what_replaces_it(name: str, replacement: str) -> None:
-    found = CliRunner().invoke(app, [name, "anything", "--scale", "smoke"], env={"COLUMNS": "200"})
-    assert found.exit_code == 2
-    assert replacement in found.output
+    result = CliRunner().invoke(app, [name, "anything", "--scale", "smoke"], env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert replacement in result.output
     assert name not in COMMANDS
     module, *rest = replacement.removeprefix("python -m ").split()
     assert find_spec(module) is not None, "there is such a module"

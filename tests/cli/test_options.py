@@ -82,7 +82,7 @@ def lines() -> list[list[str]]:
 
 def test_no_option_is_left_without_a_command_line() -> None:
     # tests/cli/test_run.py and tests/cli/test_evaluate.py use each of these.
-    of_parts = {("run",): method_options(()), ("evaluate",): attack_options()}
+    of_parts = {("run",): method_options(), ("evaluate",): attack_options()}
     for path, command in every_command(typer.main.get_command(app)).items():
         used = {word for line in lines() if tuple(line[: len(path)]) == path for word in line if word.startswith("-")}
         for parameter in command.params:

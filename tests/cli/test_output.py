@@ -12,6 +12,7 @@ import pytest
 
 from wafl.cli.main import app
 from wafl.cli.output import lasting_output
+from wafl.cli.terminal import tell
 from wafl.studies.folder import StudyFolder
 
 EXPERIMENT = """
@@ -60,3 +61,10 @@ def test_a_full_disk_below_the_output_is_still_an_error(monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "stdout", Full())
     with lasting_output(), pytest.raises(OSError, match="No space left"):
         print("lost")
+
+
+def test_text_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names of clients are neither markup nor emoji codes, and long lines are not broken."""
+    text = f"client :key: [bold]x[/] {'a ' * 200}b"
+    tell(text)
+    assert capsys.readouterr().out == f"{text}\n"

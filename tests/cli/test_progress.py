@@ -81,9 +81,9 @@ def test_running_an_interrupted_experiment_again_offers_to_resume_it(file: Path,
     study = Study.create(read_experiment(file, []), tmp_path / "runs" / "left")
     with pytest.raises(KeyboardInterrupt):
         study.run([Stop()])
-    said = invoke("run", file, "--output", tmp_path / "runs")
-    assert "left is not finished: this very experiment was begun there and left" in said
-    assert f"wafl resume {tmp_path / 'runs' / 'left'}" in said.replace("- ", "-")
+    output = invoke("run", file, "--output", tmp_path / "runs")
+    assert "left is not finished: this very experiment was begun there and left" in output
+    assert f"wafl resume {tmp_path / 'runs' / 'left'}" in output.replace("- ", "-")
     other = invoke("run", file, "--output", tmp_path / "runs", "--set", "schedule.rounds=1")
     assert "an experiment of this name was begun there" in other
     named = invoke("run", file, "--output", tmp_path / "runs", "--name", "left")

@@ -41,8 +41,8 @@ def test_nearest_and_mixture_equal_those_of_the_library(folder: Path, tmp_path: 
     text = invoke(folder, "-s", "mnist", "-s", "svhn", "-t", "usps", "--sample", "30", "--output", str(picture))
     task = wafl.domains(["mnist", "svhn"], "usps", data_dir=folder, size=4)
     for rule in (wafl.weights.nearest, wafl.weights.mixture):
-        found = rule(task.clients, task.target, sample=30)
-        assert f"{found.rule}: W_2 = {found.radius:.3f}, W_2^2 = {found.value:.2f} (exact" in text
+        result = rule(task.clients, task.target, sample=30)
+        assert f"{result.rule}: W_2 = {result.radius:.3f}, W_2^2 = {result.value:.2f} (exact" in text
     shares = wafl.weights.mixture(task.clients, task.target, sample=30).weights
     for name, nearest, mixture in zip(("mnist", "svhn"), (1.0, 0.0), shares, strict=True):
         assert re.search(rf"{name} .* {nearest:.3f} +{mixture:.3f}", text)
@@ -60,8 +60,8 @@ def test_label_aware_distances_equal_those_of_the_library(folder: Path, tmp_path
     options = ("--label-aware", "--sample", "30", "--output", str(tmp_path / "w.png"))
     text = invoke(folder, "-s", "mnist", "-s", "svhn", "-t", "usps", *options)
     task = wafl.domains(["mnist", "svhn"], "usps", data_dir=folder, size=4)
-    found = wafl.weights.nearest(task.clients, task.target, sample=30, label_aware=True)
-    assert f"nearest: W_2 = {found.radius:.3f}, W_2^2 = {found.value:.2f} (exact" in text
+    result = wafl.weights.nearest(task.clients, task.target, sample=30, label_aware=True)
+    assert f"nearest: W_2 = {result.radius:.3f}, W_2^2 = {result.value:.2f} (exact" in text
 
 
 @pytest.mark.parametrize(

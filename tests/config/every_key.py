@@ -65,49 +65,49 @@ LEAST: dict[str, Any] = {"schedule": {"rounds": 1, "local_steps": 1}, "methods":
 class Table:
     """A table of a file: where it is, what it must have, and the schema of each of its keys."""
 
-    place: str
+    section: str
     start: dict[str, Any]
     keys: dict[str, Any]
 
     def holding(self, **values: Any) -> dict[str, Any]:
         """An experiment in which the table has these values."""
-        own = {**self.start, **values}
-        *path, last = self.place.split(".") if self.place else [""]
-        if not self.place:
-            return {**LEAST, **own}
+        content = {**self.start, **values}
+        *path, last = self.section.split(".") if self.section else [""]
+        if not self.section:
+            return {**LEAST, **content}
         if path == ["methods", "0", "server"]:
-            own, last = {"kind": "median", last: own}, "server"
+            content, last = {"kind": "median", last: content}, "server"
         if path:
-            return {**LEAST, "methods": [{"method": "FedAvg", last: own}]}
-        return {**LEAST, last: [own] if last == "methods" else {**LEAST.get(last, {}), **own}}
+            return {**LEAST, "methods": [{"method": "FedAvg", last: content}]}
+        return {**LEAST, last: [content] if last == "methods" else {**LEAST.get(last, {}), **content}}
 
-    def place_of(self, key: str) -> str:
-        return ".".join(filter(None, (self.place.replace("methods", "methods.0", self.place == "methods"), key)))
+    def path_of(self, key: str) -> str:
+        return ".".join(filter(None, (self.section.replace("methods", "methods.0", self.section == "methods"), key)))
 
 
 def all_tables() -> dict[str, Table]:
     """Every table by its name in the schema; what all methods share is in one of them alone."""
-    defs, found = SCHEMA["$defs"], dict[str, Table]()
+    defs, listed = SCHEMA["$defs"], dict[str, Table]()
     sections = {
         key: re.search(r"\$defs/(\w+)", json.dumps(schema))[1]  # pyright: ignore[reportOptionalSubscript]
         for key, schema in SCHEMA["properties"].items()
         if key != "methods" and "$ref" in json.dumps(schema)
     }
     plain = {key: schema for key, schema in SCHEMA["properties"].items() if key not in (*sections, "methods")}
-    found["Experiment"] = Table("", {}, plain)
+    listed["Experiment"] = Table("", {}, plain)
     for key, name in sections.items():
-        found[name] = Table(key, {}, defs[name]["properties"])
+        listed[name] = Table(key, {}, defs[name]["properties"])
     for name, table in METHOD_TABLES.items():
         keys = {key: schema for key, schema in defs[table.__name__]["properties"].items() if key != "method"}
         if name != "FedAvg":
             keys = {key: schema for key, schema in keys.items() if key not in defs["FedAvg"]["properties"]}
-        found[table.__name__] = Table("methods", {"method": "mine:make" if name == OWN else name}, keys)
+        listed[table.__name__] = Table("methods", {"method": "mine:make" if name == OWN else name}, keys)
     for slot, tables in PART_TABLES.items():
-        place = "methods.0.server.optimizer" if slot == "optimizer" else f"methods.0.{slot}"
+        section = "methods.0.server.optimizer" if slot == "optimizer" else f"methods.0.{slot}"
         for kind, table in tables.items():
             keys = {key: schema for key, schema in defs[table.__name__]["properties"].items() if key != "kind"}
-            found[table.__name__] = Table(place, {"kind": "mine:make" if kind == OWN else kind}, keys)
-    return found
+            listed[table.__name__] = Table(section, {"kind": "mine:make" if kind == OWN else kind}, keys)
+    return listed
 
 
 TABLES = all_tables()

@@ -28,20 +28,20 @@ KINDS = ["insert", "delete", "replace", "double", "drop", "swap", "value", "key"
 CHARACTERS = st.sampled_from(list("=[]{}\"'#.,-_+e0123456789\n \t\\\x00aé☃\ufeff\U0001f600"))
 
 
-PLAIN_KEYS = [(name, key) for name, key in KEYS if "." not in TABLES[name].place]
+PLAIN_KEYS = [(name, key) for name, key in KEYS if "." not in TABLES[name].section]
 
 
 def set_in(text: str, table: Table, name: str, value: str) -> str:
     """The text with a key set in its table, replacing one that is there."""
-    header = f"[{table.place}]" if table.place else "\n"
-    if table.place == "methods":
+    header = f"[{table.section}]" if table.section else "\n"
+    if table.section == "methods":
         header = f'[[methods]]\nmethod = "{table.start["method"]}"'
-    head, found, tail = text.partition(header)
-    if not found:
+    head, match, tail = text.partition(header)
+    if not match:
         return f"{text}\n{header}\n{name} = {value}\n"
-    own, bracket, rest = tail.partition("\n[")
-    own = re.sub(rf"\n{name} *=.*", "", own)
-    return f"{head}{found}\n{name} = {value}{own}{bracket}{rest}"
+    body, bracket, rest = tail.partition("\n[")
+    body = re.sub(rf"\n{name} *=.*", "", body)
+    return f"{head}{match}\n{name} = {value}{body}{bracket}{rest}"
 
 
 @st.composite
@@ -50,7 +50,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     text = STARTER
     for _ in range(draw(st.integers(1, 4))):
         lines = text.split("\n")
-        place = draw(st.integers(0, len(lines) - 1))
+        index = draw(st.integers(0, len(lines) - 1))
         match draw(st.sampled_from(KINDS)):
             case "insert":
                 at = draw(st.integers(0, len(text)))
@@ -62,12 +62,12 @@ def mutated(draw: st.DrawFn) -> bytes:
                 at = draw(st.integers(0, max(len(text) - 1, 0)))
                 text = text[:at] + draw(CHARACTERS) + text[at + 1 :]
             case "double":
-                text = "\n".join([*lines[:place], lines[place], *lines[place:]])
+                text = "\n".join([*lines[:index], lines[index], *lines[index:]])
             case "drop":
-                text = "\n".join([*lines[:place], *lines[place + 1 :]])
+                text = "\n".join([*lines[:index], *lines[index + 1 :]])
             case "swap":
                 other = draw(st.integers(0, len(lines) - 1))
-                lines[place], lines[other] = lines[other], lines[place]
+                lines[index], lines[other] = lines[other], lines[index]
                 text = "\n".join(lines)
             case "value":
                 keyed = [number for number, line in enumerate(lines) if re.match(r"\w+ *=", line)]
@@ -83,7 +83,7 @@ def mutated(draw: st.DrawFn) -> bytes:
                 header = draw(
                     st.sampled_from(["[data.a.b]", "[[methods.a]]", "[methods]", "[[data]]", "[schedule.value]", "[a]"])
                 )
-                text = "\n".join([*lines[:place], header, *lines[place:]])
+                text = "\n".join([*lines[:index], header, *lines[index:]])
     data = text.encode("utf-8", "surrogatepass")
     if draw(st.integers(0, 30)) == 0:
         at = draw(st.integers(0, len(data)))
@@ -130,10 +130,10 @@ def test_no_file_makes_a_traceback(tmp_path_factory: pytest.TempPathFactory, dat
     assert result.exception is None or isinstance(result.exception, SystemExit), (result.exception, data)
     assert result.exit_code in (0, 2)
     if result.exit_code == 2:
-        said = result.stderr.removeprefix("Error: ")
+        message = result.stderr.removeprefix("Error: ")
         keys = {key for _, key in KEYS} | {"methods", "method", *SCHEMA["properties"]}
-        places = {"line ", "at end of document", "cannot be read", "unknown key", "clients with", "size", "weights"}
-        assert any(place in said for place in places | keys), said
+        known = {"line ", "at end of document", "cannot be read", "unknown key", "clients with", "size", "weights"}
+        assert any(word in message for word in known | keys), message
 
 
 SMALL = ["schedule.rounds=1", "seeds=[0]", "attack.steps=1", "evaluation.attacked=[0.5]"]

@@ -31,13 +31,13 @@ def as_in_a_new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    place = tmp_path / "code"
-    (place / "pack").mkdir(parents=True)
-    (place / "mine.py").write_text(MINE)
-    (place / "helper.py").write_text("SIZE = 2\n")
-    (place / "pack" / "__init__.py").write_text("")
-    (place / "pack" / "part.py").write_text("SIZE = 3\n")
-    return place
+    code = tmp_path / "code"
+    (code / "pack").mkdir(parents=True)
+    (code / "mine.py").write_text(MINE)
+    (code / "helper.py").write_text("SIZE = 2\n")
+    (code / "pack" / "__init__.py").write_text("")
+    (code / "pack" / "part.py").write_text("SIZE = 3\n")
+    return code
 
 
 def compiled(text: str, file: Path) -> None:
@@ -59,8 +59,8 @@ def make(folder: Path) -> int:
 def test_a_planted_cache_is_neither_read_nor_refused(
     folder: Path, module: str, on_the_path: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, _, name = f"{folder.name}/{module}".rpartition("/")
-    compiled(EVIL, folder.parent / place / "__pycache__" / f"{name}.{sys.implementation.cache_tag}.pyc")
+    package, _, name = f"{folder.name}/{module}".rpartition("/")
+    compiled(EVIL, folder.parent / package / "__pycache__" / f"{name}.{sys.implementation.cache_tag}.pyc")
     if on_the_path:  # as with `python -m wafl` in the folder itself
         monkeypatch.syspath_prepend(str(folder))
     assert make(folder) == 5

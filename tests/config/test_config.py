@@ -92,7 +92,7 @@ def test_every_option_is_a_key_of_its_table(name: str) -> None:
     keys = SCHEMA["$defs"][name]["properties"]
     assert {key for key, option in options_of(OPTIONS[name]).items() if option.plain} - {"seed"} <= keys.keys()
     for key, option in own_options(name).items():
-        shared = TABLES[name].place in ("schedule", "methods") or "." in TABLES[name].place
+        shared = TABLES[name].section in ("schedule", "methods") or "." in TABLES[name].section
         assert keys[key]["description"] == option.doc
         assert keys[key]["default"] == (None if shared else option.default)
 
@@ -145,19 +145,19 @@ def test_the_reader_accepts_what_the_schema_accepts_and_says_in_one_line_what_is
     name: str, key: str
 ) -> None:
     table, accepted = TABLES[name], 0
-    schema, place = table.keys[key], re.escape(table.place_of(key))
-    loose = key in LOOSE or table.place_of(key) in LOOSE
+    schema, path = table.keys[key], re.escape(table.path_of(key))
+    loose = key in LOOSE or table.path_of(key) in LOOSE
     for value in tried(schema):
         content = table.holding(**{key: value})
         try:
             parse_experiment(content, "exp.toml")
         except ConfigError as error:
-            said = str(error)
-            assert loose or not conforms(value, schema), (value, said)
-            assert all(re.match(rf"exp\.toml: (unknown key )?{place}\b", line) for line in said.split("\n")), said
-            assert isinstance(value, list) or "\n" not in said, said
-            assert not any(word in said.lower() for word in ("literal[", "constrained", "tagged-union")), said
-            assert loose or reason(value, schema) in said, (value, said)
+            text = str(error)
+            assert loose or not conforms(value, schema), (value, text)
+            assert all(re.match(rf"exp\.toml: (unknown key )?{path}\b", line) for line in text.split("\n")), text
+            assert isinstance(value, list) or "\n" not in text, text
+            assert not any(word in text.lower() for word in ("literal[", "constrained", "tagged-union")), text
+            assert loose or reason(value, schema) in text, (value, text)
         else:
             assert conforms(value, schema), "an editor must not mark a valid file"
             accepted += 1
@@ -182,7 +182,7 @@ KINDS_OF_SERVERS = ", ".join(SLOTS["server"])
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "message"),
+    ("path", "value", "message"),
     [
         *(("methods.0.norm", value, "must be 1, 2 or inf") for value in (3, 0, -2, "two", True, NAN)),
         *(("attack.norm", value, "must be 1, 2 or inf") for value in (3, True, NAN)),
@@ -218,16 +218,16 @@ KINDS_OF_SERVERS = ", ".join(SLOTS["server"])
     ids=lambda value: str(value)[:30],
 )  # fmt: skip
 def test_the_error_of_a_value_that_only_the_reader_checks_says_what_is_allowed(
-    place: str, value: Any, message: str
+    path: str, value: Any, message: str
 ) -> None:
     name = {"methods": "WAFL", "attack": "Attack", "tune": "Tune", "model": "Model", "data": "Data"}
-    table = TABLES[name.get(place.split(".")[0], "Experiment")]
+    table = TABLES[name.get(path.split(".")[0], "Experiment")]
     with pytest.raises(ConfigError) as caught:
-        parse_experiment(table.holding(**{place.split(".")[-1]: value}), "exp.toml")
-    said = str(caught.value)
-    assert said.startswith(f"exp.toml: {place}"), said
-    assert message in said, said
-    assert "\n" not in said, said
+        parse_experiment(table.holding(**{path.split(".")[-1]: value}), "exp.toml")
+    text = str(caught.value)
+    assert text.startswith(f"exp.toml: {path}"), text
+    assert message in text, text
+    assert "\n" not in text, text
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
@@ -236,7 +236,7 @@ def test_the_error_for_a_misspelled_key_suggests_the_closest_name(table: Table) 
         for typo in (key + key[-1], key[0] + key[2:] if len(key) > 3 else key + "x", key.capitalize()):
             with pytest.raises(ConfigError) as caught:
                 parse_experiment(table.holding(**{typo: 1}), "exp.toml")
-            assert str(caught.value) == f"exp.toml: unknown key {table.place_of(typo)}: did you mean {key}?"
+            assert str(caught.value) == f"exp.toml: unknown key {table.path_of(typo)}: did you mean {key}?"
 
 
 def test_the_error_for_a_misspelled_end_of_a_searched_range_suggests_the_closest_name() -> None:
@@ -249,15 +249,15 @@ def test_the_error_for_a_misspelled_end_of_a_searched_range_suggests_the_closest
 def test_the_error_for_a_key_unlike_any_other_lists_all_keys(name: str) -> None:
     """``value`` and ``list`` are what the two branches of a swept value are called internally."""
     for unknown in ("zzzzz", "value", "list"):
-        place = re.escape(TABLES[name].place_of(unknown))
-        with pytest.raises(ConfigError, match=rf"^exp\.toml: unknown key {place}: ") as caught:
+        path = re.escape(TABLES[name].path_of(unknown))
+        with pytest.raises(ConfigError, match=rf"^exp\.toml: unknown key {path}: ") as caught:
             parse_experiment(TABLES[name].holding(**{unknown: 1}), "exp.toml")
         if unknown == "zzzzz":
             assert set(str(caught.value).split("there are ")[1].split(", ")) >= TABLES[name].keys.keys()
 
 
 def test_a_value_in_place_of_a_section_is_one_line() -> None:
-    for section in (table.place for table in TABLES.values() if table.place and "methods" not in table.place):
+    for section in (table.section for table in TABLES.values() if table.section and "methods" not in table.section):
         for value in (3, "a", [1], True):
             with pytest.raises(ConfigError, match=rf"^exp\.toml: {section} = .*dictionary") as caught:
                 parse_experiment({**LEAST, section: value}, "exp.toml")
@@ -296,15 +296,15 @@ def test_several_mistakes_are_reported_one_per_line() -> None:
         parse_experiment(content, "exp.toml")
     lines = str(caught.value).splitlines()
     assert all(line.startswith("exp.toml: ") for line in lines)
-    places = [
+    keys = [
         "seeds = 'all'",
         "unknown key dta: did you mean data?", "schedule.rounds = 0", "schedule.learning_rate.1 = -1.0",
         "unknown key methods.0.gama: did you mean gamma?", "methods.1.name = 'a b'",
         "faults: the rates of the faults sum to 1.2",
     ]  # fmt: skip
-    assert len(lines) == len(places)
-    for place in places:
-        assert any(place in line for line in lines), place
+    assert len(lines) == len(keys)
+    for key in keys:
+        assert any(key in line for line in lines), key
 
 
 # -- The file -------------------------------------------------------------------------------------------------
@@ -535,8 +535,8 @@ def test_the_comments_of_the_starter_are_true(tmp_path: Path) -> None:
 
 def test_the_command_prints_the_schema_as_strict_json() -> None:
     """JSON has no infinity."""
-    said = invoke("config", "schema").stdout
-    printed = json.loads(said, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    text = invoke("config", "schema").stdout
+    printed = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert printed == json.loads(json.dumps(SCHEMA).replace(": Infinity", ': "inf"'))
 
 

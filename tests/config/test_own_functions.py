@@ -67,7 +67,7 @@ attack.steps = 2
 
 
 @pytest.fixture
-def own(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[tuple[Path, str], None, None]:
+def own_module(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[tuple[Path, str], None, None]:
     """A folder with a module, whose name no other test uses, and an experiment next to it."""
     module = "mine_" + re.sub(r"\W", "_", request.node.name)
     folder = tmp_path / "experiment"
@@ -79,10 +79,10 @@ def own(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[tuple[Path,
 
 
 def test_a_module_next_to_the_file_provides_model_and_data(
-    own: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_module: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path, module = own
+    path, module = own_module
     before = list(sys.path)
     assert invoke("run", str(path.relative_to(tmp_path))).exit_code == 0
     assert sys.path == before, "imports look elsewhere again"
@@ -105,17 +105,17 @@ def test_a_module_next_to_the_file_provides_model_and_data(
     ],
 )
 def test_a_function_that_provides_no_model_or_data_is_one_line(
-    own: tuple[Path, str], key: str, name: str, message: str
+    own_module: tuple[Path, str], key: str, name: str, message: str
 ) -> None:
-    path, module = own
+    path, module = own_module
     wanted = {"data.source": "wafl.Federation", "model.kind": "torch.nn.Module"}[key]
     name = name.format(module=module)
     result = check(path, f"{key}={name}")
     assert_one_line(result, key, name, message + (wanted if message.endswith("not a ") else ""))
 
 
-def test_a_model_that_does_not_fit_the_data_is_one_line(own: tuple[Path, str]) -> None:
-    path, _ = own
+def test_a_model_that_does_not_fit_the_data_is_one_line(own_module: tuple[Path, str]) -> None:
+    path, _ = own_module
     result = check(path, "data={num_clients=5, iid=true}")
     assert_one_line(result, "the model does not take examples of shape (1, 8, 8)")
 

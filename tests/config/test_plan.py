@@ -150,8 +150,8 @@ def test_an_attack_named_in_a_file_is_the_one_of_the_library(attack: dict[str, A
 
 
 def test_a_method_may_have_a_schedule_of_its_own_without_a_shared_one() -> None:
-    own = {"method": "FedAvg", "rounds": 3, "local_steps": 1}
-    content = {"data": BASE["data"], "methods": [own]}
+    method = {"method": "FedAvg", "rounds": 3, "local_steps": 1}
+    content = {"data": BASE["data"], "methods": [method]}
     assert make_plan(parse_experiment(content, "here")).entries[0].schedule == {"rounds": 3, "local_steps": 1}
     with pytest.raises(ConfigError, match=r"schedule\.rounds is missing"):
         make_plan(parse_experiment({**content, "methods": [{"method": "FedAvg", "local_steps": 1}]}, "here"))

@@ -131,6 +131,6 @@ def test_strips_show_pixels_side_by_side() -> None:
 
 
 def decoded(uri: str) -> np.ndarray:
-    found = re.fullmatch(r"data:image/png;base64,(.*)", uri)
-    assert found is not None
-    return imread(io.BytesIO(base64.b64decode(found[1])), format="png")
+    match = re.fullmatch(r"data:image/png;base64,(.*)", uri)
+    assert match is not None
+    return imread(io.BytesIO(base64.b64decode(match[1])), format="png")

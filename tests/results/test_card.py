@@ -47,9 +47,9 @@ def test_the_card_holds_its_certificate_in_words_and_as_a_file_and_a_badge(card:
 def test_the_card_of_a_certificate_that_was_not_checked_says_so_first(card: Path, tmp_path: Path) -> None:
     clients = wafl.load_dataset("digits").partition(num_clients=2, iid=True)
     run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=1, local_steps=1)
-    said = wafl.verify(card.parent / "certificate.json").promise
-    assert not said.proven
-    text = run.card(tmp_path / "card", certificate=said).read_text()
+    promise = wafl.verify(card.parent / "certificate.json").promise
+    assert not promise.proven
+    text = run.card(tmp_path / "card", certificate=promise).read_text()
     assert text.index("Not proven: these numbers are the issuer's word") < text.index("badge.svg")
     badge = Xml.fromstring((tmp_path / "card" / "badge.svg").read_text())
     assert badge.attrib["aria-label"].startswith("attested loss: at most")

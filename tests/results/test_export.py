@@ -68,7 +68,7 @@ def exported(run: wafl.Run, clients: wafl.Federation, folder: Path, format: Any)
     return export_model(run, folder / f"model.{format}", format, clients.train.prepare, clients.input_shape)
 
 
-def outputs(path: Path, raw: Tensor, own: nn.Module | None = None) -> Tensor:
+def outputs(path: Path, raw: Tensor, module: nn.Module | None = None) -> Tensor:
     """Computed from the file alone."""
     if path.suffix == ".pt2":
         return torch.export.load(path).module()(raw)
@@ -81,7 +81,7 @@ def outputs(path: Path, raw: Tensor, own: nn.Module | None = None) -> Tensor:
         about = json.loads(file.metadata()["wafl"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     shift, scale = tensors.pop("shift"), tensors.pop("scale")
-    model = own or wafl.models.build(about["model"])
+    model = module or wafl.models.build(about["model"])
     model.load_state_dict({name.removeprefix("model."): value for name, value in tensors.items()})
     with torch.no_grad():
         return model((raw - shift) / scale)
@@ -203,9 +203,9 @@ def test_a_fresh_process_without_wafl_predicts_the_same(tmp_path: Path) -> None:
         assert f"model.{kind}" in invoke(tmp_path, "--format", kind)
     subprocess.run([sys.executable, "-I", "-c", READER], check=True, cwd=tmp_path)
     with np.load(tmp_path / "found.npz") as file:
-        found = dict(file)
+        predicted = dict(file)
     for kind in ("onnx", "pt2"):
-        many, one = found[f"{kind}_many"], found[f"{kind}_one"]
+        many, one = predicted[f"{kind}_many"], predicted[f"{kind}_one"]
         np.testing.assert_allclose(many, run.outputs(x).numpy(), rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(one, run.outputs(x[:1]).numpy(), rtol=1e-5, atol=1e-5)
         assert (many.argmax(-1) == run.predict(x).numpy()).all()
@@ -322,8 +322,8 @@ def test_a_run_saved_from_python_is_exported_by_itself_and_by_the_command(tmp_pa
 def test_probabilities_are_those_of_the_outputs() -> None:
     clients = make_clients("unit")
     run = make_run(clients, "mlr")
-    found = run.predict_proba(clients.test.x)
-    torch.testing.assert_close(found, run.outputs(clients.test.x).softmax(-1))
+    probabilities = run.predict_proba(clients.test.x)
+    torch.testing.assert_close(probabilities, run.outputs(clients.test.x).softmax(-1))
     with pytest.raises(ValueError, match="no probabilities"):
         replace(run, num_classes=None).predict_proba(clients.test.x)
 

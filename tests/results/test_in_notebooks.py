@@ -72,40 +72,40 @@ def test_a_score_has_one_row_per_client_and_draws_the_worst_first(
 def test_accuracy_against_a_swept_parameter_is_one_call(
     runs: wafl.Runs, clients: wafl.Federation, tmp_path: Path
 ) -> None:
-    found = wafl.compare(runs, clients, attacks=[None, wafl.PGD(epsilon=0.1)], attacked=[0.5])
-    frame = found.to_pandas()
+    comparison = wafl.compare(runs, clients, attacks=[None, wafl.PGD(epsilon=0.1)], attacked=[0.5])
+    frame = comparison.to_pandas()
     assert frame[["run", "gamma", "seed"]].values.tolist()[::4] == [
         ["WAFL (gamma=1.0)", 1.0, 0], ["WAFL (gamma=5.0)", 5.0, 0]
     ]  # fmt: skip
-    figure = found.plot(tmp_path / "gamma.png", against="gamma")
+    figure = comparison.plot(tmp_path / "gamma.png", against="gamma")
     (axes,) = figure.axes
     assert axes.get_xlabel() == "gamma"
     assert [line.get_xdata().tolist() for line in axes.lines] == [[1.0, 5.0]] * 2
     assert len(axes.collections) == 2, "a band over the seeds for each test"
     for gamma, shown in zip((1.0, 5.0), axes.lines[0].get_ydata(), strict=True):
-        rows = [row for row in found.rows if row.point["gamma"] == gamma and row.score.attack == "none"]
+        rows = [row for row in comparison.rows if row.point["gamma"] == gamma and row.score.attack == "none"]
         assert shown == pytest.approx(50.0 * sum(row.score.accuracy for row in rows))
     with pytest.raises(ValueError, match=r"against='radius' is no number.*gamma"):
-        found.plot(against="radius")
-    assert len(repr(found)) < 100
+        comparison.plot(against="radius")
+    assert len(repr(comparison)) < 100
 
 
 def test_what_is_printed_is_the_table_of_the_command_line(runs: wafl.Runs, clients: wafl.Federation) -> None:
-    found = wafl.compare(runs, clients, attacks=[None, wafl.PGD(epsilon=0.1)], attacked=[0.5], unseen=clients)
-    text = str(found)
-    for said in ("clean data", "PGD", "WAFL", "worst", "±", "unseen clients", "over 2 seeds"):
-        assert said in text
+    comparison = wafl.compare(runs, clients, attacks=[None, wafl.PGD(epsilon=0.1)], attacked=[0.5], unseen=clients)
+    text = str(comparison)
+    for word in ("clean data", "PGD", "WAFL", "worst", "±", "unseen clients", "over 2 seeds"):
+        assert word in text
     assert "\x1b" not in text
     score = wafl.evaluate(runs[0], clients)
     assert "worst" in str(score)
     assert "\n" not in repr(score)
-    assert "\n" not in repr(found)
+    assert "\n" not in repr(comparison)
 
 
 def test_a_frame_has_what_varies_unless_all_is_wanted(runs: wafl.Runs, clients: wafl.Federation) -> None:
-    found = wafl.compare(runs, clients)
-    assert "unit" not in found.to_pandas()
-    assert found.to_pandas(all=True)["unit"].nunique() == 1
+    comparison = wafl.compare(runs, clients)
+    assert "unit" not in comparison.to_pandas()
+    assert comparison.to_pandas(all=True)["unit"].nunique() == 1
     assert set(runs.to_pandas(all=True)) - set(runs.to_pandas()) == {"rounds", "diverged", "final_replies"}
     assert "attacked" in wafl.evaluate(runs[0], clients).to_pandas(all=True)
 

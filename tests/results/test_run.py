@@ -122,8 +122,8 @@ def test_a_run_with_your_own_model_needs_the_model_to_load(tmp_path):
     ids=["width", "names", "more layers"],
 )
 def test_a_model_that_does_not_fit_is_refused(model, tmp_path):
-    own = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
-    train(classes(), own, wafl.FedAvg()).save(tmp_path)
+    module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    train(classes(), module, wafl.FedAvg()).save(tmp_path)
     with pytest.raises(ValueError, match="parameter"):
         wafl.load_run(tmp_path, model=model)
 

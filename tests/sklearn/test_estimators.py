@@ -57,7 +57,7 @@ def test_frames_give_the_same_model_and_keep_their_columns(library: str) -> None
     frames: Any = pytest.importorskip(library)
     x, y, groups = drawn()
     plain = WassersteinClassifier(0.1).fit(x, y, groups)
-    frame = frames.DataFrame({name: x[:, place] for place, name in enumerate(["a", "b", "c"])})
+    frame = frames.DataFrame({name: x[:, column] for column, name in enumerate(["a", "b", "c"])})
     model = WassersteinClassifier(0.1).fit(frame, frames.Series(y.tolist()), groups=frames.Series(groups))
     assert model.feature_names_in_.tolist() == ["a", "b", "c"]
     np.testing.assert_array_equal(model.predict_proba(frame), plain.predict_proba(x))
@@ -98,9 +98,9 @@ def test_the_next_client_is_judged_by_groups_that_did_not_train() -> None:
     x, y, groups = drawn(clients=60)
     seen = groups < 20
     model = WassersteinClassifier(0.1).fit(x[seen], y[seen], groups[seen])
-    found = model.next_client(x[~seen], y[~seen], groups[~seen], metric="error", radius=0.1)
-    assert len(found.names) == 40
-    assert found.share(0.9, own_sampling=False) <= 1.0
+    result = model.next_client(x[~seen], y[~seen], groups[~seen], metric="error", radius=0.1)
+    assert len(result.names) == 40
+    assert result.share(0.9, own_sampling=False) <= 1.0
     with pytest.raises(ValueError, match="group 19 has trained"):
         model.next_client(x[groups > 18], y[groups > 18], groups[groups > 18])
 

@@ -44,8 +44,8 @@ def dual(
 
 def worst_loss(model: WassersteinClassifier, x: Array, y: Array, radius: float, label_cost: float = math.inf) -> float:
     z = np.append(model.coef_[0], model.intercept_)
-    found = minimize_scalar(lambda each: dual(z, x, y, radius, model.norm, each, label_cost), bracket=(-2.0, 0.0))
-    return found.fun
+    minimum = minimize_scalar(lambda each: dual(z, x, y, radius, model.norm, each, label_cost), bracket=(-2.0, 0.0))
+    return minimum.fun
 
 
 @pytest.mark.parametrize("norm", [1, 2, math.inf])
@@ -56,8 +56,8 @@ def test_the_classifier_is_at_the_optimum_that_scipy_finds_of_the_plain_dual(nor
     assert worst_loss(model, x, y, radius) == pytest.approx(model.worst_loss_, rel=1e-5)
     start = np.append(0.8 * model.coef_[0], [0.0, -1.0])
     options = {"maxiter": 1000, "xatol": 1e-7, "fatol": 1e-9, "adaptive": True}
-    found = minimize(lambda z: dual(z, x, y, radius, norm, z[4]), start, method="Nelder-Mead", options=options)
-    assert model.worst_loss_ * (1 - 1e-5) <= found.fun <= model.worst_loss_ * 1.02
+    minimum = minimize(lambda z: dual(z, x, y, radius, norm, z[4]), start, method="Nelder-Mead", options=options)
+    assert model.worst_loss_ * (1 - 1e-5) <= minimum.fun <= model.worst_loss_ * 1.02
 
 
 def test_labels_that_move_are_part_of_the_optimum() -> None:
@@ -94,10 +94,12 @@ def test_regression_is_the_square_root_lasso_of_its_norm(norm: float) -> None:
     def worst(z: Array) -> float:
         return (math.sqrt(np.mean((x @ z[:-1] + z[-1] - y) ** 2)) + 0.1 * np.linalg.norm(z[:-1], DUAL[norm])) ** 2
 
-    own = np.append(model.coef_, model.intercept_)
-    assert worst(own) == pytest.approx(model.worst_loss_, rel=1e-9)
-    found = minimize(worst, own + 0.1, method="Nelder-Mead", options={"maxiter": 3000, "xatol": 1e-9, "fatol": 1e-10})
-    assert found.fun >= model.worst_loss_ * (1 - 1e-7)
+    params = np.append(model.coef_, model.intercept_)
+    assert worst(params) == pytest.approx(model.worst_loss_, rel=1e-9)
+    minimum = minimize(
+        worst, params + 0.1, method="Nelder-Mead", options={"maxiter": 3000, "xatol": 1e-9, "fatol": 1e-10}
+    )
+    assert minimum.fun >= model.worst_loss_ * (1 - 1e-7)
 
 
 @pytest.mark.parametrize(("norm", "power"), [(2, 2), (2, 1), (math.inf, 1)])

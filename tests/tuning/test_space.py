@@ -27,8 +27,8 @@ def candidate(method: wafl.Method, **schedule: Any) -> Candidate:
 def settings(method: wafl.Method, trials: int = 16, seed: int = 0, features: int = 64, **given: Any) -> list[Setting]:
     chosen = candidate(method)
     space = make_space(chosen, given, features)
-    own = {name: value for name, (_, value) in chosen.options().items() if name in space}
-    return draw_settings(space, own, trials, seed, lambda setting: chosen.spec(setting, 0))
+    first = {name: value for name, (_, value) in chosen.options().items() if name in space}
+    return draw_settings(space, first, trials, seed, lambda setting: chosen.spec(setting, 0))
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_the_first_trial_is_the_own_setting_and_all_trials_differ() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_each_option_by_itself_is_covered_evenly(seed: int) -> None:
     drawn = settings(wafl.WAFL(gamma=1.0), trials=17, seed=seed)[1:]
-    places = sorted(math.log10(setting["learning_rate"] / 0.01) / 2 for setting in drawn)
-    assert all(abs(place - (number + 0.5) / 16) <= 1 / 16 + 1e-3 for number, place in enumerate(places))
+    positions = sorted(math.log10(setting["learning_rate"] / 0.01) / 2 for setting in drawn)
+    assert all(abs(position - (number + 0.5) / 16) <= 1 / 16 + 1e-3 for number, position in enumerate(positions))
     assert {norm: sum(each["norm"] == norm for each in drawn) for norm in (1, 2, INF)} == pytest.approx(
         {1: 16 / 3, 2: 16 / 3, INF: 16 / 3}, abs=1.7
     )

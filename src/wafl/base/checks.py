@@ -20,9 +20,9 @@ def in_round(name: str, value: float | Callable[[int], float], round: int) -> fl
     """The value of an option in a round, if it is a function of the round; refuses one that is not positive."""
     if not callable(value):
         return value
-    found = value(round)
-    check_positive(f"round {round}: {name}", found)
-    return found
+    number = value(round)
+    check_positive(f"round {round}: {name}", number)
+    return number
 
 
 def check_space(space: Any, bounds: Any) -> None:

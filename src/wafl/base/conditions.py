@@ -7,12 +7,12 @@ _BOUNDS = re.compile(r", (within \[[^\]]*\]|within the bounds of the data|unboun
 _UNIT = re.compile(r" \((?!at the output of )[^()]*\)")
 
 
-def brief(test: str) -> str:
+def shorten(test: str) -> str:
     """Shorten the description of an attack or shift: drop the unit and the bounds, keep norm, size and steps.
 
-    >>> brief("l_inf PGD, epsilon 0.1 (pixels in [0, 1]), 20 steps, within [0, 1]")
+    >>> shorten("l_inf PGD, epsilon 0.1 (pixels in [0, 1]), 20 steps, within [0, 1]")
     'l_inf PGD, epsilon 0.1, 20 steps'
-    >>> brief("Gaussian noise, std 0.3 (pixels in [0, 1]), unbounded")
+    >>> shorten("Gaussian noise, std 0.3 (pixels in [0, 1]), unbounded")
     'Gaussian noise, std 0.3'
     """
     return _UNIT.sub("", _BOUNDS.sub("", test))
@@ -36,5 +36,5 @@ def unseen_clients(shift: str | None = None, under: str = "") -> str:
     >>> unseen_clients(under="40% attacked: l2 FGSM, epsilon 1")
     'unseen clients, 40% attacked: l2 FGSM, epsilon 1'
     """
-    parts = [f"unseen clients with {shift}" if shift else "unseen clients", under or ("" if shift else CLEAN)]
-    return ", ".join(part for part in parts if part)
+    clients, test = f"unseen clients with {shift}" if shift else "unseen clients", under or ("" if shift else CLEAN)
+    return f"{clients}, {test}" if test else clients

@@ -72,9 +72,9 @@ def _temporary(path: Path) -> Path:
 
 def not_plain(folder: Path) -> Iterator[Path]:
     """The links, pipes, sockets and devices below a folder, which itself may be reached through a link."""
-    for place, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
-            path = Path(place, name)
+            path = Path(parent, name)
             with suppress(FileNotFoundError):  # somebody is at work here, and has removed or renamed it
                 mode = path.lstat().st_mode
                 if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
@@ -98,19 +98,11 @@ def lock(path: Path, patience: float, busy: Exception) -> Generator[None, None, 
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock file; found out without taking the lock itself, where the system can."""
-    from filelock import FileLock, Timeout
+    """Return True if a process holds the lock file; this takes no exclusive lock itself."""
+    import fcntl  # Unix only
 
     if not path.is_file():
         return False
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        try:
-            with FileLock(path, timeout=0):
-                return False
-        except Timeout:
-            return True
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -44,8 +44,8 @@ def model_digest(model: nn.Module) -> str:
     for name, layer in model.named_modules(remove_duplicate=False):  # a layer that is used twice counts twice
         settings = {key: value for key, value in vars(layer).items() if key not in empty}
         layers.append([name, _name(type(layer)), _plain(settings)])
-        own = [value for value in settings.values() if isinstance(value, FunctionType | MethodType | partial)]
-        code |= code_of([type(layer), *own])
+        functions = [value for value in settings.values() if isinstance(value, FunctionType | MethodType | partial)]
+        code |= code_of([type(layer), *functions])
     trained = [[name, list(value.shape), value.requires_grad] for name, value in model.named_parameters()]
     fixed = {name: value for name, value in model.named_parameters() if not value.requires_grad}
     fixed |= dict(model.named_buffers())
@@ -70,7 +70,7 @@ def object_digest(thing: Any) -> str:
 
 def code_of(roots: Iterable[Any]) -> dict[str, str]:
     """The source, without comments, of your own functions and classes, by name, and of your own ones that they use."""
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     waiting = list(roots)
     while waiting:
         thing: Any = waiting.pop()
@@ -79,15 +79,15 @@ def code_of(roots: Iterable[Any]) -> dict[str, str]:
             continue
         thing = thing.__func__ if isinstance(thing, MethodType) else thing
         name = _name(thing)
-        if name in found or not _is_own(thing):
+        if name in sources or not _is_own(thing):
             continue
-        found[name] = _source(thing)
+        sources[name] = _source(thing)
         for used, value in () if isinstance(thing, ModuleType) else _used(thing):
             if isinstance(value, type | FunctionType | ModuleType | partial):
                 waiting.append(value)
             elif (plain := _plain(value)) is not None:
-                found[f"{name}: {used}"] = json.dumps(plain)
-    return found
+                sources[f"{name}: {used}"] = json.dumps(plain)
+    return sources
 
 
 def _used(thing: Any) -> Iterator[tuple[str, Any]]:
@@ -112,13 +112,13 @@ def _bare(member: Any) -> Any:
 
 
 def _closure(function: FunctionType) -> dict[str, Any]:
-    found = dict[str, Any]()
+    values = dict[str, Any]()
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
-            found[name] = cell.cell_contents
+            values[name] = cell.cell_contents
         except ValueError:  # it is still empty
             continue
-    return found
+    return values
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _is_own(thing: Any) -> bool:
         return False
     file = getattr(module, "__file__", None)
     libraries = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return file is None or not any(Path(file).is_relative_to(place) for place in libraries)
+    return file is None or not any(Path(file).is_relative_to(library) for library in libraries)
 
 
 def _source(thing: Any) -> str:

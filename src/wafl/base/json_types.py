@@ -61,14 +61,14 @@ def check_types(table: Any, types: Mapping[str, Any], where: str = "") -> None:
         raise ValueError(f"{where or 'it'} is not a table")
     for key, kind in (dict.fromkeys(table, types["*"]) if "*" in types else types).items():
         name = key.removesuffix("?")
-        place = f"{where}.{name}" if where else name
+        key_path = f"{where}.{name}" if where else name
         if name not in table:
             if key == name:
-                raise ValueError(f"{place} is missing")
+                raise ValueError(f"{key_path} is missing")
         elif isinstance(kind, Mapping):
-            check_types(table[name], kind, place)  # pyright: ignore[reportUnknownArgumentType]
+            check_types(table[name], kind, key_path)  # pyright: ignore[reportUnknownArgumentType]
         else:
-            as_type(kind, table[name], place)
+            as_type(kind, table[name], key_path)
 
 
 def as_type(kind: Any, value: Any, where: str = "") -> Any:
@@ -79,8 +79,8 @@ def as_type(kind: Any, value: Any, where: str = "") -> Any:
         return _adapter(kind).validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = ".".join(map(str, (*([where] if where else ()), *first["loc"])))
-        raise ValueError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+        key_path = ".".join(map(str, (*([where] if where else ()), *first["loc"])))
+        raise ValueError(f"{key_path}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
 
 
 @cache

@@ -53,9 +53,9 @@ class Mover:
     def check_length(self) -> None:
         """Refuse options with which moving one batch of examples would take too long."""
         lengths = {"steps": self.steps, "restarts": self.restarts, "queries": self.queries}
-        said = {name: value for name, value in lengths.items() if value > 1}
-        if said:
-            longest = max(said, key=lambda name: said[name])
-            words = ", ".join(f"{name}={value}" for name, value in said.items())
-            steps = math.prod(map(float, said.values()))
+        given = {name: value for name, value in lengths.items() if value > 1}
+        if given:
+            longest = max(given, key=lambda name: given[name])
+            words = ", ".join(f"{name}={value}" for name, value in given.items())
+            steps = math.prod(map(float, given.values()))
             check_steps(f"{type(self).__name__} with {words}", steps, f"lower {longest}", LONGEST_ASCENT)

@@ -33,8 +33,8 @@ def steepest(slope: Tensor, norm: float) -> Tensor:
     if norm == 2:
         return slope / slope.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(slope.dtype).tiny)
     if norm == 1:
-        place = slope.abs().argmax(-1, keepdim=True)
-        return torch.zeros_like(slope).scatter(-1, place, slope.gather(-1, place).sign())
+        index = slope.abs().argmax(-1, keepdim=True)
+        return torch.zeros_like(slope).scatter(-1, index, slope.gather(-1, index).sign())
     return slope.sign()
 
 

@@ -148,8 +148,8 @@ class Listed:
     def check(self, name: str, value: Any) -> None:
         if not isinstance(value, list | tuple) or not value:
             raise ValueError(f"{name}={value!r} must be a list of at least one whole number, such as (28, 28)")
-        for place, item in enumerate(value):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-            self.each.check(f"{name}[{place}]", item)
+        for index, item in enumerate(value):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            self.each.check(f"{name}[{index}]", item)
 
 
 @dataclass(frozen=True)

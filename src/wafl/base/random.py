@@ -127,12 +127,12 @@ def normal(key: Key, purpose: Purpose, count: int) -> Tensor:
 
 def permutation(key: Key, purpose: Purpose, sizes: Tensor, width: int) -> Tensor:
     """A random order of ``0 .. size-1`` in the first ``size`` of ``width`` columns, for each lane."""
-    draws, places = bits(key, purpose, width), torch.arange(width, device=key.seed.device)
-    draws = draws.masked_fill(places >= sizes[..., None], WORD + 1)
+    draws, positions = bits(key, purpose, width), torch.arange(width, device=key.seed.device)
+    draws = draws.masked_fill(positions >= sizes[..., None], WORD + 1)
     if draws.device.type != "cpu":
         return draws.sort(dim=-1, stable=True).indices
     # The same order: each draw is followed by its place, and numbers are sorted much faster than places by numbers.
-    ranked = np.sort((draws << PLACE_BITS | places).numpy(), axis=-1)
+    ranked = np.sort((draws << PLACE_BITS | positions).numpy(), axis=-1)
     return torch.from_numpy(ranked & ((1 << PLACE_BITS) - 1))
 
 

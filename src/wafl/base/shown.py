@@ -20,48 +20,48 @@ LONG = 2.0
 """Work that took more seconds than this leaves its line behind."""
 
 
-class Line:
-    """What is said about one piece of work."""
+class Status:
+    """The line that shows the progress of one piece of work."""
 
     def __init__(self, what: str, display: Display) -> None:
         self.what, self.display, self.done = what, display, ""
         self._began = time.monotonic()
-        self._task = display.add_task(what, total=None, numbers="")
+        self._bar = display.add_task(what, total=None, numbers="")
 
     def show(self, done: float, total: float | None, unit: str, numbers: str) -> None:
         self.done = f"{done:g} {unit}" if total is None else f"{done:g} of {total:g} {unit}"
-        self.display.update(self._task, completed=done, total=total, numbers=f"{self.done} {numbers}".strip())
+        self.display.update(self._bar, completed=done, total=total, numbers=f"{self.done} {numbers}".strip())
 
     def advance(self, unit: str) -> None:
-        self.show(self.display.tasks[self._task].completed + 1, None, unit, "")
+        self.show(self.display.tasks[self._bar].completed + 1, None, unit, "")
 
     def end(self) -> None:
         """Leave behind how long it took, if it took long."""
         seconds = round(time.monotonic() - self._began)
         if seconds >= LONG:
-            text = ", ".join(part for part in (self.done, str(timedelta(seconds=seconds))) if part)
+            text = ", ".join(filter(None, (self.done, str(timedelta(seconds=seconds)))))
             self.display.console.print(f"{self.what}: {text}", markup=False, highlight=False)
 
 
-_line: ContextVar[Line | None] = ContextVar("line", default=None)
+_status: ContextVar[Status | None] = ContextVar("status", default=None)
 _hushed: ContextVar[bool] = ContextVar("hushed", default=False)
 
 
 def is_shown() -> bool:
     """Return whether a line about the work here is shown."""
-    return _line.get() is not None
+    return _status.get() is not None
 
 
 def reached(done: float, total: float | None, unit: str, numbers: str = "") -> None:
     """Say how far the work has come that is shown here, if any is."""
-    if (line := _line.get()) is not None:
-        line.show(done, total, unit, numbers)
+    if (status := _status.get()) is not None:
+        status.show(done, total, unit, numbers)
 
 
 def one_more(unit: str) -> None:
     """Say that one more part of the work is done, of nobody knows how many."""
-    if (line := _line.get()) is not None:
-        line.advance(unit)
+    if (status := _status.get()) is not None:
+        status.advance(unit)
 
 
 @contextmanager
@@ -71,15 +71,15 @@ def shown(what: str, wanted: bool | None = None) -> Generator[None, None, None]:
     visible = not _hushed.get() and (here if wanted is None else wanted)
     hush = _hushed.set(True)
     display = _display() if visible else None
-    line = None if display is None else Line(what, display)
-    mine = _line.set(line)
+    status = None if display is None else Status(what, display)
+    mine = _status.set(status)
     try:
         with display or nullcontext():
             yield
-        if line is not None:
-            line.end()
+        if status is not None:
+            status.end()
     finally:
-        _line.reset(mine)
+        _status.reset(mine)
         _hushed.reset(hush)
 
 

@@ -55,7 +55,7 @@ class Bars(Callback):
         self._coming = iter(self._bars)
         self._training = ""
         self._began: dict[str, tuple[float, int]] = {}
-        self._said = time.monotonic()
+        self._last_print = time.monotonic()
 
     def on_start(self, progress: engine.Progress | None) -> None:
         self._training = next(self._coming)
@@ -80,8 +80,7 @@ class Bars(Callback):
     def show(self, name: str, done: int, histories: Sequence[History] = ()) -> None:
         """Show that this many rounds of all runs of a method are done."""
         bar, rounds = self._bars[name], done // self._runs[name]
-        if not self.display.tasks[bar].started:
-            self.display.start_task(bar)
+        self.display.start_task(bar)
         before = self.display.tasks[bar].completed
         pace = self._pace(name, rounds, histories)
         self.display.update(bar, completed=rounds, total=self._totals[name], numbers=pace.numbers)
@@ -96,10 +95,10 @@ class Bars(Callback):
         began, first = self._began.setdefault(name, (now, 0))
         rate = (rounds - first) / (now - began) if now > began and rounds > first else None
         left = (self._totals[name] - rounds) / rate if rate else None
-        last = [(place, history[-1]) for place, history in enumerate(histories) if len(history)]
+        last = [(index, history[-1]) for index, history in enumerate(histories) if len(history)]
         lines = [
-            {"method": name, "run": place, "round": each.round, **each.numbers(), **each.metrics}
-            for place, each in last
+            {"method": name, "run": index, "round": each.round, **each.numbers(), **each.metrics}
+            for index, each in last
         ]
         title = self.display.tasks[self._bars[name]].description
         pace = pace_of(title, self._totals[name], self._runs[name], lines)
@@ -107,9 +106,9 @@ class Bars(Callback):
 
     def _say(self, pace: Pace, runs: int, began: float) -> None:
         now = time.monotonic()
-        if pace.round < pace.rounds and now - self._said < PAUSE:
+        if pace.round < pace.rounds and now - self._last_print < PAUSE:
             return
-        self._said = now
+        self._last_print = now
         each = f" of each of {runs} runs" if runs > 1 else ""
         text = f"{pace.method}: round {pace.round} of {pace.rounds}{each}, {now - began:.0f} s"
         self.display.console.print(f"{text}, {pace.numbers}" if pace.numbers else text, markup=False, soft_wrap=True)
@@ -130,10 +129,10 @@ class TrialBars(Callback):
 
     def on_progress(self, progress: engine.Progress) -> None:
         done = dict.fromkeys(self._bars, 0)
-        for place, run in progress.runs.items():
-            name = self._names[place]
+        for index, run in progress.runs.items():
+            name = self._names[index]
             done[name] += self._rounds[name] if run.stopped else len(run.history)
         for name, count in done.items():
-            if count and not self.display.tasks[self._bars[name]].started:
+            if count:
                 self.display.start_task(self._bars[name])
             self.display.update(self._bars[name], completed=count)

@@ -79,19 +79,19 @@ def _load(name: str) -> click.Command:
         parent.command(name, cls=_Command)(getattr(module, word))
     else:
         parent.add_typer(group, name=name)
-    found = typer.main.get_command(parent)
-    command = found if group is None else cast(click.Group, found).commands[name]
+    loaded = typer.main.get_command(parent)
+    command = loaded if group is None else cast(click.Group, loaded).commands[name]
     texts = _table("options.toml")
     return _helpful(command, texts.get(name, {}), texts["*"])
 
 
-def _helpful(command: click.Command, own: dict[str, Any], usual: dict[str, str]) -> click.Command:
-    """The command with all its help, and that of its options: its ``own`` (of a group, by command) or the ``usual``."""
-    command.help = "\n\n".join(filter(None, (command.help, own.get("help"))))
+def _helpful(command: click.Command, texts: dict[str, Any], usual: dict[str, str]) -> click.Command:
+    """Return the command with the help of its options: from its ``texts`` (of a group, by command) or the ``usual``."""
+    command.help = "\n\n".join(filter(None, (command.help, texts.get("help"))))
     for name, each in command.commands.items() if isinstance(command, click.Group) else ():
-        _helpful(each, own.get(name, {}), usual)
+        _helpful(each, texts.get(name, {}), usual)
     for option in cast("list[click.Option]", command.params):
-        option.help = own.get(option.name or "") or option.help or usual.get(option.name or "")
+        option.help = texts.get(option.name or "") or option.help or usual.get(option.name or "")
     return command
 
 

@@ -9,27 +9,27 @@ import typer
 
 from wafl.base.bounds import read_bounds
 from wafl.base.options import Box, Choice, Option, Range, Shaped
-from wafl.config.known_attacks import describe_option, known_attacks, options_by_name
+from wafl.config.known_attacks import describe_option, known_attacks, options_by_name, purposes
 from wafl.config.known_methods import known_methods
 
 PANEL = "Options of the methods (without a file)"
 ATTACK_PANEL = "Options of the attacks and shifts"
 
 
-def method_options(leave_out: Collection[str]) -> dict[str, dict[str, Option]]:
-    """The methods that have an option, by the option's name, each with its own description of it."""
-    found: dict[str, dict[str, Option]] = {}
-    for method, known in known_methods().items():
-        for name, option in known.options.items():
-            if name not in leave_out:
-                found.setdefault(name, {})[method] = option
-    return found
+def method_options() -> dict[str, dict[str, Option]]:
+    """Return the methods that have an option, by the option's name, each with its declaration of the option."""
+    return options_by_name({name: method.options for name, method in known_methods().items()})
 
 
 def with_method_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add one flag per option of a method that the command has none for; their values reach it as ``options``."""
-    known = method_options(inspect.signature(command).parameters)
-    return _with_flags(command, {name: _flag(name, owners) for name, owners in known.items()})
+    taken = inspect.signature(command).parameters
+    flags = {
+        name: _annotation(name, owners, " ".join(purposes(owners)), PANEL)
+        for name, owners in method_options().items()
+        if name not in taken
+    }
+    return _with_flags(command, flags)
 
 
 def with_attack_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -39,14 +39,17 @@ def with_attack_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def attack_options() -> dict[str, dict[str, Option]]:
     """Return the attacks and shifts that have an option, by the option's name."""
-    return options_by_name({name: attack.options for name, attack in known_attacks().items()})
+    attacks = known_attacks()
+    return options_by_name(
+        {name: attack.options for name, attack in attacks.items()}, first=[attack.size for attack in attacks.values()]
+    )
 
 
 def _with_flags(command: Callable[..., None], flags: Mapping[str, Any]) -> Callable[..., None]:
     """Return the command with further flags, given by their annotations."""
     signature = inspect.signature(command, eval_str=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
-    own = [each.replace(kind=keyword) for name, each in signature.parameters.items() if name != "options"]
+    kept = [each.replace(kind=keyword) for name, each in signature.parameters.items() if name != "options"]
     added = [inspect.Parameter(name, keyword, default=None, annotation=flag) for name, flag in flags.items()]
 
     @wraps(command)
@@ -54,14 +57,14 @@ def _with_flags(command: Callable[..., None], flags: Mapping[str, Any]) -> Calla
         given = {name: value for name in flags if (value := values.pop(name, None)) is not None}
         command(*arguments, **values, options=given)
 
-    with_flags.__signature__ = signature.replace(parameters=[*own, *added])  # pyright: ignore[reportAttributeAccessIssue]
-    with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
+    with_flags.__signature__ = signature.replace(parameters=[*kept, *added])  # pyright: ignore[reportAttributeAccessIssue]
+    with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in (*kept, *added)}
     return with_flags
 
 
 def read_options(options: Mapping[str, Any], known: Mapping[str, Mapping[str, Option]] | None = None) -> dict[str, Any]:
     """Parse the values of flags that are given as text, such as a choice or a box; by default, of methods' flags."""
-    known = method_options(()) if known is None else known
+    known = method_options() if known is None else known
     texts = {name: _as_text(name, known[name]) for name in options}
     return {name: value if (text := texts[name]) is None else text[1](value) for name, value in options.items()}
 
@@ -100,15 +103,6 @@ def parse_number(name: str, text: str, word: str) -> float | str:
         return word if text == word else float(text)
     except ValueError:
         raise ValueError(f"{name}={text} must be a number or {word}") from None
-
-
-def _flag(name: str, owners: Mapping[str, Option]) -> Any:
-    """Return the annotation of a flag: its type, and a help text that names the methods that have it."""
-    methods: dict[str, list[str]] = {}
-    for method, option in owners.items():
-        methods.setdefault(option.doc, []).append(method)
-    text = " ".join(f"{', '.join(names)}: {doc[:1].lower()}{doc[1:]}" for doc, names in methods.items())
-    return _annotation(name, owners, text, PANEL)
 
 
 def _attack_flag(name: str, owners: Mapping[str, Option]) -> Any:

@@ -49,11 +49,11 @@ def train_and_show(study: "Study", *, quiet: bool = False, as_json: bool = False
     if quiet and as_json:
         raise ValueError("--quiet and --json exclude each other: give one")
     console, path = make_console(quiet=quiet or as_json), study.folder.path
-    place = escape(str(path))
+    shown_path = escape(str(path))
     seeds = len(study.plan.experiment.seeds)
     console.print(
         f"{escape(study.plan.who)}\n"
-        f"{seeds} seed{'s side by side' if seeds > 1 else ''}; results go to [bold]{place}[/]\n"
+        f"{seeds} seed{'s side by side' if seeds > 1 else ''}; results go to [bold]{shown_path}[/]\n"
     )
     bars = Bars(study, console, "json" if as_json else "quiet" if quiet else "bars")
     kept = f"What was done is in {path}. To resume: wafl resume {shlex.quote(str(path))}"
@@ -69,7 +69,7 @@ def train_and_show(study: "Study", *, quiet: bool = False, as_json: bool = False
             bars.display.stop()
             if isinstance(error, DivergedError):
                 console.print(comparison(study.folder.read_results()))
-            console.print(f"\nWhat had finished is in [bold]{place}[/].")
+            console.print(f"\nWhat had finished is in [bold]{shown_path}[/].")
             raise
     if as_json:
         print(json.dumps({"event": "results", "study": str(path), **results}), flush=True)

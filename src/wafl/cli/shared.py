@@ -81,9 +81,9 @@ def load_runs(folder: Path) -> dict[str, Run]:
 
 def only_run(folder: Path) -> tuple[str, Run]:
     """The one run that a folder is or holds, with its name; of several, none is loaded."""
-    found = [] if (folder / "run.json").exists() else _run_folders(folder)
-    if len(found) > 1:
-        raise ValueError(f"{folder} is a study of several runs: give one, such as {found[0]}")
+    folders = [] if (folder / "run.json").exists() else _run_folders(folder)
+    if len(folders) > 1:
+        raise ValueError(f"{folder} is a study of several runs: give one, such as {folders[0]}")
     return next(iter(load_runs(folder).items()))
 
 
@@ -118,20 +118,20 @@ def _sound(folder: Path, at_most: int | None = None) -> dict[str, dict[str, Run]
     if not methods:
         raise FileNotFoundError(f"{folder} holds no run: there is no run.json in it or one folder below")
     plan = cache(lambda: _plan_of(folder))
-    found: dict[str, dict[str, Run]] = {}
+    sound: dict[str, dict[str, Run]] = {}
     for method in methods:
         for path in (method, *_run_folders(method, "seed-*")):
-            runs = found.get(method.name, {})
+            runs = sound.get(method.name, {})
             if at_most is not None and len(runs) >= at_most:
                 break
             run = _load_run(path, plan)
             if run.diverged:
                 say(f"Left out: {path} diverged: {run.diverged}", typer.colors.YELLOW)
             else:
-                found[method.name] = {**runs, str(path.relative_to(method.parent)): run}
-    if not found:
+                sound[method.name] = {**runs, str(path.relative_to(method.parent)): run}
+    if not sound:
         raise ValueError(f"every run in {folder} diverged: lower the learning rate, or raise gamma")
-    return found
+    return sound
 
 
 def _run_folders(folder: Path, names: str = "*") -> list[Path]:
@@ -142,7 +142,7 @@ def _run_folders(folder: Path, names: str = "*") -> list[Path]:
 def by_number(path: Path) -> list[str | float]:
     """The key that sorts names with numbers in them by the numbers: gamma=2 before gamma=10."""
     parts = re.split(r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)", path.name)  # text and numbers in turn
-    return [float(part) if place % 2 else part for place, part in enumerate(parts)]
+    return [float(part) if index % 2 else part for index, part in enumerate(parts)]
 
 
 def seen_and_unseen(runs: dict[str, Run], folder: Path, data_dir: Path | None) -> tuple[Federation, Federation | None]:
@@ -225,8 +225,8 @@ def _study_of(folder: Path) -> StudyFolder | None:
     """The study that a run belongs to: in its folder, or up to two folders above."""
     from wafl.studies.folder import StudyFolder
 
-    places = (folder, folder.resolve().parent, folder.resolve().parent.parent)
-    return next((StudyFolder.existing(place) for place in places if StudyFolder.is_in(place)), None)
+    folders = (folder, folder.resolve().parent, folder.resolve().parent.parent)
+    return next((StudyFolder.existing(path) for path in folders if StudyFolder.is_in(path)), None)
 
 
 def parse_numbers(name: str, text: str) -> list[float]:

@@ -43,7 +43,8 @@ def comparison(results: Mapping[str, Any]) -> Group:
     if "radius" in results:
         picks.append(("certified" if unproven is None else "estimate", lambda row: row["certified"]))
     if any("generalization" in row for row in tested.values()):
-        picks.append((_unseen(results), lambda row: row["generalization"]["unseen"]))
+        column = "unseen,\nshifted" if "shift" in results else "unseen\nclients"
+        picks.append((column, lambda row: row["generalization"]["unseen"]))
     picks.append(("worst", lambda row: row["worst_client"]))
     numbers = [*(name for name, _ in picks), "seconds", *(["diverged"] if reasons else [])]
     table = dense_table("method", numbers, caption=_caption(results, shares, bool(reasons), unproven is None))
@@ -58,14 +59,9 @@ def comparison(results: Mapping[str, Any]) -> Group:
         count = [f"[red]{lost} of {len(results['seeds'])}[/]" if lost else ""] if reasons else []
         table.add_row(Name(label), *cells, *count)
     lost = [f"[red]Diverged:[/] {escape(reason)}" for reason in reasons]
-    lost += [f"[green]Privacy:[/] {escape(line)}" for line in privacies(results)]
+    lost += [f"[green]Privacy:[/] {escape(text)}" for text in privacies(results)]
     above = [] if unproven is None else [Text(unproven_line(unproven, "above" if accuracy else "below"), "yellow")]
-    return Group(*above, table, *lost, *(f"[yellow]Left out:[/] {escape(line)}" for line in absences(results)))
-
-
-def _unseen(results: Mapping[str, Any]) -> str:
-    """Return the column name for clients that never train."""
-    return "unseen,\nshifted" if "shift" in results else "unseen\nclients"
+    return Group(*above, table, *lost, *(f"[yellow]Left out:[/] {escape(text)}" for text in absences(results)))
 
 
 def _caption(results: Mapping[str, Any], shares: Sequence[str], some_diverged: bool, proven: bool) -> str:
@@ -113,36 +109,36 @@ def _cell(value: dict[str, Any], best: float, accuracy: bool) -> str:
     return f"[bold green]{text}[/]" if level else text
 
 
-def verification(file: Path, found: Verification) -> Table:
+def verification(file: Path, result: Verification) -> Table:
     """A table with one row per line of a certificate: recomputed, attested or wrong."""
-    signed = "signed by the owner of the key" if found.signed else "no signature was checked"
-    caption = f"Recomputed: {found.share:.1%} of the clients' weight. Attested: on the word of whoever issued the file."
+    signed = "signed by the owner of the key" if result.signed else "no signature was checked"
+    caption = f"Recomputed: {result.share:.1%} of the clients' weight. Attested: on the word of the file's issuer."
     table = plain_table("", "found", "", title=f"{file}: {signed}", caption=caption)
     colors = {"recomputed": "green", "attested": "yellow", "wrong": "red"}
-    clients = list(found.clients.values())
+    clients = list(result.clients.values())
     wrong = [line for line in clients[MOST_CLIENTS:] if line.status == "wrong"]
-    for line in (*found.lines, *clients[:MOST_CLIENTS], *wrong):
+    for line in (*result.lines, *clients[:MOST_CLIENTS], *wrong):
         table.add_row(escape(visible(line.name)), f"[{colors[line.status]}]{line.status}[/]", escape(visible(line.why)))
     return table
 
 
-def audited(file: Path, found: Audit) -> Table:
+def audited(file: Path, audit: Audit) -> Table:
     """A table with one row per label of a site: its distance, that of a resample, what is certified and measured."""
     table = plain_table(
         *("", ">share", ">examples", ">distance", ">resample", ">", ">power", ">certified", ">measured"),
-        title=f"{file}: {found.norm} distance from the federation, {found.unit}",
+        title=f"{file}: {audit.norm} distance from the federation, {audit.unit}",
         caption="resample: how far as many new examples of the federation are; a site like it has a label outside with "
-        f"probability 0.05 at most (Bonferroni); power: how probably a shift of {found.shift:g} would have been "
+        f"probability 0.05 at most (Bonferroni); power: how probably a shift of {audit.shift:g} would have been "
         "noticed; certified: at least the expected loss; measured: the mean loss of these examples.",
     )
     words = {True: "[green]inside[/]", False: "[yellow]outside[/]", None: "too few"}
-    for each in found.labels:
+    for each in audit.labels:
         near = "" if each.resample is None else f"{each.resample:.4g}"
         counts = (f"label {each.label}", f"{each.share:.3f}", f"{each.examples:,}", f"{each.distance:.4g}", near)
         power = "" if each.power is None else f"{each.power:.2f}"
         table.add_row(*counts, words[each.inside], power, f"{each.certified:.4f}", f"{each.measured:.4f}")
-    examples = sum(each.examples for each in found.labels)
-    table.add_row("all", "1", f"{examples:,}", "", "", "", "", f"{found.certified:.4f}", f"{found.measured:.4f}")
+    examples = sum(each.examples for each in audit.labels)
+    table.add_row("all", "1", f"{examples:,}", "", "", "", "", f"{audit.certified:.4f}", f"{audit.measured:.4f}")
     return table
 
 
@@ -173,25 +169,25 @@ def _headline(results: Mapping[str, Any]) -> tuple[str, str]:
     return str(len(results.get("methods", {}))), "; ".join(filter(None, (best, count)))
 
 
-def transport_weights(clients: Federation, found: Sequence[TransportWeights], target: str | None, sample: int) -> Group:
+def transport_weights(clients: Federation, rules: Sequence[TransportWeights], target: str | None, sample: int) -> Group:
     """A table with one row per source: how far it is, and its weight by each rule; below, what each rule reaches."""
     aim = f"to {target}" if target else "of the mixture to it"
     table = plain_table(
-        *("", ">examples", ">W_2", *(f">{result.rule}" for result in found)),
+        *("", ">examples", ">W_2", *(f">{result.rule}" for result in rules)),
         title=f"Client weights: W_2 in {clients.unit}",
         caption=f"W_2 {aim} on {sample} points each, ± its standard error over draws; fewer points make it larger.",
     )
     sizes = clients.train.num_examples.tolist()
-    for place, (name, count) in enumerate(zip(clients.names, sizes, strict=True)):
-        square, error = found[0].distances[place], found[0].standard_errors[place]
+    for index, (name, count) in enumerate(zip(clients.names, sizes, strict=True)):
+        square, error = rules[0].distances[index], rules[0].standard_errors[index]
         length = max(square, 0.0) ** 0.5
         spread = f" ± {error / (2.0 * length):.2f}" if length > 0 and error == error else ""
-        shares = [f"{result.weights[place]:.3f}" for result in found]
+        shares = [f"{result.weights[index]:.3f}" for result in rules]
         table.add_row(escape(name), f"{count:,}", f"{length:.2f}{spread}", *shares)
     lines = [
         f"{result.rule}: W_2 = {result.radius:.3f}, W_2^2 = {result.value:.2f} "
         f"({result.kind}, at most {result.gap:.2g} above the least)"
-        for result in found
+        for result in rules
     ]
     return Group(table, *lines)
 
@@ -221,7 +217,7 @@ def nodes(status: Mapping[str, Any]) -> Group:
         f"{name} was left out of {about['rounds']} rounds, at last of round {about['last']}: {about['why']}"
         for name, about in status["left_out"].items()
     ]
-    return Group(title, table, *(Text(visible(line)) for line in (*failures, *left_out)))
+    return Group(title, table, *(Text(visible(text)) for text in (*failures, *left_out)))
 
 
 def _ago(when: str | None, now: datetime) -> str:

@@ -25,8 +25,8 @@ def make_console(**options: Any) -> Console:
 
 
 def tell(text: str) -> None:
-    """Print a line to stdout as it is: no markup, no line breaks."""
-    make_console(highlight=False).print(text, markup=False, soft_wrap=True)
+    """Print text to stdout as it is: no markup, no emoji codes, no line breaks."""
+    make_console(highlight=False, emoji=False).print(text, markup=False, soft_wrap=True)
 
 
 def say(text: str, color: str | None = None) -> None:

@@ -13,14 +13,14 @@ from wafl.theory import Bound, Certificates, Summary
 from wafl.theory.guarantees import Promised
 
 
-def promises(name: str, certificates: Certificates, radius: float, found: Sequence[Promised]) -> Table:
+def promises(name: str, certificates: Certificates, radius: float, rows: Sequence[Promised]) -> Table:
     """A table with one row per promise: to whom, with which probability, and how loose it is."""
     table = plain_table(
         *("", ">at most", ">probability", "how loose, or why there is no promise"),
         title=f"{name}: what is promised at radius {radius:g}, {norm_name(certificates.norm)} ball",
         caption=f"at most: the {certificates.quantity.noun}; probability: over the draw of examples and clients.",
     )
-    for each in found:
+    for each in rows:
         why = escape(each.why) if each.value is not None else f"[yellow]{escape(each.why)}[/]"
         value = "-" if each.value is None else f"{each.value:.4f}"
         table.add_row(each.whom, value, f"{each.probability:g}", why)
@@ -51,12 +51,12 @@ def _constants(name: str, summary: Summary) -> Table:
 
 def _consequences(run: Run, summary: Summary) -> str:
     here, rate = summary.here, run.settings["schedule"]["learning_rate"]
-    own = f"gamma {summary.gamma:.4g}, learning rate {escape(str(rate))}"
+    used = f"gamma {summary.gamma:.4g}, learning rate {escape(str(rate))}"
     if here.norm != 2 or not summary.gamma > here.concavity_limit:
-        return f"Concavity limit L_zz / 2 = {here.L_zz / 2.0:.4g}; {own}: the inner problem need not be concave.\n"
+        return f"Concavity limit L_zz / 2 = {here.L_zz / 2.0:.4g}; {used}: the inner problem need not be concave.\n"
     smoothness, cap = here.smoothness(summary.gamma), here.learning_rate_cap(summary.gamma)
     return (
-        f"Concavity limit L_zz / 2 = {here.concavity_limit:.4g}; {own}. phi_gamma is {smoothness:.4g}-smooth in the "
+        f"Concavity limit L_zz / 2 = {here.concavity_limit:.4g}; {used}. phi_gamma is {smoothness:.4g}-smooth in the "
         f"parameters: the convergence theorem speaks of learning rates up to {cap:.3g}.\n"
     )
 

@@ -13,7 +13,9 @@ from wafl.config.known_attacks import describe_option, options_by_name
 from wafl.config.tables import make_table, type_of
 from wafl.shifts import MOVES
 
-OPTIONS = options_by_name({name: kind.settable() for name, kind in ATTACKS.items()})
+OPTIONS = options_by_name(
+    {name: kind.settable() for name, kind in ATTACKS.items()}, first=[kind.settings.size for kind in ATTACKS.values()]
+)
 """For each key of the section besides the kind: the attacks that have this option."""
 
 if TYPE_CHECKING:

@@ -86,11 +86,11 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
         """Whether a library has the name. A copy of the module is none: Flower puts an app's folder on the path."""
         if name in sys.stdlib_module_names:
             return True
-        places = [place for place in sys.path if Path(place).resolve() != self.folder]
-        found = PathFinder.find_spec(name, places)
-        if found is None or found.origin is None:
-            return found is not None
-        return Path(found.origin).read_bytes() != self._content.get(self._files[name])
+        folders = [folder for folder in sys.path if Path(folder).resolve() != self.folder]
+        spec = PathFinder.find_spec(name, folders)
+        if spec is None or spec.origin is None:
+            return spec is not None
+        return Path(spec.origin).read_bytes() != self._content.get(self._files[name])
 
     # -- What Python asks of a finder and of a loader ------------------------------------------------------------
 
@@ -130,13 +130,13 @@ def _modules(folder: Path) -> Iterator[Path]:
         return
     yield from _sources(folder, folder)
     for package in sorted({path.parent for path in folder.glob("*/__init__.*") if path.parent.name != CACHE}):
-        for place, _, _ in sorted(os.walk(package)):
-            if CACHE not in Path(place).relative_to(folder).parts:
-                yield from _sources(Path(place), folder)
+        for inner, _, _ in sorted(os.walk(package)):
+            if CACHE not in Path(inner).relative_to(folder).parts:
+                yield from _sources(Path(inner), folder)
 
 
-def _sources(place: Path, folder: Path) -> Iterator[Path]:
-    for path in sorted(path for path in place.iterdir() if path.is_file()):
+def _sources(inner: Path, folder: Path) -> Iterator[Path]:
+    for path in sorted(path for path in inner.iterdir() if path.is_file()):
         if path.name.lower().endswith(FOREIGN):
             raise ConfigError(
                 f"{folder} holds compiled code, {_within(path, folder)}, which would run unread: remove or install it"

@@ -1,38 +1,22 @@
 """The demo of ``wafl run``: WAFL and six rivals on handwritten digits, attacked at test time."""
 
-import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wafl.base.checks import check_positive
 from wafl.config.known_methods import known_method, known_methods
+from wafl.config.toml_file import read_toml
 
 if TYPE_CHECKING:
     from wafl.config.experiment import Experiment
 
-ATTACKED = (0.4, 1.0)
-"""Shares of the clients that are attacked."""
-
-EPSILON, STEPS = 0.15, 20
-"""The attack: projected gradient ascent in l_inf, of this size and with this many steps."""
-
-UNSEEN = 0.25
-"""The share of the clients that never train."""
-
-RADIUS = 0.05
-"""The radius of the l_inf ball of W_2 in which accuracy is certified."""
-
-# The attack, the norm, the radius, and the schedule were fixed first. Then research/tune_demo.py chose each method's
-# size from 16 values, on other partitions of the training examples.
+DEMO = read_toml(Path(__file__).with_name("demo.toml"))
+EPSILON, STEPS = DEMO["attack"]["epsilon"], DEMO["attack"]["steps"]
 CHOSEN: dict[str, dict[str, Any]] = {
-    "WAFL": {"radius": 0.12, "norm": math.inf},
-    "FedAvg": {"weight_decay": 0.029},
-    "FedPGM": {"epsilon": 0.15},
-    "FedFGSM": {"epsilon": 0.12},
-    "FedRobust": {"penalty": 3.6, "step_size": 0.01},
-    "AFL": {"weights_step": 0.0001, "weight_decay": 0.037},
-    "DRFA": {"weights_step": 0.0001, "weight_decay": 0.0052},
+    entry["method"]: {name: value for name, value in entry.items() if name != "method"} for entry in DEMO["methods"]
 }
+"""The options of each method, by its name."""
 
 
 def demo_experiment(
@@ -73,17 +57,17 @@ def demo_experiment(
         if local_epochs is not None and name == "AFL":  # it takes one step per round, and so gets more rounds
             entries[-1] |= {"rounds": 2 * local_epochs * rounds}
     content = {
-        "name": "digits",
+        **DEMO,
         "seeds": list(seeds),
         "device": device,
         "engine": engine,
         # A round takes a few milliseconds, about as long as a checkpoint; on Flower it takes seconds.
         "checkpoint_every": 10 if engine == "embedded" else 1,
         "data": {
+            **DEMO["data"],
             "num_clients": clients,
             "labels_per_client": labels_per_client,
             "seed": seeds[0],
-            "unseen": UNSEEN,
         },
         "model": {"kind": model},
         "schedule": {
@@ -94,12 +78,10 @@ def demo_experiment(
             **({} if cohort is None else {"cohort": min(cohort, clients)}),
         },
         "methods": entries,
-        "attack": {"kind": "pgd", "norm": math.inf, "epsilon": epsilon, "steps": STEPS},
-        "evaluation": {
-            "attacked": list(ATTACKED),
-            **({"certified": RADIUS, "certified_norm": math.inf} if model == "mlr" else {}),
-        },
+        "attack": {**DEMO["attack"], "epsilon": epsilon},
     }
+    if model != "mlr":
+        content["evaluation"] = {"attacked": DEMO["evaluation"]["attacked"]}
     return parse_experiment(content, "command line")
 
 

@@ -82,7 +82,7 @@ class Data(Section):
 class Model(Section):
     """The model, sized for the data."""
 
-    kind: Annotated[str, named(MODELS, "'mlr', 'cnn' or 'lipschitz', or 'module:function'", own=True)] = "mlr"
+    kind: Annotated[str, named(MODELS, "'mlr', 'cnn' or 'lipschitz', or 'module:function'", or_import=True)] = "mlr"
     """mlr, cnn, lipschitz, or ``module:function`` that takes the federation and returns a torch.nn.Module."""
     channels: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
     """cnn: the channels of its two convolutions."""

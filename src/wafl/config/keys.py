@@ -48,11 +48,11 @@ Import = Annotated[str, Field(pattern=IMPORT)]
 """``module:function``, found next to the file or among the installed packages."""
 
 
-def named(known: Collection[str], hint: str, *, own: bool = False) -> BeforeValidator:
-    """A check that a value is one of these names or, with ``own``, ``module:function``; the hint is what it must be."""
+def named(known: Collection[str], hint: str, *, or_import: bool = False) -> BeforeValidator:
+    """Return a check that a value is one of these names or, with ``or_import``, ``module:function``."""
 
     def check(value: Any) -> Any:
-        if not isinstance(value, str) or not (value in known or (own and re.fullmatch(IMPORT, value))):
+        if not isinstance(value, str) or not (value in known or (or_import and re.fullmatch(IMPORT, value))):
             raise ValueError(f"must be {hint}")
         return value
 

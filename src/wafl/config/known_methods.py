@@ -38,11 +38,11 @@ def known_methods() -> dict[str, KnownMethod]:
 def known_method(name: str) -> KnownMethod:
     """The method of this name, in any case; an error with the name that was meant if there is none."""
     known = known_methods()
-    found = next((each for each in known if each.lower() == name.lower()), None)
-    if found is None:
+    match = next((each for each in known if each.lower() == name.lower()), None)
+    if match is None:
         hint = did_you_mean(name, known) or f": there are {', '.join(known)}"
         raise ValueError(f"unknown method {name!r}{hint}")
-    return known[found]
+    return known[match]
 
 
 def default_of(option: Option) -> str:
@@ -70,13 +70,13 @@ def options_from_json(listed: list[dict[str, Any]]) -> dict[str, Option]:
     return {each["name"]: made(**each) for each in listed}
 
 
-def _limits(said: dict[str, Any] | None) -> Any:
+def _limits(table: dict[str, Any] | None) -> Any:
     """Limits from the name of their class and its fields."""
-    if said is None:
+    if table is None:
         return None
-    (kind, values), *_ = said.items()
+    (kind, values), *_ = table.items()
     return LIMITS[kind](**{name: _value(value) for name, value in values.items()})
 
 
-def _value(said: Any) -> Any:
-    return _limits(said) if isinstance(said, dict) else tuple(said) if isinstance(said, list) else said  # pyright: ignore
+def _value(value: Any) -> Any:
+    return _limits(value) if isinstance(value, dict) else tuple(value) if isinstance(value, list) else value  # pyright: ignore

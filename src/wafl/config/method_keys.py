@@ -73,19 +73,19 @@ def _tag(value: Any, key: str, known: Collection[str]) -> Any:
 
 def _tables(name: str, kinds: Mapping[str, type], parts: Mapping[str, Any] | None = None) -> dict[str, type[Section]]:
     """One table per kind of a part, with the options of that kind; ``parts`` are options that are parts themselves."""
-    found, parts = dict[str, type[Section]](), parts or {}
+    tables, parts = dict[str, type[Section]](), parts or {}
     for kind, part in kinds.items():
-        own = {
+        inner = {
             slot: (table | None, Field(None, description=options_of(part)[slot].doc))
             for slot, table in parts.items()
             if slot in options_of(part)
         }
-        fields: dict[str, Any] = {"kind": (Literal[kind], ...), **keys_of(part, leave_out=parts), **own}
-        found[kind] = make_table(f"{name}_{kind}", Section, part.__doc__, fields)
+        fields: dict[str, Any] = {"kind": (Literal[kind], ...), **keys_of(part, leave_out=parts), **inner}
+        tables[kind] = make_table(f"{name}_{kind}", Section, part.__doc__, fields)
     arguments = Field(default={}, description="Arguments of the function.")
-    own: dict[str, Any] = {"kind": (Import, ...), "options": (dict[str, Any], arguments)}
+    own_fields: dict[str, Any] = {"kind": (Import, ...), "options": (dict[str, Any], arguments)}
     about = f"Your own {name}: a function that returns it."
-    return {**found, OWN: make_table(f"own_{name}", Section, about, own)}
+    return {**tables, OWN: make_table(f"own_{name}", Section, about, own_fields)}
 
 
 def _chosen(tables: Mapping[str, type[Section]], key: str) -> Any:
@@ -111,7 +111,7 @@ _RULES = (
     f"{', '.join(map(repr, RULES))}, a table with one of these as its kind, a list of one weight per client, or {OWN!r}"
 )
 Rule = Annotated[
-    Annotated[str, named(RULES, _RULES, own=True), Tag("value")]
+    Annotated[str, named(RULES, _RULES, or_import=True), Tag("value")]
     | Annotated[list[NotNegative], Tag("list")]
     | Annotated[_chosen(PART_TABLES["client_weights"], "kind"), Tag("table")],
     Discriminator(lambda value: "table" if isinstance(value, dict | Section) else value_or_list(value)),
@@ -146,10 +146,10 @@ def _method(name: str) -> type[MethodTable]:
         for slot, (part, doc) in PARTS.items()
         if slot in options_of(kind)
     }
-    own = keys_of(kind, swept=options_of(kind), leave_out=PARTS)
+    keys = keys_of(kind, swept=options_of(kind), leave_out=PARTS)
     if "client_weights" in parts:
-        own["weights_step"] = (Swept[Positive] | None, Field(None, description="The step of learned client weights."))
-    fields: dict[str, Any] = {"method": (Literal[name], ...), **own, **parts}
+        keys["weights_step"] = (Swept[Positive] | None, Field(None, description="The step of learned client weights."))
+    fields: dict[str, Any] = {"method": (Literal[name], ...), **keys, **parts}
     return make_table(name, MethodTable, kind.__doc__, fields)
 
 

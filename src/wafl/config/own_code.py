@@ -33,16 +33,16 @@ def imported(key: str, name: str) -> Callable[..., Any]:
     """Your own function, made to refuse arguments that it does not take."""
     module, _, path = name.partition(":")
     try:
-        found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-            if isinstance(found, ModuleType) and top_module(found.__name__) != top_module(module):
-                raise ConfigError(f"{key} = {name!r} names a function of {found.__name__}: name your own")
+        target: Any = importlib.import_module(module)
+        for attribute in path.split("."):
+            target = getattr(target, attribute)
+            if isinstance(target, ModuleType) and top_module(target.__name__) != top_module(module):
+                raise ConfigError(f"{key} = {name!r} names a function of {target.__name__}: name your own")
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{key} = {name!r} cannot be imported: {error}") from error
-    if not callable(found):
+    if not callable(target):
         raise ConfigError(f"{key} = {name!r} is not a function")
-    function: Callable[..., Any] = found
+    function: Callable[..., Any] = target
 
     def call(*arguments: Any, **options: Any) -> Any:
         try:

@@ -52,15 +52,14 @@ class Entry:
     """One method of an experiment, and the name that its results have.
 
     ``grid`` is what is swept, by name; in ``method``, the first of several values stands for the others. ``schedule``
-    is the rest of the schedule, without the seed. ``own`` makes your own method from those of its arguments that are
-    swept.
+    is the rest of the schedule, without the seed. ``make`` makes your own method from its swept arguments.
     """
 
     name: str
     method: Method
     grid: dict[str, list[Any]]
     schedule: dict[str, Any]
-    own: Callable[..., Method] | None = None
+    make: Callable[..., Method] | None = None
 
     @property
     def title(self) -> str:
@@ -70,16 +69,16 @@ class Entry:
     def specs(self, seeds: Sequence[int]) -> list[Spec]:
         """One run for every combination of what is swept, the seed varying fastest."""
         grid = {**self.grid, "seed": list(seeds)}
-        if self.own is None:
+        if self.make is None:
             return make_specs(self.method, grid, self.schedule)
         arguments = [name for name in grid if name not in TAKEN]
         timing = {name: values for name, values in grid.items() if name in TAKEN}
-        found: list[Spec] = []
+        runs: list[Spec] = []
         for values in itertools.product(*(grid[name] for name in arguments)):
             point = dict(zip(arguments, values, strict=True))
-            specs = make_specs(self.own(**point), timing, self.schedule)
-            found += [replace(spec, point={**point, **(spec.point or {})}) for spec in specs]
-        return found
+            specs = make_specs(self.make(**point), timing, self.schedule)
+            runs += [replace(spec, point={**point, **(spec.point or {})}) for spec in specs]
+        return runs
 
 
 FindClients = Callable[[Sequence[Entry]], Clients]
@@ -192,7 +191,7 @@ def _try_attack(attack: Attack | None, plan: Plan, clients: Federation) -> None:
     """Refuse before training what could not be tested after it, such as an attack on integers."""
     if not isinstance(attack, BoundedAttack):
         return
-    x, y = (part[:1] for part in clients.test.of(present_clients(clients)[0]))
+    x, y = (values[:1] for values in clients.test.of(present_clients(clients)[0]))
     problem, x, y = single_lane(plan.model, x, y, plan.experiment.model.loss, clients.num_classes)
     try:
         attack.move_lanes(problem, Inputs(x, 1), y, 0, torch.zeros(1, dtype=torch.int64))
@@ -263,20 +262,20 @@ def make_model(model: config.Model, clients: Described) -> nn.Module:
 
 def make_entry(entry: MethodTable, common: config.Schedule) -> Entry:
     """The entry of a method's table: the method, what is swept of it, and its schedule."""
-    own = _own(entry) if isinstance(entry, OwnMethod) else None
-    method, swept = _make_method(entry) if own is None else (own(), _lists(cast("OwnMethod", entry).options))
-    schedule = {**_common(entry, method, common), **_said(entry, SCHEDULE)}
+    make = _own_method(entry) if isinstance(entry, OwnMethod) else None
+    method, swept = _make_method(entry) if make is None else (make(), _lists(cast("OwnMethod", entry).options))
+    schedule = {**_common(entry, method, common), **_values(entry, SCHEDULE)}
     if "rounds" not in schedule:
         raise ConfigError("schedule.rounds is missing: how many rounds to train")
     lists = _lists(schedule)
     for name, values in {**swept, **lists}.items():
-        if any(value in values[:place] for place, value in enumerate(values)):
+        if any(value in values[:index] for index, value in enumerate(values)):
             raise ConfigError(f"{entry.label}: {name} = {values} has a value twice: give each once")
     single = {name: value for name, value in schedule.items() if name not in lists}
-    return Entry(entry.label, method, {**swept, **lists}, single, own)
+    return Entry(entry.label, method, {**swept, **lists}, single, make)
 
 
-def _own(entry: OwnMethod) -> Callable[..., Method]:
+def _own_method(entry: OwnMethod) -> Callable[..., Method]:
     """A function that makes your own method, by default from the first of each list of values."""
     key = f"{entry.label}.method"
     function = imported(key, entry.method)
@@ -299,10 +298,10 @@ def _own(entry: OwnMethod) -> Callable[..., Method]:
 def _make_method(entry: MethodTable) -> tuple[Method, dict[str, list[Any]]]:
     """The method, and those of its options that take several values."""
     fields, others = type(entry).model_fields, {*SCHEDULE, *PARTS, "name", "method"}
-    said = _said(entry, [name for name in fields if name not in others])  # in order: a resume needs the same grid
-    bounds: dict[str, Any] = {"bounds": _bounds(said.pop("bounds"))} if "bounds" in said else {}
-    shape: dict[str, Any] = {"shape": said.pop("shape")} if "shape" in said else {}  # a list, and no sweep
-    swept, options = _lists(said), {**_firsts(said), **bounds, **shape}
+    values = _values(entry, [name for name in fields if name not in others])  # in order: a resume needs the same grid
+    bounds: dict[str, Any] = {"bounds": _bounds(values.pop("bounds"))} if "bounds" in values else {}
+    shape: dict[str, Any] = {"shape": values.pop("shape")} if "shape" in values else {}  # a list, and no sweep
+    swept, options = _lists(values), {**_firsts(values), **bounds, **shape}
     if "client_weights" in type(entry).model_fields:
         options |= _weights(getattr(entry, "client_weights", None), options.pop("weights_step", None))
     if getattr(entry, CENTER, None) is not None:
@@ -320,7 +319,7 @@ def _lists(options: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {name: value for name, value in options.items() if isinstance(value, list)}
 
 
-def _said(entry: MethodTable, names: Sequence[str]) -> dict[str, Any]:
+def _values(entry: MethodTable, names: Sequence[str]) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(entry, name)) is not None}
 
 
@@ -358,8 +357,8 @@ def _weights(rule: Any, step: float | None) -> dict[str, Any]:
     """The option ``client_weights`` of a method, if the file has one: a name, a table, or a list of weights."""
     made: Any = rule
     if isinstance(rule, str | list):
-        own = isinstance(rule, str) and rule not in weights.RULES
-        made = imported("client_weights", cast(str, rule))() if own else _center(cast(Any, rule))
+        is_import = isinstance(rule, str) and rule not in weights.RULES
+        made = imported("client_weights", cast(str, rule))() if is_import else _center(cast(Any, rule))
     elif rule is not None:
         made = _part("client_weights", "client_weights", rule)
     if step is not None:

@@ -48,10 +48,10 @@ def apply_change(content: dict[str, Any], change: str) -> None:
         raise ConfigError(f"--set {key.strip()}: the value is nested too deeply") from None
     except ValueError:
         value = text.strip()
-    *path, last = (part.strip() for part in key.split("."))
+    *path, last = (step.strip() for step in key.split("."))
     target: Any = content
-    for part in path:
-        target = _step(target, part, change)
+    for step in path:
+        target = _step(target, step, change)
     if isinstance(target, list):
         target[_index(cast("list[Any]", target), last, change)] = value
     elif isinstance(target, dict):
@@ -60,22 +60,22 @@ def apply_change(content: dict[str, Any], change: str) -> None:
         raise ConfigError(f"--set {change!r}: {'.'.join(path)} is a value and has no key {last!r}")
 
 
-def _step(target: Any, part: str, change: str) -> Any:
+def _step(target: Any, step: str, change: str) -> Any:
     if isinstance(target, list):
-        return target[_index(cast("list[Any]", target), part, change)]
+        return target[_index(cast("list[Any]", target), step, change)]
     if not isinstance(target, dict):
-        raise ConfigError(f"--set {change!r}: there is no {part!r} in a value")
-    return cast("dict[str, Any]", target).setdefault(part, {})
+        raise ConfigError(f"--set {change!r}: there is no {step!r} in a value")
+    return cast("dict[str, Any]", target).setdefault(step, {})
 
 
-def _index(items: list[Any], part: str, change: str) -> int:
-    if part.isdecimal() and int(part) < len(items):
-        return int(part)
+def _index(items: list[Any], step: str, change: str) -> int:
+    if step.isdecimal() and int(step) < len(items):
+        return int(step)
     names = [_name_of(item).lower() for item in items]
-    if part.lower() in names:
-        return names.index(part.lower())
+    if step.lower() in names:
+        return names.index(step.lower())
     known = ", ".join(filter(None, names)) or "none by name"
-    raise ConfigError(f"--set {change!r}: no entry {part!r}; there are {len(items)}: {known}")
+    raise ConfigError(f"--set {change!r}: no entry {step!r}; there are {len(items)}: {known}")
 
 
 def _name_of(item: Any) -> str:
@@ -88,26 +88,26 @@ def _name_of(item: Any) -> str:
 
 def _explain(fault: Any, content: Mapping[str, Any]) -> str:
     kind, given = fault["type"], fault.get("input")
-    place = _place(fault["loc"], last_is_a_key=kind == "extra_forbidden")
+    keys = _keys_to(fault["loc"], last_is_a_key=kind == "extra_forbidden")
     # A key may hold anything, and must not break the line.
-    key = ".".join(str(part).encode("unicode_escape").decode() for part in place) or "the file"
+    key = ".".join(str(step).encode("unicode_escape").decode() for step in keys) or "the file"
     if kind == "extra_forbidden":
-        names = _valid_names(place[:-1], content)
-        near = nearest(str(place[-1]), names)
+        names = _valid_names(keys[:-1], content)
+        near = nearest(str(keys[-1]), names)
         hint = f"did you mean {near}?" if near else f"there are {', '.join(sorted(names))}"
         return f"unknown key {key}: {hint}"
     if kind == "missing":
         return f"{key} is missing"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
-        return _explain_choice(key, place, fault)
+        return _explain_choice(key, keys, fault)
     message = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
     shown = "" if isinstance(given, dict | BaseModel) else f" = {given!r}"
     return f"{key}{shown}: {message}"
 
 
-def _explain_choice(key: str, place: Sequence[Any], fault: Any) -> str:
+def _explain_choice(key: str, keys: Sequence[Any], fault: Any) -> str:
     """What to say about a method, or a part of one, that does not exist."""
-    tables, chosen_by = (PART_TABLES[place[-1]], "kind") if len(place) > 2 else (METHOD_TABLES, "method")
+    tables, chosen_by = (PART_TABLES[keys[-1]], "kind") if len(keys) > 2 else (METHOD_TABLES, "method")
     names = ", ".join(name for name in tables if name != OWN)
     if fault["type"] == "union_tag_invalid":
         given = str(fault["ctx"]["tag"])
@@ -119,35 +119,35 @@ def _explain_choice(key: str, place: Sequence[Any], fault: Any) -> str:
     return f"{key}.{chosen_by} is missing: one of {names}"
 
 
-def _place(loc: Sequence[Any], *, last_is_a_key: bool) -> list[Any]:
+def _keys_to(loc: Sequence[Any], *, last_is_a_key: bool) -> list[Any]:
     """The keys that lead to a fault, without the names of tables and branches that pydantic puts between them."""
     *inside, last = loc or (None,)
-    place = [part for part in inside if part not in BRANCHES]
+    keys = [step for step in inside if step not in BRANCHES]
     if last is not None and (last_is_a_key or last not in BRANCHES):
-        place.append(last)
-    if place[:1] == ["methods"]:  # methods.0.WAFL.server.adam.rate is methods.0.server.rate
-        del place[2:3]
-        part = 2
-        while place[part : part + 1] and place[part] in PART_TABLES:
-            part += 1
-            del place[part : part + 1]
-    return place
+        keys.append(last)
+    if keys[:1] == ["methods"]:  # methods.0.WAFL.server.adam.rate is methods.0.server.rate
+        del keys[2:3]
+        index = 2
+        while keys[index : index + 1] and keys[index] in PART_TABLES:
+            index += 1
+            del keys[index : index + 1]
+    return keys
 
 
-def _valid_names(place: Sequence[Any], content: Mapping[str, Any]) -> list[str]:
+def _valid_names(keys: Sequence[Any], content: Mapping[str, Any]) -> list[str]:
     """The keys that a section may have."""
-    if not place:
+    if not keys:
         return list(Experiment.model_fields)
-    if place[0] == "methods":
-        table: Any = content["methods"][place[1]]
+    if keys[0] == "methods":
+        table: Any = content["methods"][keys[1]]
         tables: Mapping[str, type[Section]] = METHOD_TABLES
-        for part in place[2:]:
-            table, tables = table[part], PART_TABLES[part]
-        name = table["kind" if len(place) > 2 else "method"]
+        for slot in keys[2:]:
+            table, tables = table[slot], PART_TABLES[slot]
+        name = table["kind" if len(keys) > 2 else "method"]
         return list(tables[name if name in tables else OWN].model_fields)
-    if place[:2] == ["tune", "space"]:
+    if keys[:2] == ["tune", "space"]:
         return list(Between.model_fields)
-    annotation = Experiment.model_fields[place[0]].annotation
+    annotation = Experiment.model_fields[keys[0]].annotation
     members = (getattr(each, "__origin__", each) for each in (annotation, *get_args(annotation)))  # of Annotated
     (kind,) = (each for each in members if isinstance(each, type) and each is not NoneType)
     return list(kind.model_fields if issubclass(kind, Section) else options_of(kind))

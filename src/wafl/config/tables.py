@@ -52,8 +52,8 @@ class FromTable:
         return self._kind(**dict(table))
 
     def _write(self, value: Any) -> Section:
-        said = {name: getattr(value, name) for name in options_of(self._kind)}
-        return self._table(**{name: list(each) if isinstance(each, tuple) else each for name, each in said.items()})  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        values = {name: getattr(value, name) for name in options_of(self._kind)}
+        return self._table(**{name: list(each) if isinstance(each, tuple) else each for name, each in values.items()})  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
 def type_of(option: Option, *, swept: bool = False) -> Any:

@@ -34,8 +34,8 @@ def shifted(clients: Federation, data: config.Data) -> Federation:
     shift = make_shift(data, clients.bounds)
     if shift is None:
         return clients
-    parts, first = list[Examples](), 0
-    for part in (clients.train, clients.test):
-        rows = torch.arange(first, first := first + len(part.y))
-        parts.append(Examples(shift.apply(part.x, rows=rows), part.y, part.offsets))
-    return replace(clients, train=parts[0], test=parts[1], shift=shift.describe(clients.unit))
+    splits, first = list[Examples](), 0
+    for split in (clients.train, clients.test):
+        rows = torch.arange(first, first := first + len(split.y))
+        splits.append(Examples(shift.apply(split.x, rows=rows), split.y, split.offsets))
+    return replace(clients, train=splits[0], test=splits[1], shift=shift.describe(clients.unit))

@@ -14,7 +14,7 @@ from torch import Tensor
 from wafl import models
 from wafl.attacks import Attack, BoundedAttack, Function, same_but_size
 from wafl.base.checks import check_seed
-from wafl.base.conditions import CLEAN, attacked_clients, brief
+from wafl.base.conditions import CLEAN, attacked_clients, shorten
 from wafl.base.files import write_whole
 from wafl.base.shown import shows
 from wafl.data.arguments import check_federation
@@ -100,7 +100,7 @@ class Comparison:
         for row in self.rows:
             attack = row.score.attack
             clean = attack == "none" or row.attacked == 0
-            test = CLEAN if clean else attacked_clients(row.attacked, brief(attack) if several else "")
+            test = CLEAN if clean else attacked_clients(row.attacked, shorten(attack) if several else "")
             points = values.setdefault(row.method, {}).setdefault(test, {})
             points.setdefault(float(row.point[name]), []).append(percent_or_loss(row.score))
         return {method: {test: _line(points) for test, points in tests.items()} for method, tests in values.items()}
@@ -165,7 +165,7 @@ class Comparison:
             tested.append(Tested(name, method, [percent_or_loss(score) for score in clean], shares, worst))
         for row in self.rows:
             plain = row.score.attack == "none"
-            parts = {"clean data" if plain else attacked_clients(row.attacked, brief(row.score.attack)): row.score}
+            parts = {"clean data" if plain else attacked_clients(row.attacked, shorten(row.score.attack)): row.score}
             if plain and row.score.unseen is not None:
                 parts[row.score.name_of_unseen] = row.score.unseen
             for test, score in parts.items():

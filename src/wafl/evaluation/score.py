@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wafl.base.conditions import CLEAN, attacked_clients, brief, unseen_clients
+from wafl.base.conditions import CLEAN, attacked_clients, shorten, unseen_clients
 from wafl.base.options import Range
 from wafl.base.random import Key, Purpose, bits
 from wafl.evaluation.entry import SPLITS, Entry
@@ -70,7 +70,7 @@ class Score:
         """What tables and figures call the test on unseen clients, with its shift and attack."""
         if self.unseen is None:
             return ""
-        return unseen_clients(brief(self.unseen.shift), brief(self.unseen._under_attack))
+        return unseen_clients(shorten(self.unseen.shift), shorten(self.unseen._under_attack))
 
     @property
     def _under_attack(self) -> str:
@@ -214,7 +214,7 @@ class Score:
             [*groups, *("unseen" for _ in unseen)],
             "accuracy (%)" if accuracy else "loss",
             percent_or_loss(self),
-            brief(self.conditions),
+            shorten(self.conditions),
             {"unseen": self.name_of_unseen},
             None if path is None else Path(path),
         )

@@ -77,17 +77,17 @@ def lines(
             "type": "scatter",
             "mode": "lines+markers" if marks else "lines",
             "name": shown(curve.name),
-            "x": [curve.x[place] + dodge * (number - (len(curves) - 1) / 2) for place in thin],
-            "customdata": [shown(names[curve.x[place]]) if names else curve.x[place] for place in thin],
-            "y": [curve.y[place] for place in thin],
+            "x": [curve.x[index] + dodge * (number - (len(curves) - 1) / 2) for index in thin],
+            "customdata": [shown(names[curve.x[index]]) if names else curve.x[index] for index in thin],
+            "y": [curve.y[index] for index in thin],
             "line": {"color": color, "width": 2, "dash": "dash" if curve.dash else "solid"},
             "marker": {"color": color, "size": 7, "symbol": SYMBOLS[order.index(owner) % len(SYMBOLS)]},
             "hovertemplate": f"{shown(curve.name)}<br>{where}: <b>%{{y:.4~g}}</b><extra></extra>",
         }
         if curve.low is not None and curve.high is not None:
             trace["error_y"] = {
-                "array": [curve.high[place] - curve.y[place] for place in thin],
-                "arrayminus": [curve.y[place] - curve.low[place] for place in thin],
+                "array": [curve.high[index] - curve.y[index] for index in thin],
+                "arrayminus": [curve.y[index] - curve.low[index] for index in thin],
                 "color": color,
             }
         data.append(trace)
@@ -173,4 +173,4 @@ def _thinned(count: int) -> list[int]:
     """Which points of a line are drawn: all, or evenly many, always with both ends."""
     if count <= MOST_POINTS:
         return list(range(count))
-    return sorted({round(place * (count - 1) / (MOST_POINTS - 1)) for place in range(MOST_POINTS)})
+    return sorted({round(step * (count - 1) / (MOST_POINTS - 1)) for step in range(MOST_POINTS)})

@@ -33,7 +33,7 @@ def write_page(page: Page, path: Path) -> Path:
 def as_html(page: Page, *, live: bool = False) -> str:
     """The page as text; if ``live``, a server keeps it up to date, and has the scripts too."""
     plotly = "" if live else packed_plotly()
-    return _template().render(page=page, live=live, css=_own("page.css"), js=_own("page.js"), plotly=plotly)
+    return _template().render(page=page, live=live, css=_text_of("page.css"), js=_text_of("page.js"), plotly=plotly)
 
 
 def plotly_script() -> bytes:
@@ -58,14 +58,14 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _own(name: str) -> str:
+def _text_of(name: str) -> str:
     return (files("wafl.report") / name).read_text(encoding="utf-8")
 
 
 @cache
 def _template() -> Any:
     jinja2 = require("jinja2", extra="report", what=PAGE)
-    loader = jinja2.FunctionLoader(_own)
+    loader = jinja2.FunctionLoader(_text_of)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["plain"] = plain
     return environment.get_template("page.html")

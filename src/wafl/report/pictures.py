@@ -26,13 +26,13 @@ def strip(images: Array, low: float, high: float) -> str:
     return _png(_side_by_side(pixels, np.ones((*pixels.shape[:-1], 1))))
 
 
-def difference(moved: Array, original: Array) -> str:
+def difference(shifted: Array, original: Array) -> str:
     """A PNG of differences side by side: added is blue, taken away is orange, and no change is clear."""
-    delta = _color(moved - original).mean(-1)
-    part = np.clip(np.abs(delta) / max(float(np.abs(delta).max()), 1e-12), 0.0, 1.0)[..., None]
+    delta = _color(shifted - original).mean(-1)
+    opacity = np.clip(np.abs(delta) / max(float(np.abs(delta).max()), 1e-12), 0.0, 1.0)[..., None]
     blue, orange = np.array([0.0, 0.45, 0.70]), np.array([0.84, 0.37, 0.0])
     tint = np.where(delta[..., None] >= 0, blue, orange)
-    return _png(_side_by_side(np.broadcast_to(tint, (*delta.shape, 3)), part))
+    return _png(_side_by_side(np.broadcast_to(tint, (*delta.shape, 3)), opacity))
 
 
 def _color(images: Array) -> Array:

@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, cast
 
-from wafl.base.conditions import brief, unseen_clients
+from wafl.base.conditions import shorten, unseen_clients
 from wafl.base.norms import norm_name
 from wafl.methods import METHODS as NAMED
 
@@ -32,10 +32,10 @@ BARS, BANDS = "bars: ± standard deviation over seeds", "bands: ± standard devi
 
 def method_colors(names: Iterable[str]) -> dict[str, str]:
     """Return the color of each named method by its lower-case name; a new name at the end changes no other color."""
-    found: dict[str, str] = {}
+    colors: dict[str, str] = {}
     for index, name in enumerate(names):
-        found[name.lower()] = PALETTE[index] if index < len(PALETTE) else _computed_color(index - len(PALETTE))
-    return found
+        colors[name.lower()] = PALETTE[index] if index < len(PALETTE) else _computed_color(index - len(PALETTE))
+    return colors
 
 
 def _computed_color(index: int) -> str:
@@ -57,14 +57,14 @@ def styles(labels: Sequence[str], methods: Sequence[str] | None = None) -> list[
     families = [_family(name) for name in methods or labels]
     spare = [color for color in COLORS if color not in {METHODS.get(family) for family in families}] or list(COLORS)
     others = [family for family in dict.fromkeys(families) if family not in METHODS]
-    base = {**METHODS, **{family: spare[place % len(spare)] for place, family in enumerate(others)}}
+    base = {**METHODS, **{family: spare[index % len(spare)] for index, family in enumerate(others)}}
     order = list(dict.fromkeys(families))
-    found: list[dict[str, Any]] = []
-    for place, family in enumerate(families):
+    looks: list[dict[str, Any]] = []
+    for index, family in enumerate(families):
         mates = families.count(family)
-        shade = base[family] if mates == 1 else sequence(base[family], mates)[families[:place].count(family)]
-        found.append({"color": shade, "marker": MARKERS[order.index(family) % len(MARKERS)]})
-    return found
+        shade = base[family] if mates == 1 else sequence(base[family], mates)[families[:index].count(family)]
+        looks.append({"color": shade, "marker": MARKERS[order.index(family) % len(MARKERS)]})
+    return looks
 
 
 def sequence(color: str, count: int) -> list[str]:
@@ -72,8 +72,8 @@ def sequence(color: str, count: int) -> list[str]:
     from matplotlib.colors import to_hex, to_rgb
 
     full = to_rgb(color)
-    parts = [0.35 + 0.65 * place / max(count - 1, 1) for place in range(count)]
-    return [to_hex(cast(Any, [1.0 - part * (1.0 - value) for value in full])) for part in parts]
+    strengths = [0.35 + 0.65 * index / max(count - 1, 1) for index in range(count)]
+    return [to_hex(cast(Any, [1.0 - strength * (1.0 - value) for value in full])) for strength in strengths]
 
 
 def _family(label: str) -> str:
@@ -96,14 +96,14 @@ def measure_against_attacked(
     """A figure of the accuracy (or loss) of each method against the share of attacked clients, in percent."""
     figure, (axes,) = _figure()
     looks = styles(list(lines), methods)
-    for place, ((name, line), style) in enumerate(zip(lines.items(), looks, strict=True)):
+    for index, ((name, line), style) in enumerate(zip(lines.items(), looks, strict=True)):
         axes.errorbar(
-            [share + (0.35 * (place - len(lines) / 2) if line.std is not None else 0.0) for share in line.x],
+            [share + (0.35 * (index - len(lines) / 2) if line.std is not None else 0.0) for share in line.x],
             line.mean,
             yerr=line.std,
             label=name,
             markersize=5,
-            linewidth=2.2 if place == 0 and style["color"] in METHODS.values() else 1.2,
+            linewidth=2.2 if index == 0 and style["color"] in METHODS.values() else 1.2,
             capsize=2,
             **style,
         )
@@ -164,15 +164,15 @@ def measure_by_client(
     ``title`` describes the test, and ``labels`` are the names of groups in the legend, where they differ.
     """
     figure, (axes,) = _figure()
-    places = range(len(names))
+    positions = range(len(names))
     for group, color in {"not attacked": COLORS[2], "attacked": COLORS[0], "unseen": COLORS[1]}.items():
-        own = [place for place in places if groups[place] == group]
-        if own:
+        members = [index for index in positions if groups[index] == group]
+        if members:
             label = labels.get(group, group) if len(set(groups)) > 1 else None
-            axes.bar(own, [values[place] for place in own], color=color, label=label)
+            axes.bar(members, [values[index] for index in members], color=color, label=label)
     axes.axhline(pooled, color="black", linewidth=1.0, linestyle="--", label="all examples")
     if len(names) <= 40:
-        axes.set_xticks(places, names, rotation=90)
+        axes.set_xticks(positions, names, rotation=90)
     else:
         axes.set_xlabel(f"{len(names)} clients")
     axes.set_ylabel(measure)
@@ -184,21 +184,21 @@ def generalization(results: Mapping[str, Any], path: Path) -> Any:
     """A figure of each method on training, test and unseen data, with intervals over clients and the worst tenth."""
     rows = {name: row["generalization"] for name, row in results["methods"].items()}
     figure, (axes,) = _figure()
-    parts = ("train", "test", "unseen")
-    unseen = _folded(unseen_clients(brief(results.get("shift") or "")))
-    for (place, (name, row)), style in zip(enumerate(rows.items()), styles(list(rows)), strict=True):
-        means = [row[part]["mean"] for part in parts]
-        lows, highs = zip(*(row[part]["interval"] for part in parts), strict=True)
+    splits = ("train", "test", "unseen")
+    unseen = "\n".join(wrap(unseen_clients(shorten(results.get("shift") or "")), 24))  # fits a tick of the axis
+    for (index, (name, row)), style in zip(enumerate(rows.items()), styles(list(rows)), strict=True):
+        means = [row[split]["mean"] for split in splits]
+        lows, highs = zip(*(row[split]["interval"] for split in splits), strict=True)
         # A bootstrap interval need not hold the mean of a few clients.
         errors = [
             [max(mean - low, 0.0) for mean, low in zip(means, lows, strict=True)],
             [max(high - mean, 0.0) for mean, high in zip(means, highs, strict=True)],
         ]
-        across = [spot + min(0.06, 0.6 / len(rows)) * (place - (len(rows) - 1) / 2) for spot in range(len(parts))]
+        across = [spot + min(0.06, 0.6 / len(rows)) * (index - (len(rows) - 1) / 2) for spot in range(len(splits))]
         axes.errorbar(across, means, yerr=errors, label=name, linewidth=1.2, capsize=2, markersize=5, **style)
-        worst = [row[part]["worst_tenth"]["mean"] for part in parts]
+        worst = [row[split]["worst_tenth"]["mean"] for split in splits]
         axes.plot(across, worst, markerfacecolor="none", linestyle="none", markersize=5, **style)
-    axes.set_xticks(range(len(parts)), ("seen clients,\ntraining data", "seen clients,\ntest data", unseen))
+    axes.set_xticks(range(len(splits)), ("seen clients,\ntraining data", "seen clients,\ntest data", unseen))
     axes.set_ylabel("accuracy (%)" if results["measure"] == "accuracy" else "loss")
     seeds = len(results["seeds"])
     means = f"mean over {seeds} seeds" if seeds > 1 else "one seed"
@@ -259,28 +259,23 @@ def weights_and_distances(
 ) -> Path:
     """Write a figure of how far each source is (``squares`` are of W_2) and which weight each rule gives it."""
     figure, (left, right) = _figure(8.0, 1.6 + 0.45 * len(names), 2, sharey=True)
-    places = list(range(len(names)))
+    positions = list(range(len(names)))
     lengths = [max(square, 0.0) ** 0.5 for square in squares]
     errors = [
         error / (2.0 * max(w, 1e-12)) if error == error else 0.0
         for w, error in zip(lengths, standard_errors, strict=True)
     ]
-    left.barh(places, lengths, xerr=errors, color=COLORS[3], capsize=2)
-    left.set_yticks(places, names)
+    left.barh(positions, lengths, xerr=errors, color=COLORS[3], capsize=2)
+    left.set_yticks(positions, names)
     left.invert_yaxis()
     left.set_xlabel(f"W_2 to {target} ({unit})" if target else f"W_2 from the mixture ({unit})")
     height = 0.8 / len(weights)
-    for place, (label, values) in enumerate(weights.items()):
-        shifts = [row - 0.4 + (place + 0.5) * height for row in places]
-        right.barh(shifts, values, height=height, color=COLORS[(2, 0)[place % 2]], label=label)
+    for index, (label, values) in enumerate(weights.items()):
+        shifts = [row - 0.4 + (index + 0.5) * height for row in positions]
+        right.barh(shifts, values, height=height, color=COLORS[(2, 0)[index % 2]], label=label)
     right.set(xlabel="client weight", xlim=(0.0, 1.0))
     _finish(figure, path, legend={"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}, grid="x")
     return path
-
-
-def _folded(label: str, width: int = 24) -> str:
-    """Break a label into lines that are narrow enough for a tick of an axis."""
-    return "\n".join(wrap(label, width))
 
 
 def _figure(width: float = 7.0, height: float = 4.2, panels: int = 1, *, sharey: bool = False) -> tuple[Any, Any]:

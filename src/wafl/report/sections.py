@@ -6,7 +6,7 @@ from statistics import fmean, stdev
 from textwrap import wrap
 from typing import Any
 
-from wafl.base.conditions import CLEAN, attacked_clients, brief, unseen_clients
+from wafl.base.conditions import CLEAN, attacked_clients, shorten, unseen_clients
 from wafl.report import charts
 from wafl.report.blocks import Block, Cell, Code, Figure, Section, Table
 from wafl.report.charts import Curve
@@ -35,7 +35,7 @@ def methods(tested: Sequence[Tested], measure: str, conditions: Conditions = NO_
     palette = _palette([row.name for row in tested], {row.name: row.method for row in tested})
     picks: dict[str, Any] = {"clean": lambda row: row.clean}
     picks |= {attacked_clients(share): lambda row, share=share: row.attacked.get(share, ()) for share in shares}
-    others = unseen_clients(brief(conditions.shift))
+    others = unseen_clients(shorten(conditions.shift))
     caveat = next((row.caveat for row in tested if row.caveat), "")
     bound = "estimate" if caveat else "certified"
     picks |= {bound: lambda row: row.certified, others: lambda row: row.unseen, "worst client": lambda row: row.worst}
@@ -63,7 +63,7 @@ def methods(tested: Sequence[Tested], measure: str, conditions: Conditions = NO_
         f"Shift of unseen clients: {conditions.shift}." if others in picks and conditions.shift else "",
     ]
     emphasis = " The best of each column is emphasized." if any(best.values()) else ""
-    words = " ".join(part for part in about if part)
+    words = " ".join(filter(None, about))
     caption = f"{unit}, {over_seeds(tested)}. {words}{conditions.setting}{emphasis} Press a heading to sort."
     table = Table([*columns, *(["diverged"] if lost else [])], rows, caption)
     lead = "Who holds up, and at what price on clean data."
@@ -87,8 +87,8 @@ def attacked(tested: Sequence[Tested], measure: str, conditions: Conditions) -> 
     unit = unit_of(measure)
     curves = [_curve(row.name, {0.0: row.clean, **row.attacked}) for row in rows]
     shares = {share for row in rows for share in row.attacked}
-    names = {0.0: CLEAN, **{100.0 * each: attacked_clients(each, brief(conditions.attack)) for each in shares}}
-    axis = "\n".join(["attacked clients (%)", *([brief(conditions.attack)] if conditions.attack else [])])
+    names = {0.0: CLEAN, **{100.0 * each: attacked_clients(each, shorten(conditions.attack)) for each in shares}}
+    axis = "\n".join(["attacked clients (%)", *([shorten(conditions.attack)] if conditions.attack else [])])
     views = {unit: charts.lines(curves, axis, unit, palette, marks=True, names=names)}
     base = next((row for row in rows if row.label.lower() == "fedavg"), None)
     if base is not None and len(rows) > 1:
@@ -109,14 +109,14 @@ def _differences(
     names: Mapping[float, str],
 ) -> charts.Chart:
     """A chart of what each row gains over the base, paired by seed: all have the same clients, attacked alike."""
-    before, found = {0.0: base.clean, **base.attacked}, list[Curve]()
+    before, curves = {0.0: base.clean, **base.attacked}, list[Curve]()
     for row in rows:
-        own = {0.0: row.clean, **row.attacked}
-        pairs = {share: list(zip(own[share], before[share], strict=False)) for share in own if share in before}
+        values = {0.0: row.clean, **row.attacked}
+        pairs = {share: list(zip(values[share], before[share], strict=False)) for share in values if share in before}
         points = {share: [mine - other for mine, other in pair] for share, pair in pairs.items() if pair}
-        found.append(_curve(row.name, points))
+        curves.append(_curve(row.name, points))
     title = "accuracy (%), minus FedAvg's" if "%" in unit else "loss, minus FedAvg's"
-    return charts.lines(found, axis, title, palette, marks=True, zero=True, names=names)
+    return charts.lines(curves, axis, title, palette, marks=True, zero=True, names=names)
 
 
 def rounds(quantities: Mapping[str, Sequence[Curve]], methods: Mapping[str, str], caption: str = "") -> Section | None:
@@ -152,8 +152,8 @@ def by_client(
         rows.append(
             [
                 Cell(name, color=palette.get(name, "")),
-                *(Cell(number(value, measure), value, client) for client, value in ordered[:4]),
-                Cell(number(fmean(tenth), measure), fmean(tenth)),
+                *(_cell(value, measure, client) for client, value in ordered[:4]),
+                _cell(fmean(tenth), measure),
             ]
         )
     most = max(len(row) for row in rows)
@@ -182,21 +182,20 @@ def unseen(
     conditions: Conditions = NO_CONDITIONS,
 ) -> Section:
     """Return the section of each method on training, test and unseen data, with intervals over clients."""
-    others = unseen_clients(brief(conditions.shift))
-    parts = {"train": "seen clients, training data", "test": "seen clients, test data", "unseen": others}
+    others = unseen_clients(shorten(conditions.shift))
+    splits = {"train": "seen clients, training data", "test": "seen clients, test data", "unseen": others}
     palette = _palette(rows, methods)
     curves: list[Any] = []
     for label, row in rows.items():
-        means = [row[part]["mean"] for part in parts]
-        lows = [min(row[part]["interval"][0], row[part]["mean"]) for part in parts]
-        highs = [max(row[part]["interval"][1], row[part]["mean"]) for part in parts]
-        curves.append(Curve(label, list(range(len(parts))), means, lows, highs))
-    chart = charts.lines(
-        curves, "", unit_of(measure), palette, marks=True, names=dict(zip((0.0, 1.0, 2.0), parts.values(), strict=True))
-    )
+        means = [row[split]["mean"] for split in splits]
+        lows = [min(row[split]["interval"][0], row[split]["mean"]) for split in splits]
+        highs = [max(row[split]["interval"][1], row[split]["mean"]) for split in splits]
+        curves.append(Curve(label, list(range(len(splits))), means, lows, highs))
+    names = {float(index): name for index, name in enumerate(splits.values())}
+    chart = charts.lines(curves, "", unit_of(measure), palette, marks=True, names=names)
     chart["layout"]["xaxis"] |= {
-        "tickvals": list(range(len(parts))),
-        "ticktext": [charts.on_lines(wrap(name, 14)) for name in parts.values()],
+        "tickvals": list(range(len(splits))),
+        "ticktext": [charts.on_lines(wrap(name, 14)) for name in splits.values()],
         "tickangle": 0,
         "automargin": True,
         "range": [-0.3, 2.3],
@@ -204,12 +203,9 @@ def unseen(
     cells = [
         [
             Cell(label, color=palette.get(label, "")),
-            *(
-                Cell(number(row[part]["mean"], measure), row[part]["mean"], _range(row[part]["interval"], measure))
-                for part in parts
-            ),
-            Cell(number(row["unseen"]["worst_tenth"]["mean"], measure), row["unseen"]["worst_tenth"]["mean"]),
-            *(Cell(number(row[gap]["mean"], measure), row[gap]["mean"]) for gap in GAPS),
+            *(_cell(row[split]["mean"], measure, _range(row[split]["interval"], measure)) for split in splits),
+            _cell(row["unseen"]["worst_tenth"]["mean"], measure),
+            *(_cell(row[gap]["mean"], measure) for gap in GAPS),
         ]
         for label, row in rows.items()
     ]
@@ -229,9 +225,10 @@ def unseen(
 GAPS = {"out_of_sample_gap": "training - test", "participation_gap": "test - unseen"}
 
 
-def features(label: str, moved: Sequence[tuple[str, float, str]]) -> Table:
+def features(label: str, inputs: Sequence[tuple[str, float, str]]) -> Table:
     """The table of the inputs that the ball moves most: name, mean distance, and that in its own unit."""
-    return Table([f"input, {label}", "mean distance moved"], [[Cell(name), Cell(own, far)] for name, far, own in moved])
+    rows = [[Cell(name), Cell(text, distance)] for name, distance, text in inputs]
+    return Table([f"input, {label}", "mean distance moved"], rows)
 
 
 def weights(by_method: Mapping[str, Sequence[float]], names: Sequence[str], methods: Mapping[str, str]) -> Block | None:
@@ -243,13 +240,13 @@ def weights(by_method: Mapping[str, Sequence[float]], names: Sequence[str], meth
             kept[label] = values
     if not kept:
         return None
-    largest = sorted(range(len(names)), key=lambda place: -max(values[place] for values in kept.values()))
+    largest = sorted(range(len(names)), key=lambda client: -max(values[client] for values in kept.values()))
     shown = sorted(largest[:MOST_CLIENTS])
     palette = _palette(kept, methods)
-    series = {label: [values[place] for place in shown] for label, values in kept.items()}
+    series = {label: [values[client] for client in shown] for label, values in kept.items()}
     few = f", the {MOST_CLIENTS} largest of {len(names)}" if len(names) > MOST_CLIENTS else ""
     same = "; methods with the weights of an earlier one are left out" if len(kept) < len(by_method) else ""
-    chart = charts.bars([names[place] for place in shown], series, "client weight", palette)
+    chart = charts.bars([names[client] for client in shown], series, "client weight", palette)
     return Figure({"client weights": chart}, f"The weight of each client at the end of training{few}{same}.")
 
 
@@ -258,13 +255,13 @@ def partition(
 ) -> Section:
     """The section of how many examples of each label every client has; without labels, how many examples."""
     few = range(min(len(names), MOST_CLIENTS))
-    shown = [names[place] for place in few]
+    shown = [names[client] for client in few]
     more = f" The first {MOST_CLIENTS} of {len(names)} clients." if len(names) > MOST_CLIENTS else ""
     if counts is not None and len(classes) <= 100:
         rows = [[counts[client][label] or None for client in few] for label in range(len(classes))]
         chart = charts.heatmap(rows, shown, classes, "examples", y="label")
     else:
-        chart = charts.bars(shown, {"examples": [sizes[place] for place in few]}, "examples")
+        chart = charts.bars(shown, {"examples": [sizes[client] for client in few]}, "examples")
     caption = f"{sum(sizes):,} examples; between {min(sizes):,} and {max(sizes):,} per client.{more}"
     return Section("Data", "How the examples are spread over the clients.", [Figure({"examples": chart}, caption)])
 
@@ -289,14 +286,14 @@ def participation(
     if reasons:
         rows = [
             [Cell(name), Cell(str(count), count), Cell(why)]
-            for name, found in reasons.items()
-            for why, count in sorted(found.items(), key=lambda pair: -pair[1])[:5]
+            for name, counts in reasons.items()
+            for why, count in sorted(counts.items(), key=lambda pair: -pair[1])[:5]
         ]
         blocks.append(Table(["client", "rounds", "why it was left out"], rows[:500]))
     return Section("Participation", "Who took part, and who failed.", blocks)
 
 
-def nodes(found: Sequence[Mapping[str, Any]]) -> Table:
+def nodes(listed: Sequence[Mapping[str, Any]]) -> Table:
     """The table of the nodes of a study on Flower."""
     rows = [
         [
@@ -307,7 +304,7 @@ def nodes(found: Sequence[Mapping[str, Any]]) -> Table:
             Cell(str(node["failures"]), node["failures"]),
             Cell(node["last_failure"]),
         ]
-        for node in found
+        for node in listed
     ]
     return Table(["node", "clients", "here", "replies", "failures", "last failure"], rows)
 
@@ -324,8 +321,8 @@ def setup(command: str, again: str, config: str, versions: Mapping[str, str]) ->
 
 def _palette(names: Iterable[str], methods: Mapping[str, str]) -> dict[str, str]:
     """The color of each name, which is that of its method."""
-    found = list(names)
-    return charts.colors(found, [methods.get(name, name) for name in found])
+    labels = list(names)
+    return charts.colors(labels, [methods.get(name, name) for name in labels])
 
 
 def unit_of(measure: str) -> str:
@@ -357,6 +354,10 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     (-0.484, 4.484)
     """
     return None if len(values) < 3 else (fmean(values) - half_width(values), fmean(values) + half_width(values))
+
+
+def _cell(value: float, measure: str, small: str = "") -> Cell:
+    return Cell(number(value, measure), value, small)
 
 
 def _mean(values: Sequence[float], measure: str, best: str) -> Cell:

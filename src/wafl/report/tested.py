@@ -20,8 +20,8 @@ class Conditions:
     @property
     def setting(self) -> str:
         """Data and model, as a sentence."""
-        parts = [f"Data: {self.data}" if self.data else "", f"Model: {self.model}" if self.model else ""]
-        return "".join(f" {part}." for part in parts if part)
+        texts = [f"Data: {self.data}" if self.data else "", f"Model: {self.model}" if self.model else ""]
+        return "".join(f" {text}." for text in texts if text)
 
 
 NO_CONDITIONS = Conditions()

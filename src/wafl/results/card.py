@@ -49,19 +49,19 @@ def write_card(
         page = certificate.save(home / "certificate.json").read_text().splitlines()[2:]
         checked = "The file is [certificate.json](certificate.json); `wafl verify` checks it with model and data."
         caveat = [] if certificate.proven else [ATTESTED, ""]
-        words = "\n".join([*caveat, f"![{_promise(certificate)}](badge.svg)", "", *page, "", checked])
-        said = escape(_promise(certificate))
-        long = 7 * len(_promise(certificate))
+        text = _promise(certificate)
+        words = "\n".join([*caveat, f"![{text}](badge.svg)", "", *page, "", checked])
+        sizes = {"width": 7 * len(text) + 118, "right": 7 * len(text) + 10, "length": 7 * len(text)}
         name = "certified" if certificate.proven else "attested"
-        _write(home / "badge.svg", "badge.svg", name=name, words=said, width=long + 118, right=long + 10, length=long)
-    task, metric = _task(run)
+        _write(home / "badge.svg", "badge.svg", name=name, words=escape(text), **sizes)
+    hub_task, metric = _hub_task(run)
     classes = "" if run.classes is None else f"\n\nClasses: {', '.join(run.classes)}."
     return _write(
         home / "README.md",
         "card.md",
         metadata="\n".join(f"{key}: {json.dumps(value)}" for key, value in _metadata(run, rows).items()),
         method=run.method,
-        task=task.replace("-", " "),
+        task=hub_task.replace("-", " "),
         data=f"{_data(run)} Inputs are in {run.settings.get('unit', 'input units')}.{classes}",
         settings=json.dumps(run.settings.get("method", {}), indent=1, default=str),
         metric=metric,
@@ -77,7 +77,7 @@ def _write(path: Path, template: str, **values: Any) -> Path:
     return path
 
 
-def _task(run: Trained) -> tuple[str, str]:
+def _hub_task(run: Trained) -> tuple[str, str]:
     """The hub's name of what the model does, and of how that is measured."""
     if run.num_classes is None:
         return "tabular-regression", "loss"
@@ -94,11 +94,11 @@ def _rows(score: Tested) -> list[tuple[str, str, float]]:
 
 def _metadata(run: Trained, rows: Sequence[tuple[str, str, float]]) -> dict[str, Any]:
     """What the hub reads, as its documentation has it."""
-    task, metric = _task(run)
+    hub_task, metric = _hub_task(run)
     name = (run.settings.get("data") or {}).get("dataset", "own data")
     results = [
         {
-            "task": {"type": task},
+            "task": {"type": hub_task},
             "dataset": {
                 "type": name.replace(" ", "-"),
                 "name": f"{name}, clients {who}",
@@ -108,7 +108,7 @@ def _metadata(run: Trained, rows: Sequence[tuple[str, str, float]]) -> dict[str,
         }
         for who, test, value in rows
     ]
-    about = {"library_name": "wafl-learn", "pipeline_tag": task, "tags": ["federated-learning", "robustness"]}
+    about = {"library_name": "wafl-learn", "pipeline_tag": hub_task, "tags": ["federated-learning", "robustness"]}
     return {**about, "metrics": [metric], "model-index": [{"name": run.method, "results": results}]}
 
 

@@ -254,15 +254,15 @@ class Runs(list[Run]):
                     curve = Curve(label, [number + 1 for number in run.history.column("round")], values)
                     quantities.setdefault(sections.QUANTITIES[key], []).append(curve)
         weights = dict(zip(labels, (run.client_weights.tolist() for run in self), strict=True))
-        names = [f"client {place}" for place in range(len(self[0].client_weights))]
+        names = [f"client {index}" for index in range(len(self[0].client_weights))]
         shown = sections.weights(weights, names, methods)
         settings = json.dumps(self[0].settings, indent=1, default=str)
-        found = [
+        shown_sections = [
             sections.rounds(quantities, methods),
             None if shown is None else Section("Client weights", "Whose examples count how much.", [shown]),
             sections.setup("", "", settings, {}),
         ]
-        return [section for section in found if section is not None]
+        return [section for section in shown_sections if section is not None]
 
     def _repr_html_(self) -> str:
         return to_html(repr(self), self.rows())
@@ -271,7 +271,7 @@ class Runs(list[Run]):
         values: dict[str, dict[str, None]] = {}
         for name, value in ((name, value) for point in self.points for name, value in point.items()):
             values.setdefault(name, {})[str(value)] = None
-        varied = "; ".join(f"{name}={', '.join(found)}" for name, found in values.items())
+        varied = "; ".join(f"{name}={', '.join(texts)}" for name, texts in values.items())
         return f"Runs({len(self)} of {self[0].method}: {varied})" if self else "Runs(0)"
 
 
@@ -286,22 +286,22 @@ def with_params(
 ) -> nn.Module:
     """A copy of the model that holds these parameters, which must be exactly those of the model, and statistics."""
     model = copy.deepcopy(model)
-    own = dict(model.named_parameters())
-    check_names("parameter", own, params)
+    named = dict(model.named_parameters())
+    check_names("parameter", named, params)
     for name, value in params.items():
-        own[name].data = value.detach().clone()
+        named[name].data = value.detach().clone()
     for name, value in (statistics or {}).items():
         model.get_buffer(name).data = value.detach().clone()
     return model
 
 
-def check_names(kind: str, own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+def check_names(kind: str, known: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
     """Refuse tensors of other names or shapes than a model has."""
-    for name in own.keys() ^ saved.keys():
-        side = "model" if name in own else "file"
+    for name in known.keys() ^ saved.keys():
+        side = "model" if name in known else "file"
         raise ValueError(f"{kind} {name} is only in the {side}: pass the model that was saved")
     for name, value in saved.items():
-        if own[name].shape != value.shape:
+        if known[name].shape != value.shape:
             raise ValueError(
-                f"{kind} {name} has shape {tuple(value.shape)} in the file and {tuple(own[name].shape)} in the model"
+                f"{kind} {name} has shape {tuple(value.shape)} in the file and {tuple(known[name].shape)} in the model"
             )

@@ -75,8 +75,8 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
             raise FileNotFoundError(f"{folder} is not a saved run: it has no {name}")
     try:
         written = (folder / "run.json").read_bytes()
-        if (found := parsed_table(written).get("format")) != FORMAT:
-            raise ValueError(f"it has format {found}, this version reads {FORMAT}: update wafl-learn")
+        if (version := parsed_table(written).get("format")) != FORMAT:
+            raise ValueError(f"it has format {version}, this version reads {FORMAT}: update wafl-learn")
         about = unsealed(written)
         check_types(about, SAVED)
         saved = load(_tensors(folder, about))
@@ -103,10 +103,10 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
         raise ValueError(f"{folder} was trained with your own loss: pass it as load_run(path, loss=...)")
     model = with_params(model, saved)
     if "buffers" in about:  # an earlier version saved none
-        own = buffers(model)
-        check_names("buffer", own, kept)
+        current = buffers(model)
+        check_names("buffer", current, kept)
         for name, value in kept.items():
-            own[name].data = value.to(own[name].device)
+            current[name].data = value.to(current[name].device)
     if "statistics" in about:
         layout = Layout({name: value.shape for name, value in params.items()}, statistics)
         for name, value in model.named_parameters():

@@ -40,8 +40,8 @@ def choose_radius(estimator: Any, x: Array, y: Array, groups: Array) -> float:
     values = [judged for fold in _folds(x, groups) for judged in _judged(estimator, x, y, groups, *fold, spread)]
     if not values:
         return USUAL * spread * typical_length(estimator.norm, x.shape[1])
-    place, _ = best_place(torch.tensor(np.array(values)).T, larger_is_better=is_classifier(estimator))
-    return candidates(spread, estimator.norm, x.shape[1])[place]
+    index, _ = best_place(torch.tensor(np.array(values)).T, larger_is_better=is_classifier(estimator))
+    return candidates(spread, estimator.norm, x.shape[1])[index]
 
 
 def _folds(x: Array, groups: Array) -> Iterator[tuple[Array, list[Array]]]:
@@ -63,7 +63,7 @@ def _judged(
     if classifies and len(np.unique(y[train])) < 2:
         return []
     values = np.full((len(judges), len(radii := candidates(spread, estimator.norm, x.shape[1]))), np.nan)
-    for place, radius in enumerate(radii):
+    for index, radius in enumerate(radii):
         model: Any = clone(estimator)
         model.set_params(radius=radius, tol=max(estimator.tol, CRUDE))
         if not tuple(estimator.hidden):
@@ -72,6 +72,6 @@ def _judged(
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.fit(x[train], y[train], groups[train])
             for judge, rows in enumerate(judges):
-                said = model.predict(x[rows])
-                values[judge, place] = np.mean(said == y[rows] if classifies else (said - y[rows]) ** 2)
+                predicted = model.predict(x[rows])
+                values[judge, index] = np.mean(predicted == y[rows] if classifies else (predicted - y[rows]) ** 2)
     return values.tolist()

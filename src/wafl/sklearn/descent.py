@@ -36,8 +36,8 @@ class Minimum:
 def minimize(function: Function, point: Array, tol: float, max_iter: int) -> Minimum:
     """Descend from ``point`` until ten steps together lower the value by less than ``tol`` times the value.
 
-    >>> found = minimize(lambda z: (float(np.abs(z).sum()), np.sign(z)), np.array([3.0, -1.0]), 1e-9, 500)
-    >>> found.converged, bool(found.value < 1e-6)
+    >>> minimum = minimize(lambda z: (float(np.abs(z).sum()), np.sign(z)), np.array([3.0, -1.0]), 1e-9, 500)
+    >>> minimum.converged, bool(minimum.value < 1e-6)
     (True, True)
     """
     value, slope = function(point)
@@ -47,12 +47,12 @@ def minimize(function: Function, point: Array, tol: float, max_iter: int) -> Min
         direction = -inverse @ slope
         if not slope @ direction < 0.0:
             inverse, direction = np.eye(len(point)), -slope
-        found = _search(function, point, value, slope, direction)
-        if found is None:
+        step_taken = _search(function, point, value, slope, direction)
+        if step_taken is None:
             return Minimum(point, value, step, True)
-        moved, new_value, new_slope = found
-        inverse = _updated(inverse, moved - point, new_slope - slope, first=step == 1)
-        point, value, slope = moved, new_value, new_slope
+        new_point, new_value, new_slope = step_taken
+        inverse = _updated(inverse, new_point - point, new_slope - slope, first=step == 1)
+        point, value, slope = new_point, new_value, new_slope
         values.append(value)
         if len(values) > STEPS and values[-1 - STEPS] - value <= tol * abs(value):
             return Minimum(point, value, step, True)
@@ -66,12 +66,12 @@ def _search(
     steep, low, high, step = float(slope @ direction), 0.0, math.inf, 1.0
     best: tuple[Array, float, Array] | None = None
     for _ in range(TRIALS):
-        moved = point + step * direction
-        new_value, new_slope = function(moved)
+        new_point = point + step * direction
+        new_value, new_slope = function(new_point)
         if not new_value <= value + DESCENT * step * steep:  # also where it is not a number
             high = step
         else:
-            best = (moved, new_value, new_slope) if new_value < value else best
+            best = (new_point, new_value, new_slope) if new_value < value else best
             if new_slope @ direction >= CURVATURE * steep:
                 break
             low = step

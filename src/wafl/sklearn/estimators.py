@@ -87,21 +87,21 @@ class WassersteinEstimator(BaseEstimator, ABC):
         self._check()
         self.clients_ = _federation(x, y, groups, self._num_classes)
         auto = self.radius == "auto"
-        self.radius_ = choose_radius(self, x, y, _places(groups, len(x))[1]) if auto else float(self.radius)
+        self.radius_ = choose_radius(self, x, y, _client_indices(groups, len(x))[1]) if auto else float(self.radius)
         if tuple(self.hidden):
             return self._train()
         ball = Ball(self.radius_, self.norm, self.power, self.label_cost)
-        found = self._solve(x, y, ball, self.max_iter or STEPS)
-        if not found.converged:
+        solution = self._solve(x, y, ball, self.max_iter or STEPS)
+        if not solution.converged:
             warnings.warn(
-                f"the worst loss still falls after {found.steps} steps: raise max_iter or tol, or scale X",
+                f"the worst loss still falls after {solution.steps} steps: raise max_iter or tol, or scale X",
                 ConvergenceWarning,
                 stacklevel=2,
             )
-        self.n_iter_, self.worst_loss_ = found.steps, found.worst_loss
-        self._keep(found.weight, found.bias)
-        self.model_ = MLR((x.shape[1],), len(found.bias)).double()
-        self.model_.load_state_dict({"1.weight": torch.tensor(found.weight), "1.bias": torch.tensor(found.bias)})
+        self.n_iter_, self.worst_loss_ = solution.steps, solution.worst_loss
+        self._keep(solution.weight, solution.bias)
+        self.model_ = MLR((x.shape[1],), len(solution.bias)).double()
+        self.model_.load_state_dict({"1.weight": torch.tensor(solution.weight), "1.bias": torch.tensor(solution.bias)})
         return self
 
     def certify(self, radii: Sequence[float], *, metric: Metric = "loss") -> Certificates:
@@ -179,7 +179,7 @@ class WassersteinEstimator(BaseEstimator, ABC):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             widths = [*clients.input_shape, *self.hidden, clients.num_outputs]
-            layers = [part for pair in itertools.pairwise(widths) for part in (nn.Linear(*pair), nn.ReLU())]
+            layers = [layer for pair in itertools.pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU())]
             network = nn.Sequential(*layers[:-1])
         schedule: dict[str, Any] = {"rounds": self.n_iter_, "local_epochs": 1, "learning_rate": 0.1, "seed": seed}
         run = fit(network, clients, method, loss=self._loss, momentum=0.9, progress=False, **schedule)
@@ -296,19 +296,19 @@ class WassersteinRegressor(RegressorMixin, WassersteinEstimator):
         self.coef_, self.intercept_ = weight[0], float(bias[0])
 
 
-def _places(groups: Any, count: int) -> tuple[Array, Array]:
-    """The names of the clients, and the place among them of the one whose each of ``count`` examples is."""
+def _client_indices(groups: Any, count: int) -> tuple[Array, Array]:
+    """Return the names of the clients, and for each of ``count`` examples the index of its client among them."""
     whose = np.zeros(count, dtype=int) if groups is None else column_or_1d(groups)
-    names, place = np.unique(whose, return_inverse=True)
-    return names, place
+    names, indices = np.unique(whose, return_inverse=True)
+    return names, indices
 
 
 def _federation(x: Array, y: Array, groups: Any, num_classes: int | None) -> Federation:
     """The examples, client after client."""
-    names, place = _places(groups, len(x))
-    check_consistent_length(x, y, place)
-    order = np.argsort(place, kind="stable")
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(place))])
+    names, indices = _client_indices(groups, len(x))
+    check_consistent_length(x, y, indices)
+    order = np.argsort(indices, kind="stable")
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(indices))])
     return Federation.from_offsets(
         x[order], y[order], offsets, names=[str(name) for name in names], num_classes=num_classes, test_fraction=0.0
     )

@@ -30,11 +30,11 @@ def solve_classification(x: Array, y: Array, classes: int, ball: Ball, tol: floa
     first = 0.1 * (shares - shares.mean(0)).T @ ((x - center) / spread) / len(x)
     price = [math.log(0.25 / ball.radius)] if worst.priced else []
     start = np.concatenate([first.ravel(), np.log(shares.mean(0)), price])
-    found = minimize(_scaled(worst, scale), start, tol, max_iter)
-    weight = (found.point * scale)[:size].reshape(classes, -1)
+    minimum = minimize(_scaled(worst, scale), start, tol, max_iter)
+    weight = (minimum.point * scale)[:size].reshape(classes, -1)
     weight -= weight.mean(0)
-    bias = found.point[size : size + classes] - weight @ center
-    return Solution(weight, bias - bias.mean(), found.value, found.steps, found.converged)
+    bias = minimum.point[size : size + classes] - weight @ center
+    return Solution(weight, bias - bias.mean(), minimum.value, minimum.steps, minimum.converged)
 
 
 def solve_regression(x: Array, y: Array, ball: Ball, tol: float, max_iter: int) -> Solution:
@@ -45,10 +45,10 @@ def solve_regression(x: Array, y: Array, ball: Ball, tol: float, max_iter: int) 
     scale = np.append(1.0 / spread, 1.0)
     # From half of ordinary least squares: at 0 and where it fits exactly there may be a kink.
     start = np.append(0.5 * np.linalg.lstsq((x - center) / spread, (y - middle) / unit, rcond=None)[0], 0.0)
-    found = minimize(_scaled(worst, scale), start, tol, max_iter)
-    weight = unit * (found.point * scale)[:-1]
-    bias = np.array([middle + unit * found.point[-1] - weight @ center])
-    return Solution(weight[None], bias, (unit * found.value) ** 2, found.steps, found.converged)
+    minimum = minimize(_scaled(worst, scale), start, tol, max_iter)
+    weight = unit * (minimum.point * scale)[:-1]
+    bias = np.array([middle + unit * minimum.point[-1] - weight @ center])
+    return Solution(weight[None], bias, (unit * minimum.value) ** 2, minimum.steps, minimum.converged)
 
 
 def _scaled(worst: Function, scale: Array) -> Function:

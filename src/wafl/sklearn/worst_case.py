@@ -44,10 +44,10 @@ class Ball:
             return size, slopes / np.maximum(size, np.finfo(float).tiny)[..., None]
         if self.norm == math.inf:
             return np.abs(slopes).sum(-1), np.sign(slopes)
-        place = np.abs(slopes).argmax(-1)[..., None]
-        most = np.take_along_axis(slopes, place, -1)
+        index = np.abs(slopes).argmax(-1)[..., None]
+        most = np.take_along_axis(slopes, index, -1)
         move = np.zeros_like(slopes)
-        np.put_along_axis(move, place, np.sign(most), -1)
+        np.put_along_axis(move, index, np.sign(most), -1)
         return np.abs(most)[..., 0], move
 
 
@@ -81,7 +81,7 @@ class Classification:
     def __init__(self, x: Array, y: Array, classes: int, ball: Ball) -> None:
         self._x, self._y, self._ball = x, y, ball
         self._classes, self._features = classes, x.shape[1]
-        self._found: dict[int, Array] = {}
+        self._starts: dict[int, Array] = {}
 
     @property
     def priced(self) -> bool:
@@ -119,7 +119,7 @@ class Classification:
         leads = outputs - np.take_along_axis(outputs, labels[:, None], -1)
         apart, _ = self._ball.steepest(weight[:, None] - weight)
         gram = self._gram(weight, apart)
-        starts: list[Any] = [self._found.get(turn, softmax(leads))]
+        starts: list[Any] = [self._starts.get(turn, softmax(leads))]
         if gram is None or 8.0 * gamma < apart.max() ** 2:
             corners = 0.98 * np.eye(self._classes) + 0.02 / self._classes
             rivals = np.argsort(-leads - apart[labels] ** 2 / (4.0 * gamma), -1)[:, :RIVALS]
@@ -127,9 +127,9 @@ class Classification:
         count = len(starts)
         leads, labels = np.tile(leads, (count, 1)), np.tile(labels, count)
         p = self._ascend(weight, gram, leads, labels, gamma, np.concatenate(starts))
-        found = (*self._at(weight, leads, labels, gamma, p), p)
-        best = functools.reduce(_larger, zip(*(np.split(each, count) for each in found), strict=True))
-        self._found[turn] = best[-1]
+        attained = (*self._at(weight, leads, labels, gamma, p), p)
+        best = functools.reduce(_larger, zip(*(np.split(each, count) for each in attained), strict=True))
+        self._starts[turn] = best[-1]
         return best[0], best[1], best[2], best[3]
 
     def _gram(self, weight: Array, apart: Array) -> Array | None:
@@ -143,9 +143,10 @@ class Classification:
         length, along = self._ball.steepest(self._lean(labels, p) @ weight)
         move = (length / (2.0 * gamma))[:, None] * along
         added = move @ weight.T
-        moved = leads + (added - np.take_along_axis(added, labels[:, None], -1))  # what it adds to leads over the label
+        # What the move adds to the leads over the label.
+        new_leads = leads + (added - np.take_along_axis(added, labels[:, None], -1))
         cost = (length / (2.0 * gamma)) ** 2
-        return np.logaddexp.reduce(moved, -1) - gamma * cost, self._lean(labels, softmax(moved)), move, cost
+        return np.logaddexp.reduce(new_leads, -1) - gamma * cost, self._lean(labels, softmax(new_leads)), move, cost
 
     def _ascend(self, weight: Array, gram: Array | None, leads: Array, labels: Array, gamma: float, p: Array) -> Array:
         """The p on the simplex at which ``<p, leads> + H(p) + ||lean(p) W||_*^2 / (4 gamma)`` is largest nearby.

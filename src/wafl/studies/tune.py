@@ -156,7 +156,7 @@ def _candidate(entry: Entry, method: config.AnyMethod, most_rounds: int | None) 
     arguments = {**method.options, **firsts} if isinstance(method, OwnMethod) else {}
     arguments = {name: value for name, value in arguments.items() if name not in options_of(Schedule)}
     writable = set(type(method).model_fields).union(arguments, *part_options(method).values())
-    return Candidate(entry.name, entry.method, schedule, entry.grid, entry.own, arguments, writable)
+    return Candidate(entry.name, entry.method, schedule, entry.grid, entry.make, arguments, writable)
 
 
 def _given(values: config.Between | list[Any]) -> Sequence[Any]:

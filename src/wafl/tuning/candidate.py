@@ -37,9 +37,9 @@ class Candidate:
             for name, option in options_of(Schedule).items()
             if name not in ("rounds", "seed")  # trials of a method train equally long, from the same draws
         }
-        own = {name: (Option(name, Any, None, "", None, True), value) for name, value in self.arguments.items()}
-        found = {**(self.method.declared() if self.make is None else own), **schedule}
-        return {name: about for name, about in found.items() if self.only is None or name in self.only}
+        arguments = {name: (Option(name, Any, None, "", None, True), value) for name, value in self.arguments.items()}
+        known = {**(self.method.declared() if self.make is None else arguments), **schedule}
+        return {name: about for name, about in known.items() if self.only is None or name in self.only}
 
     def method_with(self, setting: Mapping[str, Any]) -> Method:
         """The method of a trial."""

@@ -115,10 +115,10 @@ def _reason(trials: Sequence[Trial], winner: Trial, goal: Goal) -> str:
     lost = sum(trial.value is None for trial in trials)
     end = "highest" if goal.accuracy else "lowest"
     text = f"{goal.shown(winner.value)}, the {end} of {len(trials)} trials" + (f" ({lost} diverged)" if lost else "")
-    own = trials[0]
-    if winner is own:
+    first = trials[0]
+    if winner is first:
         return f"{text}, with its own setting"
-    return f"{text}; its own setting {'diverged' if own.value is None else f'gave {goal.shown(own.value)}'}"
+    return f"{text}; its own setting {'diverged' if first.value is None else f'gave {goal.shown(first.value)}'}"
 
 
 def _tie(space: Space, count: int) -> str:
@@ -130,16 +130,16 @@ def _tie(space: Space, count: int) -> str:
 
 def _edges(space: Space, trials: Sequence[Trial], winner: Trial) -> list[str]:
     """The values of the winner that no trial exceeded and that lie near an end of their range."""
-    found: list[str] = []
+    edges: list[str] = []
     for name, dimension in space.items():
         if not isinstance(dimension, Interval):
             continue
-        places = [dimension.place(trial.setting[name], trial.setting) for trial in trials]
-        own = dimension.place(winner.setting[name], winner.setting)
-        if own == -math.inf:  # 0, below which there is nothing
+        positions = [dimension.position(trial.setting[name], trial.setting) for trial in trials]
+        position = dimension.position(winner.setting[name], winner.setting)
+        if position == -math.inf:  # 0, below which there is nothing
             continue
-        if own == min(places) and own < EDGE:
-            found.append(f"{name}={winner.setting[name]:g} is the lowest that was tried")
-        elif own == max(places) and own > 1.0 - EDGE:
-            found.append(f"{name}={winner.setting[name]:g} is the highest that was tried")
-    return found
+        if position == min(positions) and position < EDGE:
+            edges.append(f"{name}={winner.setting[name]:g} is the lowest that was tried")
+        elif position == max(positions) and position > 1.0 - EDGE:
+            edges.append(f"{name}={winner.setting[name]:g} is the highest that was tried")
+    return edges

@@ -43,9 +43,9 @@ class Values:
         """Larger for values that do less: none of these does."""
         return 0.0
 
-    def gentlest(self, own: Any) -> Any:
+    def gentlest(self, value: Any) -> Any:
         """The value that does least: none of these, so the method's own."""
-        return own
+        return value
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Interval:
         value = self.low * (self.high / self.low) ** share
         return round(value) if self.whole else rounded(value * self._scale(setting), DIGITS)
 
-    def place(self, value: float, setting: Setting) -> float:
+    def position(self, value: float, setting: Setting) -> float:
         """How far a number is on the way from ``low``, 0, to ``high``, 1; it may lie outside."""
         if self.below is not None:
             near, far, size = self.below - self.low, self.below - self.high, self.below - value
@@ -81,10 +81,10 @@ class Interval:
 
     def gentleness(self, value: float, setting: Setting) -> float:
         """Larger for values that do less."""
-        place = self.place(value, setting)
-        return place if self.gentle == "high" else -place
+        position = self.position(value, setting)
+        return position if self.gentle == "high" else -position
 
-    def gentlest(self, own: Any) -> float:
+    def gentlest(self, value: Any) -> float:
         """The value that does least, for the method's own values of other options."""
         return self.at(1.0 if self.gentle == "high" else 0.0, {})
 
@@ -183,30 +183,30 @@ def _end(limits: Any) -> float | None:
 
 
 def draw_settings(
-    space: Space, own: Setting, trials: int, seed: int, check: Callable[[Setting], object]
+    space: Space, first: Setting, trials: int, seed: int, check: Callable[[Setting], object]
 ) -> list[Setting]:
-    """At most ``trials`` different settings, the own one first; those that ``check`` refuses are passed over."""
-    check(own)
-    found = [own]
+    """Return at most ``trials`` different settings, beginning with ``first``; skip those for which ``check`` raises."""
+    check(first)
+    settings = [first]
     for point in itertools.islice(_points(space, trials, seed), 64 * trials):  # then the space counts as exhausted
-        if len(found) == trials:
+        if len(settings) == trials:
             break
         setting = _setting(space, point)
-        if setting in found:
+        if setting in settings:
             continue
         try:
             check(setting)
         except ValueError:
             continue
-        found.append(setting)
-    return found
+        settings.append(setting)
+    return settings
 
 
 def _points(space: Space, trials: int, seed: int) -> Iterator[tuple[float, ...]]:
     """Points of the unit cube: the middles of a grid of at most ``trials`` cells, or Sobol's sequence, shifted."""
     counts = [len(dimension.values) for dimension in space.values() if isinstance(dimension, Values)]
     if len(counts) == len(space) and math.prod(counts) <= trials:
-        yield from itertools.product(*([(place + 0.5) / count for place in range(count)] for count in counts))
+        yield from itertools.product(*([(index + 0.5) / count for index in range(count)] for count in counts))
         return
     engine, shift = SobolEngine(len(space)), uniform(Key.of(seed), Purpose.TRIALS, len(space))
     while True:

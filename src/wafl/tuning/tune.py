@@ -132,11 +132,11 @@ class Search:
         for candidate in self.candidates:
             _check_weights(candidate, self.goal.held_out.train)
             space = make_space(candidate, self.given, features)
-            own = {name: value for name, (_, value) in candidate.options().items() if name in space}
+            first = {name: value for name, (_, value) in candidate.options().items() if name in space}
             self.spaces[candidate.name] = space
             self.settings[candidate.name] = draw_settings(
                 space,
-                own,
+                first,
                 self.trials,
                 self.seed,
                 lambda setting, candidate=candidate: self._spec(candidate, setting, self.seed),
@@ -169,9 +169,9 @@ class Search:
         trials = {candidate.name: done[candidate.name] for candidate in self.candidates}
         best: dict[str, Best] = {}
         for candidate in self.candidates:
-            found = choose(candidate, self.spaces[candidate.name], trials[candidate.name], self.goal)
-            if found is not None:
-                best[candidate.name] = found
+            chosen = choose(candidate, self.spaces[candidate.name], trials[candidate.name], self.goal)
+            if chosen is not None:
+                best[candidate.name] = chosen
         if not best:
             reason = next(trial.diverged for listed in trials.values() for trial in listed)
             raise DivergedError(f"every trial of every method diverged; {reason}")
@@ -207,30 +207,31 @@ class _Judging(Callback):
         self._names = [name for name, _ in specs]
         self._settings, self._seeds, self._done, self._keep = search.settings, search.trained_seeds, done, keep
         self._goals = {seed: replace(search.goal, seed=seed) for seed in self._seeds}
-        self._found: dict[int, float | str] = {}
-        """By place: a run's value, or why it has none."""
+        self._values: dict[int, float | str] = {}
+        """By index: a run's value, or why it has none."""
 
     def on_end(self, place: int, run: Run) -> None:
         name = self._names[place]
-        self._found[place] = self._judged(self._goals[self.specs[place].schedule.seed], run)
+        self._values[place] = self._judged(self._goals[self.specs[place].schedule.seed], run)
         first, settings, each = self._names.index(name), self._settings[name], len(self._seeds)
         mine = range(first, first + each * len(settings))
-        if all(other in self._found for other in mine):
-            found = [self._found[other] for other in mine]
+        if all(other in self._values for other in mine):
+            values = [self._values[other] for other in mine]
             self._done[name] = [
-                self._trial(setting, found[number * each : (number + 1) * each])
+                self._trial(setting, values[number * each : (number + 1) * each])
                 for number, setting in enumerate(settings)
             ]
             if self._keep is not None:
                 self._keep(name, self._done[name])
 
-    def _trial(self, setting: Setting, found: Sequence[float | str]) -> Trial:
+    def _trial(self, setting: Setting, outcomes: Sequence[float | str]) -> Trial:
         """The trial of a setting: the mean over the seeds, or the first reason why there is none."""
-        values = [value for value in found if not isinstance(value, str)]
-        if len(values) == len(found):
+        values = [value for value in outcomes if not isinstance(value, str)]
+        if len(values) == len(outcomes):
             return Trial(setting, statistics.fmean(values))
-        seed, reason = next((seed, why) for seed, why in zip(self._seeds, found, strict=True) if isinstance(why, str))
-        return Trial(setting, None, reason if len(found) == 1 else f"seed {seed}: {reason}")
+        seeds = zip(self._seeds, outcomes, strict=True)
+        seed, reason = next((seed, outcome) for seed, outcome in seeds if isinstance(outcome, str))
+        return Trial(setting, None, reason if len(outcomes) == 1 else f"seed {seed}: {reason}")
 
     def _judged(self, goal: Goal, run: Run) -> float | str:
         if run.diverged:
@@ -251,13 +252,13 @@ def _candidates(methods: Methods, schedule: Mapping[str, Any]) -> list[Candidate
         methods = dict(zip(names, several, strict=True))
     if not methods:
         raise ValueError("there are no methods to tune: give at least one, such as wafl.WAFL()")
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for name, given in methods.items():
-        method, own = given if isinstance(given, tuple) else (given, {})
+        method, own_schedule = given if isinstance(given, tuple) else (given, {})
         if not isinstance(method, Method):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"{not_a_method(method)}, or a pair of a method and a schedule")
-        found.append(Candidate(name, method, {**schedule, **own}))
-    return found
+        candidates.append(Candidate(name, method, {**schedule, **own_schedule}))
+    return candidates
 
 
 def _check_weights(candidate: Candidate, clients: Federation) -> None:

@@ -33,7 +33,7 @@ def audit(
         checked = verify(certificate, model=run, key=key)
         if not checked.ok:
             raise ValueError(f"{certificate} has wrong lines: wafl verify {certificate} --model {model} shows them")
-        found = look(certificate, run, read_data(data, run, None))
-    make_console().print(audited(certificate, found))
+        result = look(certificate, run, read_data(data, run, None))
+    make_console().print(audited(certificate, result))
     if key is None:
         say(UNSIGNED, typer.colors.YELLOW)

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from typer import Option
 
 from wafl.cli.shared import (
@@ -33,9 +32,8 @@ def certify(
     trust: Trust = False,
 ) -> None:
     """Write a certificate: how large the expected loss can be within each radius, as a file that anyone can check."""
-    from wafl.base.describe import visible
     from wafl.base.shown import shown
-    from wafl.cli.terminal import say
+    from wafl.cli.terminal import say, tell
 
     with reading(trust):
         wanted = parse_numbers("radii", radii)
@@ -54,5 +52,4 @@ def certify(
             promise = issue(model, clients, radii=wanted, confidence=confidence, points=points, **options)
         output.parent.mkdir(parents=True, exist_ok=True)
         page = promise.save(output, key=sign)
-    typer.echo(visible(str(promise)))
-    typer.echo(visible(f"\nWritten: {output} and {page}"))
+    tell(f"{promise}\n\nWritten: {output} and {page}")

@@ -50,8 +50,8 @@ def _row(name: str, folder: Path) -> tuple[str, ...]:
     from wafl.data.named.sources import SOURCES
 
     source = SOURCES[name]
-    found = locate(name, folder)
-    if found is None:
+    files = locate(name, folder)
+    if files is None:
         how = "bring your own" if not source.files else f"no{'' if source.fetched_by_us else ' †'}"
         size = sum(file.size or 0 for file in source.files) if all(file.size for file in source.files) else 0
         return (
@@ -59,12 +59,12 @@ def _row(name: str, folder: Path) -> tuple[str, ...]:
             f"[dim]({_megabytes(size)})[/]" if size else "",
             *_counts(source.num_examples, dim=True),
         )
-    inside = found.where != folder
-    shown = escape(str(found.where.relative_to(folder)) if inside else ", ".join(path.name for path in found.paths))
+    inside = files.where != folder
+    shown = escape(str(files.where.relative_to(folder)) if inside else ", ".join(path.name for path in files.paths))
     try:
-        return f"[green]{shown}[/]", _megabytes(found.num_bytes), *_counts(found.num_examples())
+        return f"[green]{shown}[/]", _megabytes(files.num_bytes), *_counts(files.num_examples())
     except (ValueError, OSError):
-        return f"[red]{shown} (broken)[/]", _megabytes(found.num_bytes), "", ""
+        return f"[red]{shown} (broken)[/]", _megabytes(files.num_bytes), "", ""
 
 
 def _natural_table(folder: Path) -> Table:
@@ -110,10 +110,10 @@ def fetch(name: Name, data_dir: Path | None = None) -> None:
             typer.echo(f"License: {source.license}. Cite: {source.citation}")
             return
         folder = data_folder(data_dir)
-        found = locate(name, folder)
+        files = locate(name, folder)
         raw = load_raw(name, folder)
-        where = folder / f"{name}.npz" if found is None else found.where
-        verb = "fetched" if found is None else "here already"
+        where = folder / f"{name}.npz" if files is None else files.where
+        verb = "fetched" if files is None else "here already"
         typer.echo(f"{name}: {verb}, {len(raw.x_train):,} + {len(raw.x_test):,} images, {where}")
         typer.echo(f"License: {SOURCES[name].license}. Cite: {SOURCES[name].citation}")
 
@@ -138,7 +138,7 @@ def show(
             return
         whole = load_dataset(name, data_dir)
         halves = {"train": (whole.x_train, whole.y_train), "test": (whole.x_test, whole.y_test)}
-        parts = {part: (_pixels(x, whole.max_value or 255), y.numpy()) for part, (x, y) in halves.items()}
+        splits = {split: (_pixels(x, whole.max_value or 255), y.numpy()) for split, (x, y) in halves.items()}
         source, console = DIGITS if name == "digits" else SOURCES[name], make_console()
         about = f"{source.description}. {source.citation}. License: {source.license}"
         console.print(f"[bold]{name}[/]: {about}", highlight=False)
@@ -146,10 +146,10 @@ def show(
             sizes = torch.cat([whole.group_train, whole.group_test]).unique(return_counts=True)[1]
             many = f"{len(sizes):,} {source.group or 'group'}s"
             console.print(f"{many} with {sizes.min():,} to {sizes.max():,} examples each", highlight=False)
-        console.print(_image_table(parts))
-        console.print(Columns(_label_tables(parts, source.classes), padding=(0, 3)))
+        console.print(_image_table(splits))
+        console.print(Columns(_label_tables(splits, source.classes), padding=(0, 3)))
         path = output or Path(f"{name}-examples.png")
-        contact_sheet(*parts["train"], source.classes, path, title=f"{name}: training examples")
+        contact_sheet(*splits["train"], source.classes, path, title=f"{name}: training examples")
         console.print(f"Contact sheet: {path}", markup=False, soft_wrap=True, highlight=False)
 
 
@@ -169,35 +169,35 @@ def _show_natural(name: str, data_dir: Path | None) -> None:
         console.print(f"{'examples per class':<20} {held}")
 
 
-def _label_tables(parts: dict[str, tuple[Any, Any]], classes: Sequence[str]) -> list[Table]:
+def _label_tables(splits: dict[str, tuple[Any, Any]], classes: Sequence[str]) -> list[Table]:
     """Several short tables of how many examples each class has."""
     import numpy as np
 
-    counts = {part: np.bincount(labels, minlength=len(classes)) for part, (_, labels) in parts.items()}
+    counts = {split: np.bincount(labels, minlength=len(classes)) for split, (_, labels) in splits.items()}
     tables: list[Table] = []
     for start in range(0, len(classes), 16):
-        table = plain_table("class", *(f">{part}" for part in parts))
+        table = plain_table("class", *(f">{split}" for split in splits))
         for label in range(start, min(start + 16, len(classes))):
-            table.add_row(classes[label], *(f"{counts[part][label]:,}" for part in parts))
+            table.add_row(classes[label], *(f"{counts[split][label]:,}" for split in splits))
         tables.append(table)
     return tables
 
 
-def _image_table(parts: dict[str, tuple[Any, Any]]) -> Table:
+def _image_table(splits: dict[str, tuple[Any, Any]]) -> Table:
     """The table of sizes and of pixel statistics per channel, on the scale [0, 1]."""
     import torch
 
     from wafl.data.preprocessing import pixel_statistics
 
     table = plain_table("part", ">images", "size", "pixels", "mean", "std")
-    for part, (images, _) in parts.items():
+    for split, (images, _) in splits.items():
         each, apart = pixel_statistics([torch.from_numpy(images if images.ndim == 4 else images[..., None])])
         mean = each.mean((0, 1))
         spread = ((each - mean).square() + apart.square()).mean((0, 1)).sqrt()
         size = " x ".join(map(str, images.shape[1:]))
         digits = 4 if len(mean) == 1 else 3
         moments = (" ".join(f"{value / 255.0:.{digits}f}" for value in values.tolist()) for values in (mean, spread))
-        table.add_row(part, f"{len(images):,}", size, f"{images.min()} .. {images.max()}", *moments)
+        table.add_row(split, f"{len(images):,}", size, f"{images.min()} .. {images.max()}", *moments)
     return table
 
 

@@ -66,13 +66,10 @@ def _settings(attack: str, options: dict[str, Any]) -> list[dict[str, Any]]:
         if attack not in owners[name]:
             flag = f"--{name.replace('_', '-')}"
             raise ValueError(f"{flag} is an option of --attack {', '.join(owners[name])}, not of {attack}")
-    if attack == "autoattack":
-        from wafl.attacks.autoattack import autoattack_package
-
-        autoattack_package()
-    if attack not in known_attacks():
+    known = known_attacks().get(attack)
+    if known is None:
         return []
-    known = known_attacks()[attack]
+    known.check_package()
     others = read_options({name: value for name, value in options.items() if name != known.size}, owners)
     size = known.options[known.size]
     sizes = parse_numbers(known.size, options[known.size]) if known.size in options else [size.default]

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
-import typer
 from typer import Argument
 
 from wafl.cli.shared import Trust, only_run, reading, seen_and_unseen
@@ -24,7 +23,7 @@ def export(
     trust: Trust = False,
 ) -> None:
     """Write a model that takes raw examples, or the metrics of a study, to a new file."""
-    from wafl.base.describe import visible
+    from wafl.cli.terminal import tell
 
     with reading(trust):
         if (format is None) == (metrics is None):
@@ -39,7 +38,7 @@ def export(
             written = _write_card(run, output, data_dir)
         else:
             written = _export_model(run, cast("Format", format), output, data_dir)
-    typer.echo(visible(f"Written: {written}"))
+    tell(f"Written: {written}")
 
 
 def _export_model(folder: Path, format: "Format", output: Path | None, data_dir: Path | None) -> Path:

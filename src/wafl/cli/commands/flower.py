@@ -71,17 +71,17 @@ def certificates(
         from wafl.flower.ops.tls import make_certificates
 
         if renew:
-            said = _renewed(folder, host, node or [], days)
+            messages = _renewed(folder, host, node or [], days)
         else:
             hosts = {"hosts": host} if host else {}
             made = make_certificates(folder, nodes=node or [], days=days, **hosts)
-            said = [
+            messages = [
                 *(f"{name}: flwr supernode register {made.node_pub(name)} SUPERLINK" for name in node or []),
                 f"Keep {made.ca_key} where no other machine can read it. The server needs {made.ca.name}, "
                 f"{made.server_cert.name} and {made.server_key.name}; a node needs {made.ca.name} and its own key.",
                 f"`wafl flower deploy DIR {folder}` writes the files of the server and of each node.",
             ]
-    tell("\n".join(said))
+    tell("\n".join(messages))
 
 
 def _renewed(folder: Path, hosts: list[str] | None, nodes: list[str], days: int) -> list[str]:
@@ -92,16 +92,16 @@ def _renewed(folder: Path, hosts: list[str] | None, nodes: list[str], days: int)
         if hosts:
             raise ValueError("--host is for the server's certificate, --node for keys: renew one after the other")
         files = renew_keys(folder, nodes)
-        said = [f"{name}: flwr supernode register {files.node_pub(name)} SUPERLINK" for name in nodes]
-        return [*said, "The old keys are taken until `flwr supernode unregister` ends them: see docs/flower.md."]
+        messages = [f"{name}: flwr supernode register {files.node_pub(name)} SUPERLINK" for name in nodes]
+        return [*messages, "The old keys are taken until `flwr supernode unregister` ends them: see docs/flower.md."]
     (until, old_ca), files = renew_certificates(folder, hosts=hosts, days=days), Certificates.open(folder)
-    said = [
+    messages = [
         f"The server's certificate is valid until {until:%Y-%m-%d}: copy {files.server_cert.name} and "
         f"{files.server_key.name} to the server, and restart the SuperLink and the proxy."
     ]
     if old_ca is not None:
-        said += [f"Give every node the new {files.ca.name}: the one that they have expires {old_ca:%Y-%m-%d}."]
-    return said
+        messages += [f"Give every node the new {files.ca.name}: the one that they have expires {old_ca:%Y-%m-%d}."]
+    return messages
 
 
 @flower_app.command()
@@ -126,8 +126,8 @@ def deploy(
         if host is not None and host not in known:
             raise ValueError(f"host {host!r} is not in the server's certificate, which is for {', '.join(known)}")
         deployment = Deployment(files, host or known[0], port, place, tuple(allow_app or ()), any_app, listen)
-        places = write_deployment(folder, deployment, node or files.nodes())
-    for machine in places:
+        folders = write_deployment(folder, deployment, node or files.nodes())
+    for machine in folders:
         tell(f"Wrote {machine}, to be copied to {place} there")
     if listen == "127.0.0.1":
         tell("The proxy listens on 127.0.0.1 alone: nodes on other machines need --listen ADDRESS.")

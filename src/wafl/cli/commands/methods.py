@@ -24,14 +24,14 @@ def methods(name: Annotated[str | None, Argument(metavar="[METHOD]")] = None) ->
                 table.add_row(each.name, each.moves, each.sends, options, escape(each.short))
             make_console().print(table)
             return
-        found = known_method(name)
+        method = known_method(name)
         for header in ("option", "default", "range", "what it is"):
             table.add_column(header, no_wrap=header != "what it is", overflow="fold")
-        for option in found.options.values():
+        for option in method.options.values():
             table.add_row(option.name, default_of(option), escape(range_of(option)), escape(option.doc))
         console = make_console()
         console.print(
-            f"[bold]{found.name}[/]: {escape(found.summary)}\n\nmoves: {found.moves}\nclients send: {found.sends}\n"
-            f"use it: {escape(found.use)}\npaper: {escape(found.paper)}"
+            f"[bold]{method.name}[/]: {escape(method.summary)}\n\nmoves: {method.moves}\nclients send: {method.sends}\n"
+            f"use it: {escape(method.use)}\npaper: {escape(method.paper)}"
         )
-        console.print(table if found.options else "\nIt has no options of its own.")
+        console.print(table if method.options else "\nIt has no options of its own.")

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from typer import Option
 
 from wafl.cli.shared import StudyOrRun, Trust, check_signing, only_run, parse_norm, reading, seen_and_unseen
@@ -22,7 +21,7 @@ def next_client(
     trust: Trust = False,
 ) -> None:
     """Say what a client that nobody has seen may expect, from those that were held out of training."""
-    from wafl.base.describe import visible
+    from wafl.cli.terminal import tell
 
     with reading(trust):
         if sign is not None and output is None:
@@ -37,10 +36,10 @@ def next_client(
         if unseen is None:
             raise ValueError(f"{run} held no client out of training: train it with data.unseen, such as 0.5")
         if output is None:
-            found = expect(model, seen, unseen, radius=radius, population_radius=population_radius, **options)
-            found.next_confidence(own_sampling=False)  # raises if nothing about the next client has this confidence
+            result = expect(model, seen, unseen, radius=radius, population_radius=population_radius, **options)
+            result.next_confidence(own_sampling=False)  # raises if nothing about the next client has this confidence
         else:
-            found = issue_next_client(model, seen, unseen, radius=radius + population_radius, **options)
+            result = issue_next_client(model, seen, unseen, radius=radius + population_radius, **options)
             output.parent.mkdir(parents=True, exist_ok=True)
-            found.save(output, key=sign)
-    typer.echo(visible(str(found)))
+            result.save(output, key=sign)
+    tell(str(result))

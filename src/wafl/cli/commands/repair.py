@@ -21,9 +21,9 @@ def repair(folder: OneStudy, trust: Trust = False) -> None:
 
         study = Study.resume(folder, clients_by_name(StudyFolder.existing(folder)))
         done = repair_study(study)
-    for title, lines in (("Dropped", done.dropped), ("Made again", done.made)):
-        for line in lines:
-            tell(f"{title}: {line}")
+    for title, texts in (("Dropped", done.dropped), ("Made again", done.made)):
+        for text in texts:
+            tell(f"{title}: {text}")
     if not done.dropped and not done.made:
         tell(f"{folder} is sound: nothing was changed.")
     again = f"wafl resume {folder}"

@@ -53,7 +53,7 @@ def _study(path: Path, quick: bool, data_dir: Path | None) -> "Study":
         experiment = folder.experiment()
         titles = titles_of(folder.read_results(), experiment)
         loaded = load_runs(path)
-        order = {label: place for place, label in enumerate(titles)}
+        order = {label: index for index, label in enumerate(titles)}
         runs = {titles.get(name, name): loaded[name] for name in sorted(loaded, key=lambda name: order.get(name, 999))}
         clients, unseen = seen_and_unseen(loaded, path, data_dir)
         lost: list[str] = []

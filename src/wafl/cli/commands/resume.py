@@ -1,16 +1,12 @@
 """``wafl resume``: continue a study that was interrupted."""
 
-from typing import Annotated
-
-from typer import Option
-
 from wafl.cli.progress import Json, Quiet, Serve, check_packages, exit_if_diverged, train_and_show
-from wafl.cli.shared import OneStudy, Trust, check_study, reading
+from wafl.cli.shared import Changes, OneStudy, Trust, check_study, reading
 
 
 def resume(
     folder: OneStudy,
-    changes: Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE")] = None,
+    changes: Changes = None,
     quiet: Quiet = False,
     as_json: Json = False,
     serve: Serve = False,

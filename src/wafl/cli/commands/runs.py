@@ -20,6 +20,6 @@ def runs(output: Annotated[Path, Argument(metavar="FOLDER")] = Path("runs")) -> 
         if not output.is_dir():
             raise FileNotFoundError(f"{output} is not a folder: wafl run makes one")
         folders = sorted(path.parent for path in output.glob("*/config.toml") if not is_temporary(path.parent))
-        found = [StudyFolder(folder) for folder in folders]
+        listed = [StudyFolder(folder) for folder in folders]
         none = f"{output} holds no studies yet: wafl run makes one."
-        make_console().print(studies(found) if found else escape(none))
+        make_console().print(studies(listed) if listed else escape(none))

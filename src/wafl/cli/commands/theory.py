@@ -44,7 +44,7 @@ def theory(
         clients, unseen = seen_and_unseen(runs, run, data_dir)
         sizes, ground = parse_numbers("radii", radii), parse_norm(norm)
         concentration = _concentration(c1, c2, alpha, clients.train.shape)
-        found: dict[str, Certificates] = {}
+        bounds: dict[str, Certificates] = {}
         for name, each in runs.items():
             summary = summarize(
                 each,
@@ -60,17 +60,17 @@ def theory(
                 target_examples=target_examples,
             )
             price = math.inf if label_cost is None else label_cost
-            found[name] = certify(each, clients, radii=sizes, norm=ground, metric=cast(Any, metric), label_cost=price)
-            place = len(sizes) // 2
-            if (caveat := found[name].caveat) is not None:
+            bounds[name] = certify(each, clients, radii=sizes, norm=ground, metric=cast(Any, metric), label_cost=price)
+            middle = len(sizes) // 2
+            if (caveat := bounds[name].caveat) is not None:
                 console.print(f"{name}: {caveat}", markup=False, style="yellow")
-            said = promised(each, clients, unseen, found[name], place, delta)
-            console.print(promises(name, found[name], sizes[place], said))
-            console.print(certificates(name, found[name]))
+            rows = promised(each, clients, unseen, bounds[name], middle, delta)
+            console.print(promises(name, bounds[name], sizes[middle], rows))
+            console.print(certificates(name, bounds[name]))
             console.print(theory_of(name, each, summary))
         folder = output or run
         folder.mkdir(parents=True, exist_ok=True)
-        plot_certificates(found, folder / "certificates.png")
+        plot_certificates(bounds, folder / "certificates.png")
     console.print(f"Figure: {folder / 'certificates.png'}", markup=False)
 
 

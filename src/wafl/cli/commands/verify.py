@@ -27,8 +27,7 @@ def verify(
     trust: Trust = False,
 ) -> None:
     """Check a certificate: prove again what the model and the data allow, and say what is only attested."""
-    from wafl.base.describe import visible
-    from wafl.cli.terminal import make_console, say
+    from wafl.cli.terminal import make_console, say, tell
 
     with reading(trust):
         check_certificate(certificate)
@@ -40,12 +39,12 @@ def verify(
         run = None if model is None else only_run(model)[1]
         held = read_file(certificate)[0].parts.claim.part == "all"
         clients = None if data is None else read_data(data, run, data_dir, held=held)
-        found = check(certificate, model=run, data=clients, key=key)
-    typer.echo(visible(f"{found.promise}\n"))
-    make_console().print(verification(certificate, found))
+        result = check(certificate, model=run, data=clients, key=key)
+    tell(f"{result.promise}\n")
+    make_console().print(verification(certificate, result))
     if key is None:
         say(UNSIGNED, typer.colors.YELLOW)
-    if not found.ok:
+    if not result.ok:
         raise typer.Exit(1)
 
 
@@ -54,7 +53,7 @@ def check_certificate(file: Path) -> None:
         raise FileNotFoundError(f"{file} is not a file: give a certificate, which wafl certify writes")
 
 
-def read_data(place: Path, run: "Run | None", data_dir: Path | None, *, held: bool = False) -> "Federation":
+def read_data(folder: Path, run: "Run | None", data_dir: Path | None, *, held: bool = False) -> "Federation":
     """The clients of a study or run (``held``: those that never trained), or of files, whose bytes the run prepares."""
     from dataclasses import replace
 
@@ -63,15 +62,15 @@ def read_data(place: Path, run: "Run | None", data_dir: Path | None, *, held: bo
     from wafl.cli.shared import load_runs
     from wafl.data.client_files import read_folder
 
-    if (place / "run.json").is_file() or (place / "config.toml").is_file():
-        seen, unseen = seen_and_unseen(load_runs(place), place, data_dir)
+    if (folder / "run.json").is_file() or (folder / "config.toml").is_file():
+        seen, unseen = seen_and_unseen(load_runs(folder), folder, data_dir)
         if not held:
             return seen
         if unseen is None:
-            raise ValueError(f"{place} held no client out of training: give a study with data.unseen")
+            raise ValueError(f"{folder} held no client out of training: give a study with data.unseen")
         return unseen
     prepare = None if run is None or run.intake.prepare.name == "none" else run.intake.prepare
-    clients = read_folder(place, preprocess=None if prepare is None else prepare.name)
+    clients = read_folder(folder, preprocess=None if prepare is None else prepare.name)
     if prepare is None or clients.train.raw.dtype != torch.uint8:
         return clients  # numbers other than bytes are taken as they are
     return replace(clients.prepared_by(prepare), unit=prepare.unit, bounds=prepare.bounds)

@@ -36,23 +36,23 @@ def weights(
     with one_line_errors():
         transport_package()
         if target is not None:
-            task = domains(source, target, data_dir=data_dir, size=size, preprocess=preprocess)
-            found = [rule(task.clients, task.target, **options) for rule in (nearest, mixture)]
-            clients: Federation = task.clients
+            sources = domains(source, target, data_dir=data_dir, size=size, preprocess=preprocess)
+            results = [rule(sources.clients, sources.target, **options) for rule in (nearest, mixture)]
+            clients: Federation = sources.clients
         else:
             clients = federation_of(source, data_dir=data_dir, size=size, preprocess=preprocess)
-            found = [cover(clients, **options)]
+            results = [cover(clients, **options)]
             if not label_aware and label_cost is None:
-                found.append(barycenter(clients, sample=sample, seed=seed))
+                results.append(barycenter(clients, sample=sample, seed=seed))
         output.parent.mkdir(parents=True, exist_ok=True)
         weights_and_distances(
             clients.names,
-            found[0].distances,
-            found[0].standard_errors,
-            {f"{result.rule}: W_2 {result.radius:.2f}": result.weights for result in found},
+            results[0].distances,
+            results[0].standard_errors,
+            {f"{result.rule}: W_2 {result.radius:.2f}": result.weights for result in results},
             target,
             clients.unit,
             output,
         )
-    make_console().print(transport_weights(clients, found, target, sample))
+    make_console().print(transport_weights(clients, results, target, sample))
     tell(f"Figure: {output}")

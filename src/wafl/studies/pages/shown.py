@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
-from wafl.base.conditions import attacked_clients, brief, unseen_clients
+from wafl.base.conditions import attacked_clients, shorten, unseen_clients
 from wafl.base.describe import some
 from wafl.base.unproven import unproven_line
 from wafl.config.experiment import Experiment
@@ -300,7 +300,7 @@ def leaders_of(results: Mapping[str, Any]) -> list[Leader]:
     """Return the best on clean data, on unseen clients, under the strongest attack, and for the worst client."""
     tested, measure = scores_of(results), results.get("measure", "accuracy")
     most = max((share for row in tested for share in row.attacked), default=None)
-    shift, attack = brief(results.get("shift") or ""), brief(results.get("attack") or "")
+    shift, attack = shorten(results.get("shift") or ""), shorten(results.get("attack") or "")
     tests: dict[str, tuple[str, Callable[[Tested], Sequence[float]]]] = {
         "clean": ("on clean data", lambda row: row.clean),
         "unseen": (f"on {unseen_clients(shift)}", lambda row: row.unseen),
