@@ -101,7 +101,7 @@ class Deployed(Loopback):
                 complaints = [node.complaint(f"ended with status {node.returncode()}") for node in ended]
                 raise ProgramError("\n".join([f"{count} nodes are needed, {len(running)} are running", *complaints]))
             # Reading the logs costs nothing; Flower's command takes a second of a core that starting nodes need.
-            connected = sum(re.search(CONNECTED, node.said()) is not None for node in running)
+            connected = sum(re.search(CONNECTED, node.output()) is not None for node in running)
             if connected >= count and self.nodes_online() >= count:
                 return
             if time.monotonic() > deadline:
