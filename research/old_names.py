@@ -19,7 +19,7 @@ MODULES = {
 """Modules of functions that files name as ``module:function``."""
 METHODS: dict[str, str] = {}
 """Values of the key ``method``."""
-OPTIONS: dict[str, str] = {}
+OPTIONS = {"shape": "cost_matrix"}
 """Keys of tables: options of methods, schedules, data and models."""
 COMMANDS = {
     "wafl reproduce promises": "python -m research promises",

@@ -46,7 +46,7 @@ from wafl.data.named.cache import data_folder
 
 BATCH = 32
 SHAPED = "WAFL, shape of clients"
-RIVALS = {"WAFL": wafl.WAFL, SHAPED: lambda: wafl.WAFL(shape="clients"), **wafl.METHODS}
+RIVALS = {"WAFL": wafl.WAFL, SHAPED: lambda: wafl.WAFL(cost_matrix="clients"), **wafl.METHODS}
 NAMES = ("rotated", "vowels", "kinds", "smartwatch", "skewed", "domains")
 Results = dict[str, list[float] | None]
 """By seed, the accuracy in each column; None if the training diverged."""

@@ -34,11 +34,11 @@ from research.jobs import Kept
 from research.markdown import first_shown, table
 from research.registered.rates import chosen_rates
 from research.registration import registered
-from research.reproduction.placement import Placement, shape_of
+from research.reproduction.placement import Placement, cost_matrix_of
 from research.significance import holm
 from wafl.base.errors import DivergedError
 from wafl.methods import Method
-from wafl.objectives.ball.shape import Shape
+from wafl.objectives.ball.cost_matrix import CostMatrix
 from wafl.tuning.goal import Goal, hold_out
 
 REGISTERED = {"mlr": "domains", "cnn": "domains-cnn"}
@@ -91,13 +91,13 @@ def method_of(job: Job, about: dict[str, Any]) -> Method:
         return wafl.Moved(shifts=Placement(job.size), **given)
     if job.family == "shaped ball":
         nearest = max(range(2), key=about["centers"][job.target]["nearest"].__getitem__)
-        given["shape"] = shape_around(job.target, nearest)
+        given["cost_matrix"] = cost_matrix_around(job.target, nearest)
     return wafl.WAFL(radius=job.size, bounds=None, **about["families"][job.family].get("options", {}), **given)
 
 
 @cache
-def shape_around(target: str, source: int) -> Shape:
-    return shape_of(task(name_of(target)).clients.train.of(source)[0])
+def cost_matrix_around(target: str, source: int) -> CostMatrix:
+    return cost_matrix_of(task(name_of(target)).clients.train.of(source)[0])
 
 
 def work(job: Job, name: str, smallest: bool, device: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What is known beforehand of images from elsewhere: things in them are placed, scaled and turned in other ways.
 
 Nothing here looks at a target. Held-out examples can be moved so, to judge trials by them (:class:`Placement`), a ball
-can have the shape of such moves (:func:`ball`), and training images can be moved so at random (:func:`augmented`).
+can make such moves cheap (:func:`ball`), and training images can be moved so at random (:func:`augmented`).
 """
 
 import math
@@ -16,14 +16,14 @@ from research.domains import clients_of
 from wafl.base.random import uniform
 from wafl.methods import Method
 from wafl.objectives import Wasserstein, moved
-from wafl.objectives.ball.shape import Shape
+from wafl.objectives.ball.cost_matrix import CostMatrix
 from wafl.shifts.shift import PURPOSE, Draw, Shift, check_images, each_row
 from wafl.weights import ClientWeights, fixed
 
 PIXELS, ZOOM, DEGREES = 2.0, 1.25, 15.0
 """How far, by what factor and by what angle an image is moved at most; fixed before any test."""
 SHRINKAGE = 0.1
-"""The part of a shape that is round, as in the shape of clients."""
+"""The part of a cost matrix that is round, as in that of clients."""
 
 
 def placed(x: Tensor, draws: Tensor) -> Tensor:
@@ -55,18 +55,18 @@ class Placement(Shift):
         return placed(x, self.severity * (2.0 * torch.cat(draws) - 1.0))
 
 
-def shape_of(images: Tensor) -> Shape:
-    """The shape in which moves d of these images are cheap: the root of the mean ``d d^T``, shrunk and scaled."""
+def cost_matrix_of(images: Tensor) -> CostMatrix:
+    """Return the cost matrix that makes moves d of these images cheap: the root of the mean ``d d^T``, shrunk."""
     moves = (Placement(1.0, bounds=None).apply(images) - images).flatten(1).double()
     spread = moves.T @ moves
     spread *= (1.0 - SHRINKAGE) * len(spread) / spread.trace()
     values, vectors = torch.linalg.eigh(spread + SHRINKAGE * torch.eye(len(spread), dtype=torch.float64))
-    return Shape((vectors * values.clamp_min(0.0).sqrt()) @ vectors.T)
+    return CostMatrix((vectors * values.clamp_min(0.0).sqrt()) @ vectors.T)
 
 
 def ball(clients: str, center: int, radius: float) -> Method:
-    """WAFL around source ``center`` of the task ``clients``, in a ball with the shape of how its images may move."""
-    objective = Wasserstein(radius=radius, shape=_shape_of_source(clients, center), bounds=None)
+    """WAFL around source ``center`` of the task ``clients``, in a ball in which moves of its images are cheap."""
+    objective = Wasserstein(radius=radius, cost_matrix=_cost_matrix_of_source(clients, center), bounds=None)
     return Method("WAFL", objective, _one_or_all(clients, center))
 
 
@@ -80,5 +80,5 @@ def _one_or_all(clients: str, center: int | None) -> ClientWeights:
 
 
 @cache
-def _shape_of_source(clients: str, center: int) -> Shape:
-    return shape_of(clients_of(clients).train.of(center)[0])
+def _cost_matrix_of_source(clients: str, center: int) -> CostMatrix:
+    return cost_matrix_of(clients_of(clients).train.of(center)[0])

@@ -23,7 +23,7 @@ from wafl.cli.main import app
 from wafl.cli.method_options import method_options
 from wafl.config.demo import CHOSEN
 from wafl.config.method_keys import PARTS
-from wafl.objectives.ball.shape import Shape
+from wafl.objectives.ball.cost_matrix import CostMatrix
 
 SEVEN = ["WAFL", "FedAvg", "FedPGM", "FedFGSM", "FedRobust", "AFL", "DRFA"]
 QUICK = ("--rounds", "2", "--seeds", "2")
@@ -136,7 +136,7 @@ FLAGS: dict[str, tuple[str, list[str], Any]] = {
     "power": ("WAFL", ["1"], 1), "label_cost": ("WAFL", ["inf"], "inf"), "strict": ("WAFL", [], True),
     "norm": ("FedPGM", ["2"], 2), "steps": ("FedPGM", ["3"], 3), "restarts": ("FedPGM", ["2"], 2),
     "random_start": ("FedPGM", [], True), "bounds": ("FedFGSM", ["-1,2.5"], [-1.0, 2.5]),
-    "space": ("FedFGSM", ["0"], "0"), "shape": ("WAFL", [",".join(["2"] * 64)], repr(Shape([2.0] * 64))),
+    "space": ("FedFGSM", ["0"], "0"), "cost_matrix": ("WAFL", [",".join(["2"] * 64)], repr(CostMatrix([2.0] * 64))),
     "samples": ("SinkhornDRO", ["3"], 3), "t": ("TERM", ["-2"], -2.0),
 }  # fmt: skip
 """An option, a method that has it, what follows its flag, and what the method then has."""

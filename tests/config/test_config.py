@@ -112,7 +112,7 @@ def test_the_schema_of_an_option_has_its_declared_limits(name: str, key: str) ->
 
 
 LOOSE = {
-    "seeds", "norm", "client_weights", "center", "shape", "bounds", "space", "model.kind", "model.loss", "sizes",
+    "seeds", "norm", "client_weights", "center", "cost_matrix", "bounds", "space", "model.kind", "model.loss", "sizes",
     "radius", "power",
 }  # fmt: skip
 """Keys of which the schema says less than the reader checks, so that a value may fit the schema alone."""
@@ -192,8 +192,8 @@ KINDS_OF_SERVERS = ", ".join(SLOTS["server"])
         ("methods.0.bounds", [1.0], "at least 2"),
         ("methods.0.bounds", [0, 1, 2], "at most 2"),
         ("methods.0.bounds", "01", "must be a list of two numbers, 'data' or 'none'"),
-        ("methods.0.shape", "round", "must be 'clients', a list of one number per feature"),
-        ("methods.0.shape", [1.0, "a"], "must be 'clients', a list of one number per feature"),
+        ("methods.0.cost_matrix", "round", "must be 'clients', a list of one number per feature"),
+        ("methods.0.cost_matrix", [1.0, "a"], "must be 'clients', a list of one number per feature"),
         *(("methods.0.client_weights", value, RULE) for value in ("unifrm", "a b:c", 3, True)),
         ("methods.0.client_weights", [1.0, -1.0], "greater than or equal to 0"),
         ("methods.0.client_weights", {"kind": "kl", "center": "agnostic"}, CENTER),
@@ -579,3 +579,11 @@ def test_the_errors_on_the_page_are_those_of_the_reader() -> None:
         parse_experiment(content, "experiment.toml")
     assert len(errors) == 3
     assert str(caught.value).splitlines() == errors
+
+
+def test_an_option_that_was_renamed_is_read_by_its_old_name() -> None:
+    old, new = ({"methods": [{"method": "WAFL", name: "clients"}]} for name in ("shape", "cost_matrix"))
+    assert parse_experiment(old, "file") == parse_experiment(new, "file")
+    both = {"methods": [{"method": "WAFL", "shape": "clients", "cost_matrix": "clients"}]}
+    with pytest.raises(ConfigError, match="shape"):
+        parse_experiment(both, "file")

@@ -197,12 +197,12 @@ def test_parts_that_cannot_be_compared_give_the_embedded_numbers(stage: Stage) -
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_shaped_ball_gives_the_embedded_numbers(layout: str, stage: Stage) -> None:
-    """A shape in the file, and one that is found from the clients, who send the means of their classes once."""
+    """A cost matrix in the file, and one that follows from the clients, who send the means of their classes once."""
     features = next(iter(stage.clients.values()))["x"][0].size
     experiment = only(
-        {"method": "ResilientWAFL", "shape": "clients", "client_weights": "snapshot"},
-        {"method": "WAFL", "shape": [1.0 + index % 3 for index in range(features)]},
-        {"method": "WAFL", "name": "wafl-clients", "shape": "clients", "gamma": [0.5, 2.0], "rounds": 3},
+        {"method": "ResilientWAFL", "cost_matrix": "clients", "client_weights": "snapshot"},
+        {"method": "WAFL", "cost_matrix": [1.0 + index % 3 for index in range(features)]},
+        {"method": "WAFL", "name": "wafl-clients", "cost_matrix": "clients", "gamma": [0.5, 2.0], "rounds": 3},
     )
     grid = stage.grid(experiment, LAYOUTS[layout])
     stage.train({**experiment, "flower": {**BASE["flower"], "nodes": len(grid.hosts)}}, grid)
@@ -213,15 +213,15 @@ def test_a_shaped_ball_gives_the_embedded_numbers(layout: str, stage: Stage) -> 
 
 
 def test_a_shape_of_clients_on_nodes_needs_all_of_them_and_no_other_ask(stage: Stage) -> None:
-    asked = only({"method": "WAFL", "shape": "clients"})
+    asked = only({"method": "WAFL", "cost_matrix": "clients"})
     grid = stage.grid(asked)
     grid.hosts[0].fate = lambda kind, _: HANG if kind == "query.means" else None
     with pytest.raises(TooFewRepliesError, match=r"query.means: no usable reply from 1 clients"):
         stage.train(asked, grid)
     sums = {**asked, "flower": {**BASE["flower"], "partial_sums": True}}
-    with pytest.raises(ConfigError, match=r"partial_sums: wafl has shape='clients', for which each client sends"):
+    with pytest.raises(ConfigError, match=r"partial_sums: wafl has cost_matrix='clients', for which each client sends"):
         stage.train(sums)
-    few = only({"method": "WAFL", "shape": "clients", "client_weights": "uniform"}, caps={"examples": 9})
+    few = only({"method": "WAFL", "cost_matrix": "clients", "client_weights": "uniform"}, caps={"examples": 9})
     with pytest.raises(ConfigError, match=r"the class means of c04 cannot be right: it claims 10"):
         stage.train(few)
 
@@ -586,7 +586,7 @@ def test_a_study_that_was_interrupted_ends_with_the_same_numbers(methods: str, e
 @pytest.mark.slow
 def test_a_ball_with_the_shape_of_clients_is_resumed_with_the_same_shape(stage: Stage) -> None:
     """The server asks the same clients again, and nobody may have joined."""
-    experiment = only({"method": "WAFL", "shape": "clients", "rounds": 3})
+    experiment = only({"method": "WAFL", "cost_matrix": "clients", "rounds": 3})
     grid = stage.grid(experiment)
     interrupt(grid, 3)
     with pytest.raises(KeyboardInterrupt):

@@ -232,7 +232,7 @@ def test_both_engines_limit_the_same_clients_in_the_same_way(stage: Stage) -> No
         {"method": "DRFA", "weights_step": 5.0},
         {"method": "FedAvg", "server": {"kind": "geometric_median"}},
         {"method": "WAFL", "radius": 0.3},
-        {"method": "WAFL", "name": "wafl-shaped", "shape": "clients"},
+        {"method": "WAFL", "name": "wafl-shaped", "cost_matrix": "clients"},
     ]
     caps = {"client_share": 0.22, "clients_per_node": 1}
     about = {**experiment(caps=caps, tolerance={"clip": 1.1}, flower=SIX), "methods": methods}

@@ -35,7 +35,9 @@ def refused(node: Node, kind: str, content: RecordDict) -> str:
 
 def test_a_node_sends_the_mean_and_the_size_of_each_class_of_each_client(tmp_path: Path) -> None:
     query = MeansQuery(("c02", "c00"), (9, 4), 3, 4)
-    result = query.read(carried(answer("query.means", lambda: make_node(tmp_path, shape="clients"), query.encode())))
+    result = query.read(
+        carried(answer("query.means", lambda: make_node(tmp_path, cost_matrix="clients"), query.encode()))
+    )
     sent = {
         (client, label): (mean, count)
         for label, client, mean, count in zip(
@@ -76,5 +78,5 @@ def test_a_node_refuses_to_train_without_a_usable_shape(shape: torch.Tensor | No
     query = Query("train", 0, 0, (0,), torch.ones(1, dtype=torch.float64), torch.zeros(15), scalars)
     content = encode_query(NodeQuery("wafl", (0,), (query,), {0: "c00"}, 3, "training"))
     if shape is not None:
-        content["shape"] = arrays(matrix=shape.double())
-    assert "shape" in refused(make_node(tmp_path, shape="clients"), "train", content)
+        content["cost_matrix"] = arrays(matrix=shape.double())
+    assert "cost_matrix" in refused(make_node(tmp_path, cost_matrix="clients"), "train", content)

@@ -96,7 +96,7 @@ def quick(method: wafl.Method) -> wafl.Method:
 ADVERSARIES = {
     **{name: quick(preset()).objective for name, preset in wafl.METHODS.items() if preset().objective is not None},
     "by radius": objectives.wasserstein(radius=0.3),
-    "shaped": objectives.wasserstein(1.0, shape="clients"),
+    "shaped": objectives.wasserstein(1.0, cost_matrix="clients"),
 }
 RULES = {name: kind() for name, kind in weights.RULES.items()}
 

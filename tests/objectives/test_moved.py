@@ -41,10 +41,10 @@ def images(batch: int = 6, size: int = 4) -> Tensor:
 
 
 def test_the_noise_has_the_shape_of_the_ball_and_costs_its_radius_squared_on_average() -> None:
-    shape = torch.tensor([[2.0, 0.0, 0.0], [0.7, 0.5, 0.0], [-0.3, 0.2, 0.1]], dtype=torch.float64)
+    matrix = torch.tensor([[2.0, 0.0, 0.0], [0.7, 0.5, 0.0], [-0.3, 0.2, 0.1]], dtype=torch.float64)
     x = torch.zeros(2, 10_000, 3, dtype=torch.float64)
-    move = move_of(moved(noise=0.6, shape=shape.numpy()), x, state_of())
-    in_the_ball = torch.linalg.solve(shape, move.x_adv[..., None])[..., 0]
+    move = move_of(moved(noise=0.6, cost_matrix=matrix.numpy()), x, state_of())
+    in_the_ball = torch.linalg.solve(matrix, move.x_adv[..., None])[..., 0]
     torch.testing.assert_close(move.cost, in_the_ball.square().sum(-1), rtol=1e-9, atol=1e-12)
     assert float(move.cost.mean()) == pytest.approx(0.36, rel=0.03)
     covariance = in_the_ball.flatten(0, 1).T.cov()
@@ -108,8 +108,8 @@ def test_shifts_stay_in_the_box_that_the_data_declare() -> None:
     [
         ({"shifts": shifts.label_shift(0.5)}, "must be shifts that move examples, such as"),
         ({"shifts": ["rotation"]}, "shifts='rotation' must be shifts that move examples"),
-        ({"shifts": shifts.blur(1.0), "shape": [1.0, 2.0]}, "shape= is that of noise without shifts or bounds"),
-        ({"shape": [1.0, 2.0], "bounds": (0, 1)}, "shape= is that of noise without shifts or bounds"),
+        ({"shifts": shifts.blur(1.0), "cost_matrix": [1.0, 2.0]}, "cost_matrix= is for noise without shifts or bounds"),
+        ({"cost_matrix": [1.0, 2.0], "bounds": (0, 1)}, "cost_matrix= is for noise without shifts or bounds"),
         ({"noise": 0.0}, "noise=0.0 must be positive and finite; without noise give shifts"),
     ],
 )
@@ -120,8 +120,8 @@ def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> 
 
 def test_the_shape_of_clients_is_found_from_them() -> None:
     clients = wafl.load_dataset("digits").partition(num_clients=4, labels_per_client=4, seed=0)
-    method = wafl.Moved(noise=0.5, shape="clients")
+    method = wafl.Moved(noise=0.5, cost_matrix="clients")
     run = wafl.fit(wafl.models.mlr(clients), clients, method, rounds=2, local_steps=1)
     assert run.history[-1].achieved_radius == pytest.approx(0.5, rel=0.1)
-    with pytest.raises(ValueError, match="is found from clients, and there are none here"):
-        move_of(moved(shape="clients"), images(), state_of())
+    with pytest.raises(ValueError, match="needs clients, and there are none here"):
+        move_of(moved(cost_matrix="clients"), images(), state_of())

@@ -87,7 +87,7 @@ def test_a_ball_with_a_shape_is_a_round_one_on_reshaped_data() -> None:
     """``||A^-1 (x' - x)||`` with a diagonal A is the plain norm for features divided by it and weights multiplied."""
     problem, x, y, state = drawn()
     scale = torch.tensor([2.0, 0.5, 1.0, 3.0, 0.2], dtype=torch.float64)
-    shaped = wasserstein(radius=1.0, power=1, bounds=None, shape=scale.numpy())
+    shaped = wasserstein(radius=1.0, power=1, bounds=None, cost_matrix=scale.numpy())
     gradient = shaped(problem, x, y, state).descent(problem, torch.full((2, 7), 1.0 / 7.0, dtype=torch.float64))
     wide = torch.cat([scale.repeat(4), torch.ones(4, dtype=torch.float64)])
     stretched = Problem(problem.task, problem.params * wide)

@@ -10,7 +10,7 @@ from torch import Tensor
 import wafl
 from research.domains import clients_of
 from research.reproduction import experiments as files
-from research.reproduction.placement import SHRINKAGE, Placement, augmented, ball, placed, shape_of
+from research.reproduction.placement import SHRINKAGE, Placement, augmented, ball, cost_matrix_of, placed
 
 
 def images(count: int = 5, size: int = 28, margin: int = 8) -> Tensor:
@@ -69,7 +69,7 @@ def test_what_is_no_image_is_refused() -> None:
 
 def test_the_shape_makes_such_moves_cheap() -> None:
     x = images(40, 8, 2)
-    factor = shape_of(x).matrix.numpy()
+    factor = cost_matrix_of(x).matrix.numpy()
     moves = (Placement(1.0, bounds=None).apply(x) - x).flatten(1).double().numpy()
     spread = np.mean([np.outer(move, move) for move in moves], axis=0)
     expected = (1 - SHRINKAGE) * spread / spread.trace() * 64 + SHRINKAGE * np.eye(64)

@@ -1,4 +1,4 @@
-"""Certificates of balls at a layer or with a shape: of the head on features, of ``model(A u)`` at ``A^-1 x``."""
+"""Certificates of balls at a layer or with a cost matrix: of the head on features, of ``model(A u)`` at ``A^-1 x``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_with_a_shape_it_is_the_certificate_of_the_stretched_model(linear: bool)
     layers = [nn.Linear(4, 3).double()] if linear else [nn.Tanh(), net[1], nn.Tanh(), net[3]]
     model = nn.Sequential(nn.Flatten(), *layers)
     matrix = torch.eye(4, dtype=torch.float64) + 0.3 * torch.arange(16.0, dtype=torch.float64).view(4, 4).sin()
-    result = wafl.certify(model, clients, radii=[0.1, 0.4], shape=matrix.numpy())
+    result = wafl.certify(model, clients, radii=[0.1, 0.4], cost_matrix=matrix.numpy())
 
     first = nn.Linear(4, 4, bias=False).double()
     first.weight = nn.Parameter(matrix.clone())
@@ -75,13 +75,13 @@ def test_with_a_shape_it_is_the_certificate_of_the_stretched_model(linear: bool)
 
 def test_a_run_brings_its_loss_and_weights_and_clients_their_shape() -> None:
     clients = wafl.load_dataset("digits").partition(num_clients=4, labels_per_client=4, seed=0)
-    method = wafl.WAFL(gamma=1.0, shape="clients", client_weights=wafl.weights.fixed([0.4, 0.3, 0.3, 0.0]))
+    method = wafl.WAFL(gamma=1.0, cost_matrix="clients", client_weights=wafl.weights.fixed([0.4, 0.3, 0.3, 0.0]))
     run = wafl.fit(wafl.models.mlr(clients), clients, method, rounds=2, local_epochs=1)
-    result = wafl.certify(run, clients, radii=[0.0, 0.5], shape="clients", achieved=False)
+    result = wafl.certify(run, clients, radii=[0.0, 0.5], cost_matrix="clients", achieved=False)
     plain = wafl.certify(run, clients, radii=[0.0], achieved=False)
     assert result.loss == pytest.approx(plain.loss, rel=1e-6)
     assert result.proven
-    assert "over the shape of the ball" in result.unit
+    assert "over the cost matrix of the ball" in result.unit
 
 
 class Words(nn.Module):
@@ -141,5 +141,5 @@ def test_with_a_shape_a_first_layer_that_is_used_twice_stays_what_it_is() -> Non
     model = nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(3, 2)).double()
     pair = torch.randn(8, 3, dtype=torch.float64), torch.arange(8) % 2
     clients = wafl.Federation.from_arrays([pair], test_fraction=0.0, num_classes=2)
-    result = wafl.certify(model, clients, radii=[0.1], shape=[5.0, 1.0, 0.2], achieved=False)
+    result = wafl.certify(model, clients, radii=[0.1], cost_matrix=[5.0, 1.0, 0.2], achieved=False)
     assert result.loss == pytest.approx(float(nn.functional.cross_entropy(model(pair[0]), pair[1]).detach()), rel=1e-9)

@@ -143,8 +143,8 @@ def test_a_radius_that_cannot_be_chosen_is_refused_before_any_work(
     weights = wafl.weights.fixed([1 / 8] * 8)
     with pytest.raises(ValueError, match=r"radius='auto' leaves clients out: .*or give the radius as a number"):
         wafl.fit(model, clients, wafl.WAFL(radius="auto", client_weights=weights), **QUICK)
-    with pytest.raises(ValueError, match="with space or shape, give a number"):
-        wafl.WAFL(radius="auto", shape="clients")
+    with pytest.raises(ValueError, match="with space or cost_matrix, give a number"):
+        wafl.WAFL(radius="auto", cost_matrix="clients")
     with pytest.raises(ValueError, match="radius='large' must be 'auto', or a number and be positive"):
         wafl.WAFL(radius="large")  # pyright: ignore[reportArgumentType]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import wafl
-from wafl.objectives.ball.client_shape import class_means, shape_of_means
+from wafl.objectives.ball.client_cost_matrix import class_means, cost_matrix_of_means
 from wafl.parts.messages import Query, Replies, State
 from wafl.parts.schedule import LocalWork
 from wafl.train.replies import update_of
@@ -154,12 +154,12 @@ def test_class_means_that_one_client_claims_do_not_decide_the_shape() -> None:
     x[:, 2] = 0.1 * torch.arange(60).sin()
     y, owner = torch.arange(60) % 2, torch.arange(10).repeat_interleave(6)
     honest = class_means(x, y, owner)
-    assert torch.equal(shape_of_means(FLOWER.of_classes(honest)).matrix, shape_of_means(honest).matrix)
+    assert torch.equal(cost_matrix_of_means(FLOWER.of_classes(honest)).matrix, cost_matrix_of_means(honest).matrix)
     lie = honest.means.clone()
     lie[honest.clients == 7, 1] = 1e6
     lying = replace(honest, means=lie)
     assert BELIEVED.of_classes(lying) is lying
-    before, believed = (shape_of_means(each).matrix for each in (lying, FLOWER.of_classes(lying)))
+    before, believed = (cost_matrix_of_means(each).matrix for each in (lying, FLOWER.of_classes(lying)))
     assert before[0, 0] < before[1, 1] / 2
     assert believed[0, 0] > believed[1, 1]
     sized = replace(honest, counts=torch.where(honest.clients == 7, 10**9, honest.counts))

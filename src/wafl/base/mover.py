@@ -16,7 +16,7 @@ class Mover:
     """Where moved examples must stay: ``"data"`` (what the data declare), a box ``(low, high)``, or None."""
     space: str | None = None
     """The name of the layer whose output is meant instead of the inputs."""
-    shape: Any = None
+    cost_matrix: Any = None
     """Which moves are cheap, if the ball is not round."""
     steps: int = 1
     """The most steps of an ascent."""
@@ -32,7 +32,7 @@ class Mover:
 
     def check_unit(self, declared: Box | None, input_shape: Sequence[int], unit: str) -> None:
         """Warn if examples may move farther than data that declare this box are wide."""
-        if self.reach is not None and self.space is None and self.shape is None:
+        if self.reach is not None and self.space is None and self.cost_matrix is None:
             warn_of_size(*self.reach, declared, math.prod(input_shape), unit)
 
     @property
@@ -43,11 +43,11 @@ class Mover:
     def within(self, declared: Box | None) -> Self:
         """What moves examples of data that declare this box, which ``bounds="data"`` stands for.
 
-        At the output of a layer (``space``) the bounds of the data mean nothing, and a ball with a ``shape`` has none.
+        At the output of a layer (``space``) these bounds mean nothing, and a ball with a ``cost_matrix`` has none.
         """
         if self.bounds != DATA:
             return self
-        plain = self.space is None and self.shape is None
+        plain = self.space is None and self.cost_matrix is None
         return replace(cast(Any, self), bounds=declared if plain else None)
 
     def check_length(self) -> None:

@@ -125,8 +125,8 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Shaped:
-    """The shape of a ball: see :mod:`wafl.objectives.ball.shape`, which checks it."""
+class Matrix:
+    """The cost matrix of a ball: see :mod:`wafl.objectives.ball.cost_matrix`, which checks it."""
 
     def check(self, name: str, value: Any) -> None: ...
 
@@ -191,7 +191,7 @@ class Tunable:
     comparable: Callable[[float, int], float] | None = None
 
 
-Limits = Range | Count | Choice | Box | Shaped | Seed | Listed | Named | EachRound
+Limits = Range | Count | Choice | Box | Matrix | Seed | Listed | Named | EachRound
 
 
 def Positive(hint: str = "", *, infinite: bool = False, word: str | None = None) -> Range:

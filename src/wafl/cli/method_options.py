@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from wafl.base.bounds import read_bounds
-from wafl.base.options import Box, Choice, Option, Range, Shaped
+from wafl.base.options import Box, Choice, Matrix, Option, Range
 from wafl.config.known_attacks import describe_option, known_attacks, options_by_name, purposes
 from wafl.config.known_methods import known_methods
 
@@ -80,13 +80,13 @@ def _as_text(name: str, owners: Mapping[str, Option]) -> tuple[str, Callable[[st
         return f"[NUMBER|{word}]", lambda text: parse_number(name, text, word)
     if any(isinstance(each, Box) for each in limits):
         return "[data|none|LOW,HIGH]", read_bounds
-    return ("[clients|NUMBER,NUMBER,...]", _shape) if any(isinstance(each, Shaped) for each in limits) else None
+    return ("[clients|NUMBER,NUMBER,...]", _cost_matrix) if any(isinstance(each, Matrix) for each in limits) else None
 
 
-def _shape(text: str) -> Any:
-    from wafl.objectives.ball.shape import read_shape
+def _cost_matrix(text: str) -> Any:
+    from wafl.objectives.ball.cost_matrix import read_cost_matrix
 
-    return read_shape(text)
+    return read_cost_matrix(text)
 
 
 def parse_choice(name: str, text: str, values: Collection[float]) -> float:

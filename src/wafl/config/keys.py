@@ -112,7 +112,7 @@ Box = Annotated[
 """Where moved examples must stay: a box, ``data`` (what the data declare) or ``none`` (anywhere)."""
 
 
-def _ball_shape(value: Any) -> Any:
+def _cost_matrix(value: Any) -> Any:
     """The value, checked as a whole: of a union, pydantic would say what is wrong with each member."""
     rows: list[Any] = value if isinstance(value, list) else []
     numbers = [each for row in rows for each in (row if isinstance(row, list) else [row])]
@@ -123,9 +123,9 @@ def _ball_shape(value: Any) -> Any:
 
 
 _ROW = {"type": "array", "items": {"type": "number"}}
-BallShape = Annotated[
+CostMatrix = Annotated[
     Any,
-    BeforeValidator(_ball_shape),
+    BeforeValidator(_cost_matrix),
     WithJsonSchema({"anyOf": [{"const": "clients"}, _ROW, {"type": "array", "items": _ROW}]}),
 ]
 """Which moves are cheap: as clients differ, one number per feature, or a matrix."""

@@ -8,10 +8,10 @@ from importlib.resources import files
 from typing import Any
 
 from wafl.base.near import did_you_mean
-from wafl.base.options import Box, Choice, Count, EachRound, Option, Range, Shaped
+from wafl.base.options import Box, Choice, Count, EachRound, Matrix, Option, Range
 
 KINDS: dict[str, type] = {kind.__name__: kind for kind in (bool, float, int, str)}
-LIMITS: dict[str, type] = {kind.__name__: kind for kind in (Box, Choice, Count, EachRound, Range, Shaped)}
+LIMITS: dict[str, type] = {kind.__name__: kind for kind in (Box, Choice, Count, EachRound, Range, Matrix)}
 
 
 @dataclass(frozen=True)

@@ -300,8 +300,8 @@ def _make_method(entry: MethodTable) -> tuple[Method, dict[str, list[Any]]]:
     fields, others = type(entry).model_fields, {*SCHEDULE, *PARTS, "name", "method"}
     values = _values(entry, [name for name in fields if name not in others])  # in order: a resume needs the same grid
     bounds: dict[str, Any] = {"bounds": _bounds(values.pop("bounds"))} if "bounds" in values else {}
-    shape: dict[str, Any] = {"shape": values.pop("shape")} if "shape" in values else {}  # a list, and no sweep
-    swept, options = _lists(values), {**_firsts(values), **bounds, **shape}
+    matrix: dict[str, Any] = {"cost_matrix": values.pop("cost_matrix")} if "cost_matrix" in values else {}  # no sweep
+    swept, options = _lists(values), {**_firsts(values), **bounds, **matrix}
     if "client_weights" in type(entry).model_fields:
         options |= _weights(getattr(entry, "client_weights", None), options.pop("weights_step", None))
     if getattr(entry, CENTER, None) is not None:

@@ -19,6 +19,9 @@ from wafl.config.toml_file import read_toml
 BRANCHES = {"value", "list", "table"}
 """What pydantic puts into the place of a fault to say which branch of a swept value it means."""
 
+RENAMED = {"shape": "cost_matrix"}
+"""Options of methods by the name that an earlier version used."""
+
 
 def read_experiment(path: Path, changes: Sequence[str] = ()) -> Experiment:
     """The experiment that a file describes, with ``key=value`` changes from the command line."""
@@ -30,11 +33,27 @@ def read_experiment(path: Path, changes: Sequence[str] = ()) -> Experiment:
 
 def parse_experiment(content: Mapping[str, Any], where: str) -> Experiment:
     """The experiment that plain values describe; ``where`` is what messages call them."""
+    content = _with_current_names(content)
     try:
         return Experiment.model_validate(content)
     except ValidationError as error:
         faults = [_explain(fault, content) for fault in error.errors(include_url=False)]
         raise ConfigError("\n".join(f"{where}: {fault}" for fault in dict.fromkeys(faults))) from error
+
+
+def _with_current_names(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Rename the options of methods that an earlier version saved under another name."""
+    methods = content.get("methods")
+    if not isinstance(methods, list):
+        return content
+    return {**content, "methods": [_renamed(method) for method in cast("list[Any]", methods)]}
+
+
+def _renamed(method: Any) -> Any:
+    if not isinstance(method, Mapping):
+        return method
+    options = cast("Mapping[str, Any]", method)
+    return {key if RENAMED.get(key, key) in options else RENAMED[key]: value for key, value in options.items()}
 
 
 def apply_change(content: dict[str, Any], change: str) -> None:

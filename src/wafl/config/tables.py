@@ -8,7 +8,19 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, GetCoreSchemaHandler, create_model
 from pydantic_core import CoreSchema, core_schema
 
-from wafl.base.options import Box, Choice, Count, EachRound, Listed, Named, Option, Range, Seed, Shaped, options_of
+from wafl.base.options import (
+    Box,
+    Choice,
+    Count,
+    EachRound,
+    Listed,
+    Matrix,
+    Named,
+    Option,
+    Range,
+    Seed,
+    options_of,
+)
 from wafl.config import keys
 from wafl.config.keys import OfUsualSize, Section, Swept
 
@@ -63,8 +75,8 @@ def type_of(option: Option, *, swept: bool = False) -> Any:
         return option.kind
     if isinstance(limits, Box):
         return keys.Box
-    if isinstance(limits, Shaped):
-        return keys.BallShape
+    if isinstance(limits, Matrix):
+        return keys.CostMatrix
     if isinstance(limits, Listed):
         return Annotated[list[_value(limits.each)], Field(min_length=1)]
     if isinstance(limits, Named):

@@ -6,9 +6,9 @@ One file per family: ``ball/``, ``attacked.py``, ``augmented.py`` and ``penaltie
 
 from wafl.objectives.attacked import Affine, BoundedAscent, ProjectedAscent, affine, fgsm, pgm
 from wafl.objectives.augmented import Mixed, RandomMoves, mixup, moved
-from wafl.objectives.ball.client_shape import client_shape
+from wafl.objectives.ball.client_cost_matrix import client_cost_matrix
+from wafl.objectives.ball.cost_matrix import CostMatrix
 from wafl.objectives.ball.relatives import Resilient, Sinkhorn, resilient, sinkhorn
-from wafl.objectives.ball.shape import Shape
 from wafl.objectives.ball.wasserstein import Wasserstein, wasserstein
 from wafl.objectives.base import Learner, Move, Objective, ObjectiveState, Term
 from wafl.objectives.penalties import (
@@ -23,8 +23,35 @@ from wafl.objectives.penalties import (
 )
 
 __all__ = [
-    "Affine", "BoundedAscent", "Calibrated", "Invariant", "Learner", "Mixed", "Move", "Objective", "ObjectiveState",
-    "ProjectedAscent", "RandomMoves", "Resilient", "Shape", "SimpleRepresentation", "Sinkhorn", "Term",
-    "Trades", "Wasserstein", "affine", "calibrated", "client_shape", "fgsm", "invariant", "mixup", "moved", "pgm",
-    "resilient", "simple_representation", "sinkhorn", "trades", "wasserstein",
+    "Affine",
+    "BoundedAscent",
+    "Calibrated",
+    "CostMatrix",
+    "Invariant",
+    "Learner",
+    "Mixed",
+    "Move",
+    "Objective",
+    "ObjectiveState",
+    "ProjectedAscent",
+    "RandomMoves",
+    "Resilient",
+    "SimpleRepresentation",
+    "Sinkhorn",
+    "Term",
+    "Trades",
+    "Wasserstein",
+    "affine",
+    "calibrated",
+    "client_cost_matrix",
+    "fgsm",
+    "invariant",
+    "mixup",
+    "moved",
+    "pgm",
+    "resilient",
+    "simple_representation",
+    "sinkhorn",
+    "trades",
+    "wasserstein",
 ]  # fmt: skip

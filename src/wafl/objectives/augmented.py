@@ -20,9 +20,9 @@ from torch import Tensor
 from wafl.base.bounds import DATA, Bounds, check_bounds
 from wafl.base.bounds import Box as Region
 from wafl.base.mover import Mover
-from wafl.base.options import Box, Positive, Shaped, Tunable, frozen, maker
+from wafl.base.options import Box, Matrix, Positive, Tunable, frozen, maker
 from wafl.base.random import Key, Purpose, bits, normal, permutation, uniform
-from wafl.objectives.ball.shape import Shape, check_shaping
+from wafl.objectives.ball.cost_matrix import CostMatrix, check_cost_matrix
 from wafl.objectives.base import Move, Objective, ObjectiveState, Term, example_draws, lane_key, lane_scalar
 from wafl.tasks.inputs import Inputs, dense, shared
 from wafl.tasks.problem import Problem
@@ -35,8 +35,8 @@ class RandomMoves(Objective):
     Of several shifts each example is given one, all equally likely; one of severity 0 leaves it where it is. What a
     shift draws for an example is new in every step, and what it draws for all of them together, such as the linear map
     of an affine shift, is always that of seed 0. The noise is ``noise A n / sqrt(D)``, with n standard normal, D the
-    number of features and A the shape: a move d costs ``||A^-1 d||^2 = noise^2`` on average, as much as in a ball of
-    radius ``noise``, unless the bounds of the data end it.
+    number of features and A the cost matrix: a move d costs ``||A^-1 d||^2 = noise^2`` on average, as much as in a ball
+    of radius ``noise``, unless the bounds of the data end it.
 
     >>> moved(noise=0.5).noise
     0.5
@@ -49,8 +49,8 @@ class RandomMoves(Objective):
         Tunable(),
         "The root of the mean cost of the Gaussian moves; 1 if there are no shifts, and otherwise none.",
     ] = None
-    shape: Annotated[
-        Any, Shaped(), "Which Gaussian moves are large, as in the shape of a ball; examples may then leave the bounds."
+    cost_matrix: Annotated[
+        Any, Matrix(), "Which Gaussian moves are large, as in a ball; examples may then leave the bounds."
     ] = None
     bounds: Annotated[
         Bounds, Box(), "Where moved examples must stay: 'data' (what the data declare), a box, or none (anywhere)."
@@ -65,10 +65,10 @@ class RandomMoves(Objective):
         if not shifts and self.noise is None:
             object.__setattr__(self, "noise", 1.0)
         object.__setattr__(self, "shifts", shifts)
-        object.__setattr__(self, "shape", check_shaping(self.shape))
+        object.__setattr__(self, "cost_matrix", check_cost_matrix(self.cost_matrix))
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
-        if self.shape is not None and (shifts or self.bounds not in (None, DATA)):
-            raise ValueError("shape= is that of noise without shifts or bounds: leave one out")
+        if self.cost_matrix is not None and (shifts or self.bounds not in (None, DATA)):
+            raise ValueError("cost_matrix= is for noise without shifts or bounds: leave one out")
 
     def scalars(self) -> dict[str, float]:
         return {} if self.noise is None else {"noise": self.noise}
@@ -88,7 +88,7 @@ class RandomMoves(Objective):
             moved = moved + self._formed(steps).view_as(rest)
         if self.box is not None:
             moved = moved.clamp(*self.box)
-        away = (moved - rest).flatten(2) if self.shape is None or steps is None else steps
+        away = (moved - rest).flatten(2) if self.cost_matrix is None or steps is None else steps
         inputs = problem.forward(moved)
         value = problem.loss(inputs, y)
         return Move(inputs, y, value, away.square().sum(-1), torch.ones_like(value, dtype=torch.bool), state=state)
@@ -103,12 +103,12 @@ class RandomMoves(Objective):
 
     def _formed(self, steps: Tensor) -> Tensor:
         """``A v`` of each row v, summed in double precision, so that no bit depends on how many rows there are."""
-        if self.shape is None:
+        if self.cost_matrix is None:
             return steps
-        if not isinstance(self.shape, Shape):
-            raise ValueError(f"shape={self.shape!r} is found from clients, and there are none here: give a matrix")
-        self.shape.check_fits(steps.shape[-1])
-        return (steps.double() @ self.shape.like(steps).double().mT).to(steps)
+        if not isinstance(self.cost_matrix, CostMatrix):
+            raise ValueError(f"cost_matrix={self.cost_matrix!r} needs clients, and there are none here: give a matrix")
+        self.cost_matrix.check_fits(steps.shape[-1])
+        return (steps.double() @ self.cost_matrix.like(steps).double().mT).to(steps)
 
 
 def _numbers(key: Key, purpose: Purpose, count: int) -> Tensor:

@@ -81,4 +81,4 @@ class Remembered:
     def _unreachable(self, *_: Any, **__: Any) -> Never:
         raise FolderError("the clients of this study are on nodes: only a server that reaches them trains or tests it")
 
-    shape_of_clients = engine = evaluate = evaluate_parts = _unreachable
+    cost_matrix_of_clients = engine = evaluate = evaluate_parts = _unreachable

@@ -12,7 +12,7 @@ from wafl.attacks import Attack
 from wafl.data.bring.intake import Intake
 from wafl.evaluation.score import Score
 from wafl.objectives import Objective
-from wafl.objectives.ball.shape import Shape
+from wafl.objectives.ball.cost_matrix import CostMatrix
 from wafl.parts.client_weights import ClientWeights
 from wafl.parts.messages import Query
 from wafl.results.progress import Progress
@@ -113,8 +113,8 @@ class Clients(Protocol):
         """Whether the server may know each client's update: not if they are private, nor if only means are sent."""
         ...
 
-    def shape_of_clients(self) -> Shape:
-        """The shape of how clients differ, for objectives with ``shape="clients"``; an error if they do not tell."""
+    def cost_matrix_of_clients(self) -> CostMatrix:
+        """Return the cost matrix of how clients differ; raise an error if it must stay private."""
         ...
 
     def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:

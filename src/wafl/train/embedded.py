@@ -17,8 +17,8 @@ from wafl.data.mistakes import what_is
 from wafl.evaluation.evaluate import evaluate
 from wafl.evaluation.score import Score
 from wafl.objectives import Objective, ObjectiveState
-from wafl.objectives.ball.client_shape import check_size, class_means, shape_of_means
-from wafl.objectives.ball.shape import Shape
+from wafl.objectives.ball.client_cost_matrix import check_size, class_means, cost_matrix_of_means
+from wafl.objectives.ball.cost_matrix import CostMatrix
 from wafl.parts.messages import Query
 from wafl.results.progress import ClientState, Place, Progress
 from wafl.results.run import Run
@@ -87,16 +87,16 @@ class Embedded:
             short = objective.changed(steps=1) if objective.steps > 1 and is_dataclass(objective) else objective
             short(problem, x, y, ObjectiveState())
 
-    def shape_of_clients(self) -> Shape:
-        return self._shape
+    def cost_matrix_of_clients(self) -> CostMatrix:
+        return self._cost_matrix
 
     @cached_property
-    def _shape(self) -> Shape:
-        """How the clients' training examples differ between them, for objectives with ``shape="clients"``."""
+    def _cost_matrix(self) -> CostMatrix:
+        """How the clients' training examples differ between them, for objectives with ``cost_matrix="clients"``."""
         train = self.federation.train
         check_size(train.shape)
         owner = torch.repeat_interleave(torch.arange(train.num_clients), train.num_examples)
-        return shape_of_means(self._trust.of_classes(class_means(train.x, train.y, owner)))
+        return cost_matrix_of_means(self._trust.of_classes(class_means(train.x, train.y, owner)))
 
     def spread(self) -> float:
         """How far a client's training examples lie from their mean: the root mean square over all examples."""

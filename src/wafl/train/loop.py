@@ -206,9 +206,12 @@ class Trainer:
         }
 
     def within(self, specs: Sequence[Spec]) -> list[Spec]:
-        """The runs on these clients' data, which decide where examples stay and, if asked, the shape of the ball."""
+        """Return the runs with what the clients' data decide: the bounds, and the cost matrix if a run asks for it."""
         bounded = [spec.within(self.roster.bounds) for spec in specs]
-        return [spec.shaped(self.clients.shape_of_clients()) if spec.asks_shape else spec for spec in bounded]
+        return [
+            spec.with_cost_matrix(self.clients.cost_matrix_of_clients()) if spec.asks_cost_matrix else spec
+            for spec in bounded
+        ]
 
     def _train_lanes(
         self, engine: Engine, group: Sequence[_ActiveRun], callbacks: Sequence[Callback], progress: Progress

@@ -8,7 +8,7 @@ from wafl.base.bounds import Box
 from wafl.base.describe import describe
 from wafl.base.fingerprint import code_of
 from wafl.methods import Method
-from wafl.objectives.ball.shape import CLIENTS, Shape
+from wafl.objectives.ball.cost_matrix import CLIENTS, CostMatrix
 from wafl.objectives.base import learner_of
 from wafl.parts.schedule import Schedule
 
@@ -51,13 +51,13 @@ class Spec:
         return replace(self, method=self.method.within(declared))
 
     @property
-    def asks_shape(self) -> bool:
-        """Whether the ball is to have the shape of how clients differ, which is yet to be found."""
-        return self.method.objective is not None and self.method.objective.shape == CLIENTS
+    def asks_cost_matrix(self) -> bool:
+        """Whether the ball is to have the cost matrix of how clients differ, which is not known yet."""
+        return self.method.objective is not None and self.method.objective.cost_matrix == CLIENTS
 
-    def shaped(self, shape: Shape) -> Self:
-        """The same run with a ball of this shape."""
-        return replace(self, method=self.method.with_options(shape=shape))
+    def with_cost_matrix(self, cost_matrix: CostMatrix) -> Self:
+        """Return the same run with this cost matrix of the ball."""
+        return replace(self, method=self.method.with_options(cost_matrix=cost_matrix))
 
     @property
     def name(self) -> str:

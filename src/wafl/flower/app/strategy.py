@@ -19,7 +19,7 @@ from wafl.base.options import options_of
 from wafl.flower.app.training import COST, PREFIX, array_fault
 from wafl.flower.wire.logs import log
 from wafl.objectives import Wasserstein
-from wafl.objectives.ball.shape import CLIENTS, Shape
+from wafl.objectives.ball.cost_matrix import CLIENTS, CostMatrix
 from wafl.parts.lengths import longest_of
 from wafl.train.trust.admission import Tolerance
 from wafl.train.trust.caps import DOUBLE, Caps
@@ -54,7 +54,7 @@ class WAFL(FedAvg):
             linear model. ``strategy.gamma`` may then be below the gamma that clients used; with a radius, power=1 and
             no bounds it is what that gamma exceeds the model's steepest slope by.
         space: the name of a layer: its output is moved instead of the inputs, which may then be integers.
-        shape: the matrix A of a ground cost ``||A^-1 (x_adv - x)||``, or one number per feature for a diagonal A.
+        cost_matrix: the matrix A of a ground cost ``||A^-1 (x_adv - x)||``, or one number per feature for a diagonal A.
         clip: an update more than this many times as long as the round's median is shortened to that length; of two
             updates, the longer is compared with the shorter. With a radius, a cost counts for at most this many times
             the round's median. The default is 2.5; ``math.inf`` limits none.
@@ -81,8 +81,10 @@ class WAFL(FedAvg):
         self.caps = options.pop("caps", Caps())
         super().__init__(**options)
         self.objective = Wasserstein(**ball)
-        if self.objective.shape == CLIENTS:
-            raise ValueError(f"shape={CLIENTS!r}: a strategy does not know its clients; give one number per feature")
+        if self.objective.cost_matrix == CLIENTS:
+            raise ValueError(
+                f"cost_matrix={CLIENTS!r}: a strategy does not know its clients; give one number per feature"
+            )
         self.gamma, self.radius = float(self.objective.first_gamma), self.objective.target_radius
         self._pace = self.objective.scalars().get("pace")
         self._planned: int | None = None
@@ -146,13 +148,17 @@ class WAFL(FedAvg):
     def _plain_options(self) -> dict[str, float | int | list[float]]:
         """Return the objective's options as plain values for clients, without None; a box is two numbers."""
         options: dict[str, Any] = {**vars(self.objective), "gamma": self.gamma, "radius": self.radius}
-        del options["bounds"], options["shape"]
+        del options["bounds"], options["cost_matrix"]
         if self.objective.box is not None:
             options["low"], options["high"] = self.objective.box
         kinds = {name: option.kind for name, option in options_of(Wasserstein).items()}
         plain = {name: kinds.get(name, float)(value) for name, value in options.items() if value is not None}
-        shape = self.objective.shape
-        return {**plain, "shape": shape.matrix.flatten().tolist()} if isinstance(shape, Shape) else plain
+        cost_matrix = self.objective.cost_matrix
+        return (
+            {**plain, "cost_matrix": cost_matrix.matrix.flatten().tolist()}
+            if isinstance(cost_matrix, CostMatrix)
+            else plain
+        )
 
     def _usable(self, replies: list[Message]) -> list[Message]:
         """Return the replies whose arrays and metrics can be averaged; log the others and leave them out."""

@@ -213,9 +213,9 @@ def _objective(config: ConfigRecord) -> tuple[Wasserstein, float]:
     if "gamma" not in options:
         raise ValueError(f"the message's config has no {PREFIX}gamma: the server must use wafl.flower.WAFL")
     options["bounds"] = (options.pop("low"), options.pop("high")) if "low" in options else None
-    if "shape" in options:
-        side = math.isqrt(len(options["shape"]))
-        options["shape"] = np.reshape(options["shape"], (side, side))
+    if "cost_matrix" in options:
+        side = math.isqrt(len(options["cost_matrix"]))
+        options["cost_matrix"] = np.reshape(options["cost_matrix"], (side, side))
     gamma = options["gamma"]
     if "radius" in options:
         del options["gamma"]

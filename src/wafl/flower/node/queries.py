@@ -30,8 +30,8 @@ from wafl.flower.wire.values import (
     short,
     with_arrays,
 )
-from wafl.objectives.ball.client_shape import ClassMeans, class_means
-from wafl.objectives.ball.shape import Shape
+from wafl.objectives.ball.client_cost_matrix import ClassMeans, class_means
+from wafl.objectives.ball.cost_matrix import CostMatrix
 from wafl.theory.certificates.sampling import Moments
 from wafl.theory.certificates.upper import REPORTS, Report
 from wafl.theory.constants.assumptions import task_of
@@ -75,13 +75,13 @@ def work(node: Node, content: RecordDict) -> RecordDict:
 
 
 def _with_shape(spec: Spec, node: Node, content: RecordDict) -> Spec:
-    """Give the spec the shape of the ball that came with the query, if its method takes it from the clients."""
-    if not spec.asks_shape:
+    """Give the spec the cost matrix of the ball that came with the query, if its method takes it from the clients."""
+    if not spec.asks_cost_matrix:
         return spec
     features = math.prod(node.site.federation.input_shape)
-    matrix = finite("shape", read_array(content, "shape", "matrix", (features, features), torch.float64))
+    matrix = finite("cost_matrix", read_array(content, "cost_matrix", "matrix", (features, features), torch.float64))
     try:
-        return spec.shaped(Shape(matrix))
+        return spec.with_cost_matrix(CostMatrix(matrix))
     except ValueError as error:
         raise WireError(str(error)) from error
 
@@ -267,7 +267,7 @@ def cuts(node: Node, content: RecordDict) -> RecordDict:
 class MeansQuery:
     """A query for the mean of each class of these clients; ``numbers`` are their indices among all clients.
 
-    The server computes a shape of the ball from the means, and sends it with every query of the method.
+    The server computes a cost matrix of the ball from the means, and sends it with every query of the method.
     """
 
     names: tuple[str, ...]
@@ -293,8 +293,10 @@ class MeansQuery:
 def means(node: Node, content: RecordDict) -> RecordDict:
     """Reply with the class means of the node's clients, if a method of its experiment needs them."""
     names = Reader(content, "query").different("names")
-    if not any(spec.asks_shape for spec in node.specs()):
-        raise WireError("no method of the experiment has shape='clients': the means of classes are not for sending")
+    if not any(spec.asks_cost_matrix for spec in node.specs()):
+        raise WireError(
+            "no method of the experiment has cost_matrix='clients': the means of classes are not for sending"
+        )
     train = node.site.federation.train.of_clients(node.rows(names))
     owners = torch.repeat_interleave(torch.arange(len(names)), train.num_examples)
     result = class_means(train.x, train.y, owners)

@@ -9,7 +9,7 @@ from wafl.config.plan import Entry
 from wafl.flower.server.census import Census
 from wafl.flower.server.exchange import Post
 from wafl.flower.server.grid import GridClients
-from wafl.objectives.ball.shape import CLIENTS
+from wafl.objectives.ball.cost_matrix import CLIENTS
 from wafl.studies.roster import write_roster
 from wafl.train.clients import Roster
 
@@ -34,8 +34,10 @@ class Finder:
                 )
         specs = {entry.name: entry.specs(experiment.seeds) for entry in entries}
         with_sizes = any(spec.needs_sizes for runs in specs.values() for spec in runs)
-        shaped = any(spec.asks_shape for runs in specs.values() for spec in runs)  # by those who are here at first
-        closed = shaped or any(entry.method.client_weights.closed for entry in entries)
+        differ = any(
+            spec.asks_cost_matrix for runs in specs.values() for spec in runs
+        )  # by those who are here at first
+        closed = differ or any(entry.method.client_weights.closed for entry in entries)
         data, caps = experiment.data, experiment.caps.settled(remote=True)
         unseen = None if data.unseen is None else (data.unseen, data.unseen_seed)
         census = Census(self._post, experiment.flower, with_sizes, self._known, self._keep, closed, caps, unseen)
@@ -55,10 +57,10 @@ def _check_means(entries: Sequence[Entry]) -> None:
     """Refuse methods whose server needs more than a node's mean."""
     for entry in entries:
         method = entry.method
-        if method.objective is not None and method.objective.shape == CLIENTS:
+        if method.objective is not None and method.objective.cost_matrix == CLIENTS:
             raise ConfigError(
-                f"flower.partial_sums: {entry.name} has shape={CLIENTS!r}, for which each client sends the means "
-                "of its classes: leave partial_sums out, or give a shape"
+                f"flower.partial_sums: {entry.name} has cost_matrix={CLIENTS!r}, for which each client sends the means "
+                "of its classes: leave partial_sums out, or give a cost matrix"
             )
         if not method.server.averages:
             raise ConfigError(

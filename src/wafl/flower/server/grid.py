@@ -30,8 +30,8 @@ from wafl.flower.server.inquiry import Inquiry
 from wafl.flower.wire.logs import log
 from wafl.flower.wire.values import NodeQuery, WireError, decode_replies, encode_query
 from wafl.objectives import Objective
-from wafl.objectives.ball.client_shape import check_size, joined, shape_of_means
-from wafl.objectives.ball.shape import Shape
+from wafl.objectives.ball.client_cost_matrix import check_size, cost_matrix_of_means, joined
+from wafl.objectives.ball.cost_matrix import CostMatrix
 from wafl.objectives.base import learner_of
 from wafl.parts.messages import Query, Reply
 from wafl.results.progress import Progress
@@ -85,12 +85,12 @@ class GridClients:
         """Return the name and the clients of each node that takes part now."""
         return self._census.nodes()
 
-    def shape_of_clients(self) -> Shape:
-        return self._shape
+    def cost_matrix_of_clients(self) -> CostMatrix:
+        return self._cost_matrix
 
     @cached_property
-    def _shape(self) -> Shape:
-        """The shape of the ball, computed from class means that every client must send once."""
+    def _cost_matrix(self) -> CostMatrix:
+        """The cost matrix of the ball, computed from class means that every client must send once."""
         roster, names = self.roster, self.roster.names
         check_size(roster.input_shape)
         log(INFO, "asking %d clients for the means of their classes", roster.num_clients)
@@ -102,7 +102,7 @@ class GridClients:
         believed = self._trust.of_classes(claimed)
         changed = (believed.means != claimed.means).any(1) | (believed.counts < claimed.counts)
         self._limited("distance between class means", claimed.clients[changed].unique().tolist())
-        return shape_of_means(believed)
+        return cost_matrix_of_means(believed)
 
     def spread(self) -> float:
         """Return how far examples lie from their client's mean; every client must report it."""
@@ -158,8 +158,8 @@ class GridClients:
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
         index, first = next(iter(specs.items()))
         entry, offset = self._candidates or (self._entry(specs), 0)
-        shaped = self._candidates is None and self._entries[entry][index].asks_shape
-        ask = partial(self._ask_nodes, entry, first.needs_sizes, self._shape.matrix if shaped else None)
+        asked = self._candidates is None and self._entries[entry][index].asks_cost_matrix
+        ask = partial(self._ask_nodes, entry, first.needs_sizes, self._cost_matrix.matrix if asked else None)
         return Tolerant(_Nodes(ask, offset), self.tolerance, self.caps)
 
     def _entry(self, specs: Mapping[int, Spec]) -> str:
@@ -177,7 +177,7 @@ class GridClients:
             chosen = None if learner is None or learner.undecided else learner.target
             if spec.undecided and chosen is not None:
                 spec = spec.with_radius(chosen)
-            return (spec.shaped(self._shape) if spec.asks_shape else spec) == other
+            return (spec.with_cost_matrix(self._cost_matrix) if spec.asks_cost_matrix else spec) == other
 
         names = entries(same)[:1] or entries(_alike)
         if len(names) != 1:
@@ -302,7 +302,7 @@ class GridClients:
         self,
         entry: str,
         needs_sizes: bool,
-        shape: Tensor | None,
+        cost_matrix: Tensor | None,
         queries: Sequence[Query],
         runs: Sequence[int],
         everyone: bool,
@@ -330,7 +330,7 @@ class GridClients:
                 settings.partial_sums,
                 settings.exact and lanes > 1,
                 max(self.roster.num_examples) if needs_sizes else None,
-                shape,
+                cost_matrix,
             )
         contents = {node: encode_query(query) for node, query in sent.items()}
         if (privacy := self._experiment.privacy) is not None:  # for Flower's clipping mods on nodes

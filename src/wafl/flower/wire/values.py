@@ -40,8 +40,8 @@ class NodeQuery:
     ``entry`` is the method's name in the experiment, ``runs`` are places in its sweep, and ``names`` says which client
     each number is. ``training`` names the training, and ``saved`` is the last round that the server will not ask for
     again. With ``pair``, a lane that is alone is computed next to a copy of itself. ``largest`` is the size of the
-    largest client, None if the method does not need to know it. ``shape`` is that of the ball ``[D, D]``, if it was
-    found from the clients.
+    largest client, None if the method does not need to know it. ``cost_matrix`` ``[D, D]`` is the
+    ball's, if it follows from the clients.
     """
 
     entry: str
@@ -54,7 +54,7 @@ class NodeQuery:
     partial_sums: bool = False
     pair: bool = False
     largest: int | None = None
-    shape: Tensor | None = None
+    cost_matrix: Tensor | None = None
 
 
 def encode_query(query: NodeQuery) -> RecordDict:
@@ -88,7 +88,7 @@ def encode_query(query: NodeQuery) -> RecordDict:
     if first.vectors:
         stacked = {name: torch.stack([each.vectors[name] for each in query.queries]) for name in first.vectors}
         with_arrays(content, "vectors", **stacked)
-    return content if query.shape is None else with_arrays(content, "shape", matrix=query.shape)
+    return content if query.cost_matrix is None else with_arrays(content, "cost_matrix", matrix=query.cost_matrix)
 
 
 def num_outputs(content: RecordDict) -> int:

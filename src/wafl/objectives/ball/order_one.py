@@ -51,12 +51,12 @@ def next_excess(excess: float, pace: float, slope: float, cost: float, radius: f
     return (changed if changed > least else 0.0), math.copysign(size, above)
 
 
-def known_slopes(problem: Problem, norm: float, shape: Tensor | None = None) -> Tensor:
-    """For each label how steep the loss can be, ``[L, C]``, in a ball of this shape."""
+def known_slopes(problem: Problem, norm: float, cost_matrix: Tensor | None = None) -> Tensor:
+    """For each label how steep the loss can be, ``[L, C]``, in a ball with this cost matrix."""
     loss, slopes = problem.output_loss, None
     if problem.linear is not None and loss.convex:
         weight = problem.linear[0]
-        slopes = loss.slopes(weight if shape is None else weight @ shape, norm)
+        slopes = loss.slopes(weight if cost_matrix is None else weight @ cost_matrix, norm)
     if slopes is None:
         raise ValueError(
             "power=1 without bounds is known only for a linear model with cross-entropy; "

@@ -15,14 +15,14 @@ from torch import Tensor
 from wafl.base.bounds import DATA, Bounds, check_bounds, is_finite
 from wafl.base.checks import check_space
 from wafl.base.norms import typical_length, typical_price
-from wafl.base.options import Box, Choice, Count, Norm, Positive, Range, Shaped, Tunable, frozen, maker
+from wafl.base.options import Box, Choice, Count, Matrix, Norm, Positive, Range, Tunable, frozen, maker
 from wafl.base.random import normal
 from wafl.objectives.ball.class_space import BoxSpace, ClassSpace
+from wafl.objectives.ball.cost_matrix import CostMatrix, check_cost_matrix, stretch, stretched_curvature
 from wafl.objectives.ball.input_space import InputSpace, LinearSpace, num_classes
 from wafl.objectives.ball.learned_gamma import AUTO, GammaLearner
 from wafl.objectives.ball.order_one import descend_dual, known_slopes
 from wafl.objectives.ball.reach import gamma_of_reach
-from wafl.objectives.ball.shape import Shape, check_shaping, shaped, shaped_curvature
 from wafl.objectives.base import Move, Objective, ObjectiveState, better, lane_scalar, move_at_layer, random_starts
 from wafl.tasks.inputs import Inputs, Shifted, shared
 from wafl.tasks.problem import Problem
@@ -93,9 +93,9 @@ class Wasserstein(Objective):
     space: Annotated[
         str | None, "The name of the layer whose output is moved instead of the inputs, which may be integers."
     ] = None
-    shape: Annotated[
+    cost_matrix: Annotated[
         Any,
-        Shaped(),
+        Matrix(),
         "Which moves are cheap: 'clients' (as the class means of clients differ, which they tell the server), how far "
         "each feature goes at the same cost, or a matrix A, with which a move A v costs the norm of v; examples may "
         "then leave the bounds of the data.",
@@ -110,11 +110,13 @@ class Wasserstein(Objective):
         if self.gamma is None and self.radius is None:
             object.__setattr__(self, "gamma", 0.5)
         check_space(self.space, self.bounds)
-        object.__setattr__(self, "shape", check_shaping(self.shape))
-        if self.shape is not None and self.bounds not in (None, DATA):
-            raise ValueError(f"bounds={self.bounds} are for a round ball, and shape= makes another: leave one out")
-        if self.radius == AUTO and (self.space is not None or self.shape is not None):
-            raise ValueError("radius='auto' is for a round ball around the inputs: with space or shape, give a number")
+        object.__setattr__(self, "cost_matrix", check_cost_matrix(self.cost_matrix))
+        if self.cost_matrix is not None and self.bounds not in (None, DATA):
+            raise ValueError(
+                f"bounds={self.bounds} are for a round ball, not for one with a cost_matrix: leave one out"
+            )
+        if self.radius == AUTO and (self.space is not None or self.cost_matrix is not None):
+            raise ValueError("radius='auto' is for a round ball of inputs: with space or cost_matrix, give a number")
         if self.strict and (self.radius is None or self.norm != 2 or self.power != 2):
             raise ValueError("strict=True needs radius=, norm=2 and power=2: otherwise there is no limit to keep to")
         object.__setattr__(self, "bounds", check_bounds(self.bounds))
@@ -160,8 +162,8 @@ class Wasserstein(Objective):
         if self.space is not None:
             return move_at_layer(replace(self, space=None), self.space, problem, x, y, state)
         x, state = shared(x), state or ObjectiveState()
-        if self.shape is not None:
-            return self._move_shaped(problem, x, y, state)
+        if self.cost_matrix is not None:
+            return self._move_stretched(problem, x, y, state)
         learner = self.learner
         if learner is not None and learner.endless:
             return descend_dual(problem, x, y, state, learner.target, self.norm, self.label_cost)
@@ -178,12 +180,12 @@ class Wasserstein(Objective):
             move = self._move_classes(problem, x, y, gamma, state)
         return replace(move, state=state)
 
-    def _move_shaped(self, problem: Problem, x: Inputs, y: Tensor, state: ObjectiveState) -> Move:
+    def _move_stretched(self, problem: Problem, x: Inputs, y: Tensor, state: ObjectiveState) -> Move:
         """A round ball in the space of ``A^-1 x``."""
-        if not isinstance(self.shape, Shape):
-            raise ValueError(f"shape={self.shape!r} is found from clients, and there are none here: give a matrix")
-        stretched = shaped(problem, x, self.shape)
-        move = replace(self, shape=None, bounds=None)(stretched, x, y, state)
+        if not isinstance(self.cost_matrix, CostMatrix):
+            raise ValueError(f"cost_matrix={self.cost_matrix!r} needs clients, and there are none here: give a matrix")
+        stretched = stretch(problem, x, self.cost_matrix)
+        move = replace(self, cost_matrix=None, bounds=None)(stretched, x, y, state)
         assert not isinstance(move.inputs, Shifted)
         terms = tuple(replace(term, inputs=stretched.real(cast(Tensor | Inputs, term.inputs))) for term in move.terms)
         return replace(move, inputs=stretched.real(move.inputs), terms=terms)
@@ -215,12 +217,13 @@ class Wasserstein(Objective):
 
     def curvature(self, problem: Problem) -> Tensor | None:
         """L_zz of the loss in the space where the ball is round, per lane; None if it is unknown."""
-        return shaped_curvature(problem, self.shape if isinstance(self.shape, Shape) else None)
+        matrix = self.cost_matrix if isinstance(self.cost_matrix, CostMatrix) else None
+        return stretched_curvature(problem, matrix)
 
     def slope(self, problem: Problem) -> float:
         """L_z of a linear model with cross-entropy in the space where the ball is round, of the first lane."""
-        shape = self.shape.like(problem.params) if isinstance(self.shape, Shape) else None
-        return float(known_slopes(problem, self.norm, shape)[0].max())
+        matrix = self.cost_matrix.like(problem.params) if isinstance(self.cost_matrix, CostMatrix) else None
+        return float(known_slopes(problem, self.norm, matrix)[0].max())
 
     def concave(self, problem: Problem, gamma: Tensor) -> Tensor | None:
         """Whether the maximizer is known to be unique, per lane; None if that is unknown."""

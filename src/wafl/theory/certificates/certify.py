@@ -63,7 +63,7 @@ def certify(
     achieved: bool = True,
     confidence: float | None = None,
     space: str | None = None,
-    shape: Any = None,
+    cost_matrix: Any = None,
     label_cost: float = math.inf,
     loss: Loss | None = None,
     seed: int = 0,
@@ -101,7 +101,7 @@ def certify(
             examples.
         space: the name of a layer: the ball is in the space of its output, and so are the radii. What comes before it
             may be anything; the certificate is proven if that is known of what comes after, as of a linear head.
-        shape: the matrix A of a ground cost ``||A^-1 (x' - x)||``, one number per feature for a diagonal A, or
+        cost_matrix: the matrix A of a ground cost ``||A^-1 (x' - x)||``, one number per feature for a diagonal A, or
             ``"clients"``, as in :class:`wafl.objectives.Wasserstein`.
         label_cost: the price kappa at which the ball lets labels change, too: a move costs
             ``||x' - x||^power + kappa 1(y' != y)``, with squared error ``||x' - x||^2 + kappa ||y' - y||^2``. What
@@ -127,13 +127,13 @@ def certify(
         raise ValueError(f"curvature={curvature} must be finite and at least 0")
     quantity = quantity_of(metric)
     check_question(power, gap)
-    if space is None and shape is None and math.isinf(label_cost):
+    if space is None and cost_matrix is None and math.isinf(label_cost):
         warn_of_size("radius", max(wanted), norm, clients.bounds, math.prod(clients.input_shape), clients.unit)
-    if space is not None or shape is not None:
+    if space is not None or cost_matrix is not None:
         check_space(space, None)
         if isinstance(model, Run):
             loss, client_weights = loss or model.loss, client_weights or fixed(model.client_weights.tolist())
-        model, clients = elsewhere.moved(model, clients, space, shape)
+        model, clients = elsewhere.moved(model, clients, space, cost_matrix)
     mixture = replace(Mixture.of(model, clients, part, client_weights, loss), device=device)
     check_label_cost(label_cost, mixture.task, curvature)
     if confidence is not None:

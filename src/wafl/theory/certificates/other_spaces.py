@@ -1,6 +1,6 @@
-"""A ball at a layer's output, or with a shape, as a round ball of the inputs of another model on other examples.
+"""A ball at a layer's output, or with a cost matrix, as a round ball of the inputs of another model on other examples.
 
-At a layer, the examples are its outputs, and the model is what comes after it. With a shape A, the examples are
+At a layer, the examples are its outputs, and the model is what comes after it. With a cost matrix A, the examples are
 ``A^-1 x``, and the model is ``u -> model(A u)``. So everything that is known about round balls holds there too.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from wafl.data.examples import CHUNK, Examples
 from wafl.data.federation import Federation
-from wafl.objectives.ball.shape import CLIENTS, Shape, check_shaping
+from wafl.objectives.ball.cost_matrix import CLIENTS, CostMatrix, check_cost_matrix
 from wafl.results.run import Run
 from wafl.tasks.fitness import check_fitness
 from wafl.tasks.modes.layers import Beside, Head, after
@@ -46,11 +46,13 @@ def at_layer(model: Run | nn.Module, clients: Federation, layer: str) -> tuple[n
     return head, replace(clients, train=train, test=test, unit=unit, bounds=None, recipe=None, columns=None)
 
 
-def in_shape(model: Run | nn.Module, clients: Federation, shape: Shape) -> tuple[nn.Module, Federation]:
+def with_cost_matrix(
+    model: Run | nn.Module, clients: Federation, cost_matrix: CostMatrix
+) -> tuple[nn.Module, Federation]:
     """The model of ``A u``, and the examples ``u = A^-1 x``."""
     inputs = clients.input_shape
-    matrix = shape.matrix
-    shape.check_fits(matrix.new_empty(inputs).numel())
+    matrix = cost_matrix.matrix
+    cost_matrix.check_fits(matrix.new_empty(inputs).numel())
 
     def rounded(examples: Examples) -> Examples:
         x = examples.prepare(examples.raw[:], torch.float64)
@@ -59,7 +61,7 @@ def in_shape(model: Run | nn.Module, clients: Federation, shape: Shape) -> tuple
 
     task, _ = task_of(model)
     stretched = _stretched(task.module, matrix, inputs)
-    unit = f"{clients.unit}, over the shape of the ball"
+    unit = f"{clients.unit}, over the cost matrix of the ball"
     train, test = rounded(clients.train), rounded(clients.test)
     return stretched, replace(clients, train=train, test=test, unit=unit, bounds=None, recipe=None, columns=None)
 
@@ -85,12 +87,12 @@ def _only_there(model: nn.Module, weight: Tensor) -> bool:
 
 
 def moved(
-    model: Run | nn.Module, clients: Federation, space: str | None, shape: Any
+    model: Run | nn.Module, clients: Federation, space: str | None, cost_matrix: Any
 ) -> tuple[Run | nn.Module, Federation]:
-    """The model and the examples where the ball is round; a shape at a layer is that of its outputs."""
+    """The model and the examples where the ball is round; at a layer, the cost matrix is about its outputs."""
     if space is not None:
         model, clients = at_layer(model, clients, space)
-    shaping = check_shaping(shape)
-    if shaping == CLIENTS:
-        shaping = Embedded(clients, torch.device("cpu")).shape_of_clients()
-    return in_shape(model, clients, shaping) if isinstance(shaping, Shape) else (model, clients)
+    chosen = check_cost_matrix(cost_matrix)
+    if chosen == CLIENTS:
+        chosen = Embedded(clients, torch.device("cpu")).cost_matrix_of_clients()
+    return with_cost_matrix(model, clients, chosen) if isinstance(chosen, CostMatrix) else (model, clients)

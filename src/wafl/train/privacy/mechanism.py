@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from wafl.base.options import Positive, Range, frozen
-from wafl.objectives.ball.shape import CLIENTS, Shape
+from wafl.objectives.ball.cost_matrix import CLIENTS, CostMatrix
 from wafl.objectives.base import learner_of
 from wafl.parts.messages import PARAMS, Query
 from wafl.results.progress import Progress
@@ -104,8 +104,10 @@ class PrivateClients:
     def caps(self) -> Caps | None:
         return None  # they compare clients, and no client may decide how much another counts
 
-    def shape_of_clients(self) -> Shape:
-        raise ValueError(f"shape={CLIENTS!r} needs the class means of clients, which are not private: give a shape")
+    def cost_matrix_of_clients(self) -> CostMatrix:
+        raise ValueError(
+            f"cost_matrix={CLIENTS!r} needs the class means of clients, which are not private: give a matrix"
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name in ("spread", "apart"):  # nobody is left out of a private training to judge it

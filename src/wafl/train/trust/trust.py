@@ -11,7 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from wafl.objectives.ball.client_shape import ClassMeans
+from wafl.objectives.ball.client_cost_matrix import ClassMeans
 from wafl.parts.lengths import by_node, lengths_of, longest_of, shortened
 from wafl.parts.messages import PARAMS, Query, Replies, weighted_mean
 from wafl.parts.server import Update

@@ -1,6 +1,6 @@
-"""The shape of a ball: a ground cost ``||A^-1 (x' - x)||`` instead of ``||x' - x||``, so that some moves are cheaper.
+"""The cost matrix of a ball: a ground cost ``||A^-1 (x' - x)||`` instead of ``||x' - x||`` makes some moves cheaper.
 
-With ``x' = x + A v`` the cost is ``||v||``: a shaped ball is a round one in another space. There, a linear model has
+With ``x' = x + A v`` the cost is ``||v||``: such a ball is a round one in another space. There, a linear model has
 the weights ``W A``, and its Gram matrix is ``W A A^T W^T``.
 """
 
@@ -21,24 +21,24 @@ CLIENTS: Final = "clients"
 WAYS = f"{CLIENTS!r}, a square matrix, or one number per feature"
 
 
-class Shape:
-    """The matrix A ``[D, D]``; shapes are equal if their numbers are."""
+class CostMatrix:
+    """The matrix A ``[D, D]``; two cost matrices are equal if their numbers are."""
 
     def __init__(self, values: Any) -> None:
         """``values`` is a matrix, or D numbers for a diagonal one: how far each feature goes at the same cost."""
         try:
             given = torch.as_tensor(np.asarray(values, dtype=np.float64).copy())
         except (TypeError, ValueError) as error:
-            raise ValueError(f"shape must be {WAYS}: {error}") from error
+            raise ValueError(f"cost_matrix must be {WAYS}: {error}") from error
         square = given.ndim == 2 and len(given) == given.shape[1] and len(given) > 0
         if not square and not (given.ndim == 1 and len(given) > 0):
-            raise ValueError(f"shape has the form {tuple(given.shape)}: it must be {WAYS}")
+            raise ValueError(f"cost_matrix has the shape {tuple(given.shape)}: it must be {WAYS}")
         if not bool(torch.isfinite(given).all()):
-            raise ValueError("shape holds NaN or infinity: give finite numbers")
+            raise ValueError("cost_matrix holds NaN or infinity: give finite numbers")
         if given.ndim == 1 and bool((given <= 0).any()):
-            raise ValueError(f"shape holds {float(given.min()):g}: how far a feature may move must be positive")
+            raise ValueError(f"cost_matrix holds {float(given.min()):g}: how far a feature may move must be positive")
         if square and int(torch.linalg.matrix_rank(given)) < len(given):
-            raise ValueError("shape is singular, so some moves would cost infinitely much: add a small multiple of I")
+            raise ValueError("cost_matrix is singular, so some moves would cost infinitely much: add a multiple of I")
         self.matrix = given.diag() if given.ndim == 1 else given
         self.digest = tensors_digest([self.matrix])
         self._copies: dict[tuple[torch.dtype, torch.device], Tensor] = {}
@@ -53,35 +53,35 @@ class Shape:
     def check_fits(self, features: int) -> None:
         """Refuse examples with another number of features."""
         if len(self.matrix) != features:
-            raise ValueError(f"shape is for {len(self.matrix)} features, and an example has {features}")
+            raise ValueError(f"cost_matrix is for {len(self.matrix)} features, and an example has {features}")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shape) and self.digest == other.digest
+        return isinstance(other, CostMatrix) and self.digest == other.digest
 
     def __hash__(self) -> int:
         return hash(self.digest)
 
     def __repr__(self) -> str:
-        return f"Shape({len(self.matrix)} features, {self.digest[:12]})"
+        return f"CostMatrix({len(self.matrix)} features, {self.digest[:12]})"
 
 
-def check_shaping(value: Any) -> Shape | str | None:
-    """The shape that a user gives: None for a round ball, ``"clients"`` for one to be found from how clients differ."""
-    if value is None or isinstance(value, Shape):
+def check_cost_matrix(value: Any) -> CostMatrix | str | None:
+    """Return a user's cost matrix: None for a round ball, or ``"clients"`` if it follows from how clients differ."""
+    if value is None or isinstance(value, CostMatrix):
         return value
     if isinstance(value, str):
         if value == CLIENTS:
             return value
-        raise ValueError(f"shape={value!r} must be {WAYS}")
-    return Shape(value)
+        raise ValueError(f"cost_matrix={value!r} must be {WAYS}")
+    return CostMatrix(value)
 
 
-def read_shape(text: str) -> str | list[float]:
+def read_cost_matrix(text: str) -> str | list[float]:
     """What a word of a command stands for: clients, or one number per feature."""
     try:
         return text if text == CLIENTS else [float(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"shape={text!r} must be {CLIENTS}, or one number per feature with commas") from None
+        raise ValueError(f"cost_matrix={text!r} must be {CLIENTS}, or one number per feature with commas") from None
 
 
 def _product(rows: Tensor, matrix: Tensor) -> Tensor:
@@ -90,17 +90,17 @@ def _product(rows: Tensor, matrix: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ShapedProblem(Problem):
+class StretchedProblem(Problem):
     """A problem in the space where the ball is round: an input u stands for ``x + A (u - x)``."""
 
     _: KW_ONLY
     inner: Problem
     x: Inputs
-    shape: Shape
+    cost_matrix: CostMatrix
 
     @cached_property
     def factor(self) -> Tensor:
-        return self.shape.like(self.params).double()
+        return self.cost_matrix.like(self.params).double()
 
     @cached_property
     def _at_rest(self) -> Tensor:
@@ -134,19 +134,21 @@ class ShapedProblem(Problem):
 
     @cached_property
     def curvature(self) -> Tensor | None:
-        return shaped_curvature(self.inner, self.shape)
+        return stretched_curvature(self.inner, self.cost_matrix)
 
 
-def shaped_curvature(problem: Problem, shape: Shape | None) -> Tensor | None:
+def stretched_curvature(problem: Problem, cost_matrix: CostMatrix | None) -> Tensor | None:
     """L_zz in the space where the ball is round, ``[L]``; None if it is unknown."""
-    if shape is None:
+    if cost_matrix is None:
         return problem.curvature
     if problem.linear is None:
         return None
-    return problem.output_loss.curvature(_product(problem.linear[0], shape.like(problem.params).double()))
+    matrix = cost_matrix.like(problem.params).double()
+    return problem.output_loss.curvature(_product(problem.linear[0], matrix))
 
 
-def shaped(problem: Problem, x: Inputs, shape: Shape) -> ShapedProblem:
-    """The problem of an objective whose ball has this shape."""
-    shape.check_fits(x.base.flatten(2).shape[-1])
-    return ShapedProblem(problem.task, problem.params, problem.masks, inner=problem, x=x, shape=shape)
+def stretch(problem: Problem, x: Inputs, cost_matrix: CostMatrix) -> StretchedProblem:
+    """Return the problem of an objective whose ball has this cost matrix."""
+    cost_matrix.check_fits(x.base.flatten(2).shape[-1])
+    model = problem.task, problem.params, problem.masks
+    return StretchedProblem(*model, inner=problem, x=x, cost_matrix=cost_matrix)

@@ -1,4 +1,4 @@
-"""The shape of how clients differ, found from the means of their classes: no example is needed in one place."""
+"""The cost matrix of how clients differ, from the means of their classes: no example leaves its client."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from wafl.base.checks import check_memory
 from wafl.base.options import frozen
-from wafl.objectives.ball.shape import CLIENTS, Shape
+from wafl.objectives.ball.cost_matrix import CLIENTS, CostMatrix
 
 
 @frozen
@@ -44,8 +44,8 @@ def joined(parts: Sequence[ClassMeans]) -> ClassMeans:
     return ClassMeans(labels[order], clients[order], means[order], counts[order])
 
 
-def shape_of_means(classes: ClassMeans, shrinkage: float = 0.1) -> Shape:
-    """The root of the covariance of the class means between clients, shrunk toward a round shape.
+def cost_matrix_of_means(classes: ClassMeans, shrinkage: float = 0.1) -> CostMatrix:
+    """Return the root of the covariance of the class means between clients, shrunk toward a round ball.
 
     ``B = sum_c sum_i n_ic (m_ic - m_c)(m_ic - m_c)^T / sum n_ic``, with ``m_ic`` the mean of the class c at client i,
     ``n_ic`` how many examples it is of, and ``m_c`` the mean over all clients. Then
@@ -61,26 +61,28 @@ def shape_of_means(classes: ClassMeans, shrinkage: float = 0.1) -> Shape:
     between = apart.T @ apart
     size = between.trace() / len(between)
     if not float(size) > 1e-12 * float((shares * means.square()).sum() / len(between)):
-        raise ValueError(f"shape={CLIENTS!r}: the clients' classes have the same means, so there is no shape to find")
+        raise ValueError(f"cost_matrix={CLIENTS!r}: the classes have the same means at all clients, so none follows")
     round_part = torch.eye(len(between), dtype=torch.float64)
     values, vectors = torch.linalg.eigh((1.0 - shrinkage) * between / size + shrinkage * round_part)
-    return Shape((vectors * values.clamp_min(0.0).sqrt()) @ vectors.T)
+    return CostMatrix((vectors * values.clamp_min(0.0).sqrt()) @ vectors.T)
 
 
-def client_shape(x: Tensor, y: Tensor, owner: Tensor, shrinkage: float = 0.1) -> Shape:
-    """The shape of how clients differ, from their examples ``x [N, ...]`` (see :func:`shape_of_means`).
+def client_cost_matrix(x: Tensor, y: Tensor, owner: Tensor, shrinkage: float = 0.1) -> CostMatrix:
+    """Return the cost matrix of how clients differ, from their examples ``x [N, ...]``.
+
+    See :func:`cost_matrix_of_means`.
 
     ``y [N]`` are the labels; targets of a regression count as one class. ``owner [N]`` says whose each example is, and
     ``shrinkage`` is the part that is round.
     """
-    return shape_of_means(class_means(x, y, owner), shrinkage)
+    return cost_matrix_of_means(class_means(x, y, owner), shrinkage)
 
 
 def check_size(input_shape: tuple[int, ...]) -> None:
-    """Refuse examples with so many features that a shape of them does not fit into memory."""
+    """Raise an error if a cost matrix for this many features does not fit into memory."""
     features = math.prod(input_shape)
     remedy = "give one number per feature, or use a round ball"
-    check_memory(f"shape={CLIENTS!r} of {features} features", 24.0 * features**2, remedy)
+    check_memory(f"cost_matrix={CLIENTS!r} of {features} features", 24.0 * features**2, remedy)
 
 
 def _sums(values: Tensor, group: Tensor, groups: int) -> Tensor:
