@@ -79,4 +79,4 @@ def test_a_node_refuses_to_train_without_a_usable_shape(shape: torch.Tensor | No
     content = encode_query(NodeQuery("wafl", (0,), (query,), {0: "c00"}, 3, "training"))
     if shape is not None:
         content["cost_matrix"] = arrays(matrix=shape.double())
-    assert "cost_matrix" in refused(make_node(tmp_path, cost_matrix="clients"), "train", content)
+    assert "matrix" in refused(make_node(tmp_path, cost_matrix="clients"), "train", content)
