@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -69,8 +69,9 @@ class MixtureDistance:
         used = masses > 0
         rows, columns = (self._open & used[:, None]).nonzero(as_tuple=True)
         arcs = (used.cumsum(0) - 1)[rows].numpy(), columns.numpy()
-        sparse = coo_matrix((self._cost[rows, columns].numpy(), arcs), shape=(int(used.sum()), len(self._target)))
-        _, value, _, g = network_simplex(masses[used], self._target, sparse)
+        costs = self._cost[rows, columns].numpy(), arcs
+        table = coo_matrix(costs, shape=(int(used.sum()), len(self._target)))
+        _, value, _, g = network_simplex(masses[used], self._target, table)
         return value, g
 
     def _price(self, g: Tensor) -> tuple[Tensor, bool]:
@@ -161,10 +162,10 @@ def _least(cuts: Sequence[Tensor], scale: float) -> tuple[Tensor, float]:
 
 def linear_program(goal: Any, below: Any, most: Any, bounds: Any, **equal: Any) -> Any:
     """The x of least ``goal @ x`` with ``below @ x <= most``, as scipy gives it; an error if it finds none."""
-    from scipy.optimize import linprog
+    from scipy import optimize
 
     tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
-    solved = linprog(goal, below, most, bounds=bounds, method="highs", options=tight, **equal)
+    solved = cast(Any, optimize).linprog(goal, below, most, bounds=bounds, method="highs", options=tight, **equal)
     if not solved.success:
         raise RuntimeError(f"the linear program over {len(most)} cuts failed: {solved.message}")
     return solved
