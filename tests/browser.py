@@ -62,7 +62,7 @@ NAMES_IN_TABLES = """() => [...document.querySelectorAll(".scroll")].flatMap(scr
 def chromium() -> Generator[Any, None, None]:
     from playwright.sync_api import sync_playwright
 
-    program = next((found for name in NAMES if (found := shutil.which(name))), None)
+    program = next((result for name in NAMES if (result := shutil.which(name))), None)
     if program is None:
         pytest.fail(f"no browser: install one of {', '.join(NAMES)}, such as with apt-get install chromium")
     with sync_playwright() as playwright:
@@ -116,9 +116,9 @@ def wait_until(page: Any, expression: str, seconds: float = 30.0) -> None:
 def test_a_page_from_disk_draws_every_chart_and_asks_nobody(page: Any) -> None:
     shown = page.locator(".chart:visible")
     assert shown.count() > 6
-    for place in range(shown.count()):
-        assert shown.nth(place).locator("svg.main-svg").count() > 0
-        assert page.evaluate("box => box.querySelector('.plot').data.length > 0", shown.nth(place).element_handle())
+    for index in range(shown.count()):
+        assert shown.nth(index).locator("svg.main-svg").count() > 0
+        assert page.evaluate("box => box.querySelector('.plot').data.length > 0", shown.nth(index).element_handle())
     entries = page.evaluate("performance.getEntriesByType('resource').map(entry => entry.name)")
     assert [name for name in entries if not name.startswith(("data:", "blob:"))] == []
     assert page.title() == "WAFL report", "a name became a script"
@@ -128,8 +128,8 @@ def test_a_page_from_disk_draws_every_chart_and_asks_nobody(page: Any) -> None:
 def test_tables_sort_by_every_column_with_the_keyboard(page: Any) -> None:
     table = page.locator("table").first
 
-    def column(place: int) -> list[str]:
-        return table.locator(f"tbody tr td:nth-child({place})").evaluate_all(
+    def column(index: int) -> list[str]:
+        return table.locator(f"tbody tr td:nth-child({index})").evaluate_all(
             "all => all.map(each => each.dataset.value)"
         )
 
@@ -229,10 +229,10 @@ def test_names_stay_whole_and_in_sight_on_every_screen(chromium: Any, report: Pa
     page, wrong = opened(chromium, report.as_uri(), viewport={"width": width, "height": 900})
     page.screenshot(path=str(Path(tempfile.gettempdir(), f"wafl-report-{width}.png")), full_page=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    found = page.evaluate(NAMES_IN_TABLES)
-    assert [each["name"] for each in found] == ["WAFL (gamma=0.5)", "WAFL (gamma=5.0)", "FedAvg"] * 2, "two tables"
-    assert width > 390 or any(each["scrolled"] > 20 for each in found), "no table was wider than a phone"
-    for each in found:
+    result = page.evaluate(NAMES_IN_TABLES)
+    assert [each["name"] for each in result] == ["WAFL (gamma=0.5)", "WAFL (gamma=5.0)", "FedAvg"] * 2, "two tables"
+    assert width > 390 or any(each["scrolled"] > 20 for each in result), "no table was wider than a phone"
+    for each in result:
         assert each["lines"] == 1, f"{each} is broken"
         assert abs(each["moved"]) <= 1, f"{each} left its place"
         assert each["width"] <= 0.66 * width, f"{each} leaves no room for numbers"

@@ -75,11 +75,11 @@ def shuffled(items: list[Item], file: Callable[[Item], Any], seed: str) -> list[
     files: dict[Any, list[Item]] = {}
     for item in items:
         files.setdefault(file(item), []).append(item)
-    order, found = random.Random(seed), list(files.values())
-    order.shuffle(found)
-    for each in found:
+    order, result = random.Random(seed), list(files.values())
+    order.shuffle(result)
+    for each in result:
         order.shuffle(each)
-    return [item for each in found for item in each]
+    return [item for each in result for item in each]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -77,8 +77,8 @@ class Stage:
 
     def __enter__(self) -> Stage:
         (self.base / "tmp").mkdir()
-        own = {**ALONE, "TMPDIR": str(self.base / "tmp")}
-        self.loopback = Deployed(self.base / "flower", environment=own, in_memory=self.in_memory).__enter__()
+        local_value = {**ALONE, "TMPDIR": str(self.base / "tmp")}
+        self.loopback = Deployed(self.base / "flower", environment=local_value, in_memory=self.in_memory).__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -177,9 +177,9 @@ def lies(stage: Stage) -> str:
     x, y = stage.clients.train.of(3)
     np.savez(stage.base / "data" / "3" / "site-03.npz", x=1000.0 * x.numpy(), y=9 - y.numpy())
     completed(stage.begin(0))
-    said = [[*dict(record.shortened), *dict(record.excluded)] for record in stage.history()]
-    if said != [[3]] * ROUNDS:
-        raise AssertionError(f"shortened or left out: {said}")
+    message = [[*dict(record.shortened), *dict(record.excluded)] for record in stage.history()]
+    if message != [[3]] * ROUNDS:
+        raise AssertionError(f"shortened or left out: {message}")
     accuracy = wafl.evaluate(load_run(stage.folder / "wafl"), replace(stage.clients, test=stage.clients.train)).accuracy
     return f"named in every round; accuracy {accuracy:.3f}"
 
@@ -257,10 +257,10 @@ def turned_away(closed: Deployed, base: Path, tried: Mapping[str, Sequence[str]]
     """What SuperNodes with these options say at the SuperLink: all must end with an error, and none gets in."""
     limits = ["--max-retries", "1", "--max-wait-time", "5"]
     outside: list[Program] = []
-    for place, given in enumerate(tried.values()):
+    for index, given in enumerate(tried.values()):
         at = ["--superlink", closed.door, "--host", "127.0.0.1", "--port", str(closed._reserve_port())]
         command = [find_tool("flower-supernode"), *at, *given, *limits]
-        outside.append(Program(command, base / f"{place}.log", closed._environment(f"outside-{place}")))
+        outside.append(Program(command, base / f"{index}.log", closed._environment(f"outside-{index}")))
     for what, program in zip(tried, outside, strict=True):
         try:
             status = program.process.wait(120.0)
@@ -273,12 +273,12 @@ def turned_away(closed: Deployed, base: Path, tried: Mapping[str, Sequence[str]]
 
 def keys(stage: Stage) -> str:
     """SuperNodes at a SuperLink with TLS and keys: who has no registered key, or trusts nobody, does not get in."""
-    own, foreign = (make_certificates(stage.base / name, nodes=["a", "b"]) for name in ("own", "foreign"))
-    ca, wrong_ca = ["--root-certificates", str(own.ca)], ["--root-certificates", str(foreign.ca)]
-    key, other = (["--auth-supernode-private-key", str(own.node_key(name))] for name in ("a", "b"))
+    local_value, foreign = (make_certificates(stage.base / name, nodes=["a", "b"]) for name in ("own", "foreign"))
+    ca, wrong_ca = ["--root-certificates", str(local_value.ca)], ["--root-certificates", str(foreign.ca)]
+    key, other = (["--auth-supernode-private-key", str(local_value.node_key(name))] for name in ("a", "b"))
     tried = {"without a key": ca, "with a key that nobody registered": [*ca, *other], "--insecure": ["--insecure"]}
     tried |= {"with another CA, as if the SuperLink were an impostor": [*wrong_ca, *key]}
-    with Deployed(stage.base / "closed", certificates=own, environment=ALONE) as closed:
+    with Deployed(stage.base / "closed", certificates=local_value, environment=ALONE) as closed:
         node = closed.add_node("a", {"data": str(stage.base / "data" / "0")}, key="a")
         closed.wait_for_nodes(1, timeout=120.0)
         turned_away(closed, stage.base, tried)
@@ -291,38 +291,43 @@ def keys(stage: Stage) -> str:
 
 def expired(stage: Stage) -> str:
     """The certificate of the SuperLink expires: a SuperNode that was there does not connect to it again."""
-    own = make_certificates(stage.base / "own", nodes=["a"])
-    with Deployed(stage.base / "closed", certificates=own, environment=ALONE) as closed:
+    local_value = make_certificates(stage.base / "own", nodes=["a"])
+    with Deployed(stage.base / "closed", certificates=local_value, environment=ALONE) as closed:
         node = closed.add_node("a", {"data": str(stage.base / "data" / "0")}, key="a")
         closed.wait_for_nodes(1, timeout=120.0)
         stop(node)
-        valid = x509.load_pem_x509_certificate(own.server_cert.read_bytes())
-        now, key = datetime.now(UTC), load_pem_private_key(own.ca_key.read_bytes(), None)
+        valid = x509.load_pem_x509_certificate(local_value.server_cert.read_bytes())
+        now, key = datetime.now(UTC), load_pem_private_key(local_value.ca_key.read_bytes(), None)
         late = x509.CertificateBuilder(
             valid.issuer, valid.subject, valid.public_key(), valid.serial_number, extensions=list(valid.extensions)
         )
         late = late.not_valid_before(now - timedelta(days=9)).not_valid_after(now - timedelta(days=1))
         assert isinstance(key, EllipticCurvePrivateKey)
-        own.server_cert.write_bytes(late.sign(key, SHA384()).public_bytes(Encoding.PEM))
+        local_value.server_cert.write_bytes(late.sign(key, SHA384()).public_bytes(Encoding.PEM))
         restart_link(closed)
-        known = ["--root-certificates", str(own.ca), "--auth-supernode-private-key", str(own.node_key("a"))]
-        (said,) = turned_away(closed, stage.base, {"after the certificate expired": known})
-    if "certificate has expired" not in said:
-        raise AssertionError(said)
+        known = [
+            "--root-certificates",
+            str(local_value.ca),
+            "--auth-supernode-private-key",
+            str(local_value.node_key("a")),
+        ]
+        (message,) = turned_away(closed, stage.base, {"after the certificate expired": known})
+    if "certificate has expired" not in message:
+        raise AssertionError(message)
     return "kept away, and its log says why"
 
 
 def start_changed(stage: Stage, site: int, changes: Mapping[str, str]) -> None:
     """Start a SuperNode with a wafl of its own, in which these texts of what travels are others."""
-    place = stage.base / "changed"
-    shutil.copytree(Path(wafl.__file__).parent, place / "wafl", ignore=shutil.ignore_patterns("__pycache__"))
-    file = place / "wafl" / "flower" / "wire" / "values.py"
+    path = stage.base / "changed"
+    shutil.copytree(Path(wafl.__file__).parent, path / "wafl", ignore=shutil.ignore_patterns("__pycache__"))
+    file = path / "wafl" / "flower" / "wire" / "values.py"
     for old, new in changes.items():
         if file.read_text().count(old) != 1:
             raise AssertionError(f"{old!r} is not once in {file}")
         file.write_text(file.read_text().replace(old, new))
     usual = dict(stage.loopback._variables)
-    stage.loopback._variables["PYTHONPATH"] = str(place)
+    stage.loopback._variables["PYTHONPATH"] = str(path)
     stage.start(site)
     stage.loopback._variables = usual
 
@@ -336,8 +341,8 @@ def another_version(stage: Stage) -> str:
     run = stage.submit()
     completed(run)
     stage.check(without=[3])
-    said = f"the server's messages have format {FORMAT}, this node's wafl-learn 99.0 has format 99"
-    if said not in run.log() or any(len(record.cohort) != 3 for record in stage.history()):
+    message = f"the server's messages have format {FORMAT}, this node's wafl-learn 99.0 has format 99"
+    if message not in run.log() or any(len(record.cohort) != 3 for record in stage.history()):
         raise AssertionError(run.log())
     return "refused with both numbers, and the others trained"
 
@@ -372,13 +377,13 @@ def simulated_200(stage: Stage) -> str:
         "attack": {"kind": "none"},
         "flower": {"nodes": 200, "round_timeout": 600.0},
     }
-    here, there = (
+    here, on_nodes = (
         Study.create(parse_experiment({**content, "engine": engine}, "many"), stage.base / engine)
         for engine in ("embedded", "flower-sim")
     )
     here.run()
-    simulate(there)
-    one, other = (load_run(next(study.folder.path.rglob("run.json")).parent) for study in (here, there))
+    simulate(on_nodes)
+    one, other = (load_run(next(study.folder.path.rglob("run.json")).parent) for study in (here, on_nodes))
     rounds = [(len(record.cohort), len(record.excluded)) for record in other.history]
     if rounds != [(200, 0)] * 2 or not equal(one.params, other.params):
         raise AssertionError(f"asked and left out: {rounds}")
@@ -456,15 +461,17 @@ def hostile_overrides(stage: Stage) -> str:
     app = changed_app(stage, "greet", "server", GREET)
     begin_guarded(stage, app)
     project = tomllib.loads((app / "pyproject.toml").read_text())
-    own = flatten_dict(project["tool"]["flwr"]["app"]["config"])
-    tried = [(key, value) for key, value in (("methods.fedavg.client_weights", RUNS_COMMAND), *HOSTILE) if key in own]
+    local_value = flatten_dict(project["tool"]["flwr"]["app"]["config"])
+    tried = [
+        (key, value) for key, value in (("methods.fedavg.client_weights", RUNS_COMMAND), *HOSTILE) if key in local_value
+    ]
     for key, value in tried:
         run = stage.loopback.submit(app, {key: value})
         completed(run, 120.0)
-        said = re.findall(r"after (\d+) s: .*", run.log())
-        if not all(f"run config: {key}" in line for line in re.findall(r"after \d+ s: .*", run.log())) or not said:
+        message = re.findall(r"after (\d+) s: .*", run.log())
+        if not all(f"run config: {key}" in line for line in re.findall(r"after \d+ s: .*", run.log())) or not message:
             raise AssertionError(f"{key} = {value!r} got through: {run.log()}")
-        print(f"  {key} = {str(value)[:60]!r}: refused after {said} s", flush=True)
+        print(f"  {key} = {str(value)[:60]!r}: refused after {message} s", flush=True)
     if ran := list(stage.base.rglob("ran")):
         raise AssertionError(f"a command ran: {ran}")
     run = stage.loopback.submit(app, {"schedule.rounds": 2, "folder": "os:system"})
@@ -509,13 +516,13 @@ def main() -> int:
         scenario, options = SCENARIOS[name]
         try:
             with Stage(base, **options) as stage:
-                said, outcome = scenario(stage), "survived"
+                message, outcome = scenario(stage), "survived"
         except Exception as error:
             lost += 1
-            said, outcome = f"{type(error).__name__}: {error}", "LOST"
+            message, outcome = f"{type(error).__name__}: {error}", "LOST"
             traceback.print_exc()
             print(f"logs: {base}", file=sys.stderr)
-        print(f"{name:<20} {outcome:<9} {time.monotonic() - began:5.0f} s  {said}", flush=True)
+        print(f"{name:<20} {outcome:<9} {time.monotonic() - began:5.0f} s  {message}", flush=True)
         if outcome == "survived":
             shutil.rmtree(base, ignore_errors=True)
     print(f"{len(names) - lost} survived, {lost} lost")

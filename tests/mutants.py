@@ -66,14 +66,14 @@ class Mutant:
 
     def killer(self) -> str | None:
         """The first test that fails with it; None if it lives."""
-        found, answer = PROCESSES.Pipe(duplex=False)
+        result, answer = PROCESSES.Pipe(duplex=False)
         process = PROCESSES.Process(target=run_inside, args=(self, answer))
         process.start()
         answer.close()
-        if not found.poll(LIMIT):
+        if not result.poll(LIMIT):
             process.kill()
             return f"a test takes longer than {LIMIT} s"
-        code, failed, output = found.recv()
+        code, failed, output = result.recv()
         process.join()
         if code == pytest.ExitCode.OK:
             return None
@@ -96,10 +96,10 @@ class FirstFailure:
 
 def run_inside(mutant: Mutant, answer: Connection) -> None:
     """Run a mutant's tests in this process, which imports the file with the mistake; answer how that ended."""
-    place, usual = str(SOURCE / mutant.path), SourceFileLoader.get_code
+    path, usual = str(SOURCE / mutant.path), SourceFileLoader.get_code
 
     def get_code(self: SourceFileLoader, fullname: str) -> CodeType | None:
-        return compile(mutant.source(), place, "exec") if self.path == place else usual(self, fullname)
+        return compile(mutant.source(), path, "exec") if self.path == path else usual(self, fullname)
 
     SourceFileLoader.get_code = get_code
     sys.dont_write_bytecode = False  # or every process compiles the package anew

@@ -41,7 +41,7 @@ def images() -> wafl.Federation:
 def call(function, grid: dict | None = None, **changes):
     """A valid call, with changes; the test fails as soon as a round ends."""
 
-    def worked(place, record, state):
+    def worked(index, record, state):
         pytest.fail("a round was trained before the input was refused")
 
     clients = changes.pop("clients", None) or classes()

@@ -54,6 +54,6 @@ def test_the_slow_benchmark_runs(
 
 
 def test_no_benchmark_is_left_out_and_there_are_few() -> None:
-    found = {path.stem for path in BENCHMARKS.glob("*.py")}
-    assert found == {*QUICK, *SLOW, *PARTS}, "add it to QUICK above, or to PARTS if it is imported only"
+    result = {path.stem for path in BENCHMARKS.glob("*.py")}
+    assert result == {*QUICK, *SLOW, *PARTS}, "add it to QUICK above, or to PARTS if it is imported only"
     assert len({*QUICK, *SLOW} - {"claims"}) <= MOST, "merge it with another one; what is not about speed is research"

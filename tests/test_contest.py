@@ -21,9 +21,9 @@ PEERS = Path(__file__).parents[1] / "benchmarks" / "peers"
 MODULES = {"ours": ours, "plain": plain, "floor": floor}
 
 
-def in_this_process(each: Contestant, place: Path, threads: int | None) -> dict[str, Any]:
+def in_this_process(each: Contestant, path: Path, threads: int | None) -> dict[str, Any]:
     """A turn as it would be in a process; ``broken`` fails, ``lazy`` trains a round less, ``alone`` has no clock."""
-    work = Work.read(str(place))
+    work = Work.read(str(path))
     if each.name == "broken":
         return {"failed": "ImportError: no module named peer"}
     train: Train = MODULES[each.command[-1].rpartition(".")[2]].prepare(work)
@@ -52,8 +52,8 @@ def test_whoever_fails_or_does_other_work_is_said_to_and_ratios_are_to_wafl(monk
     monkeypatch.setattr(contest, "JUDGED", 40)
     loop = (sys.executable, "-m", "benchmarks.contest.plain")
     others = [Contestant("broken", ("nothing",)), Contestant("lazy", loop), Contestant("alone", loop)]
-    found = hold("fedavg", SIZE, [*at_home("fedavg"), *others], repeats=2, clock="cpu")
-    rows = found["rows"]
+    result = hold("fedavg", SIZE, [*at_home("fedavg"), *others], repeats=2, clock="cpu")
+    rows = result["rows"]
     assert rows["plain PyTorch"]["ratio"] == {"median": 3.0, "lowest": 3.0, "highest": 3.0}
     assert rows["wafl"]["ratio"]["median"] == 1.0
     assert rows["broken"] == {"failed": "ImportError: no module named peer"}
@@ -73,8 +73,8 @@ def test_the_command_prints_a_table_and_writes_numbers_and_a_chart(
     printed = capsys.readouterr().out
     assert "plain" in printed
     assert "3.00" in printed
-    (found,) = json.loads((tmp_path / "out" / "bench.json").read_text())
-    assert found["clients"] == 8
+    (result,) = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert result["clients"] == 8
     assert (tmp_path / "out" / "bench.png").stat().st_size > 1000
 
 
@@ -118,8 +118,8 @@ def test_a_peer_without_its_environment_is_left_out_with_the_way_to_have_it(tmp_
 @pytest.mark.slow
 @pytest.mark.processes
 def test_real_processes_report_what_they_took() -> None:
-    found = hold("fedavg", SIZE, at_home("fedavg"), repeats=1, threads=1, clock="cpu")
-    for row in found["rows"].values():
+    result = hold("fedavg", SIZE, at_home("fedavg"), repeats=1, threads=1, clock="cpu")
+    for row in result["rows"].values():
         assert "failed" not in row, row
         assert row["cpu"][0] > 0.0
         assert row["peak_bytes"][0] > 2**24
@@ -143,5 +143,5 @@ def test_the_peers_that_are_installed_do_the_work(kind: str) -> None:
     peers = [peer for peer in read_peers(PEERS)[0] if kind in peer.kinds]
     if not peers:
         pytest.skip("no peer has its environment")
-    found = hold(kind, SIZE, [*at_home(kind), *peers], repeats=1, threads=1, clock="cpu")
-    assert {name: row["failed"] for name, row in found["rows"].items() if "failed" in row} == {}
+    result = hold(kind, SIZE, [*at_home(kind), *peers], repeats=1, threads=1, clock="cpu")
+    assert {name: row["failed"] for name, row in result["rows"].items() if "failed" in row} == {}

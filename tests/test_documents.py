@@ -113,22 +113,22 @@ def blocks() -> list[Block]:
 def read_blocks(page: Path) -> Iterator[Block]:
     """Fenced blocks, and indented ones, which begin after an empty line."""
     name, lines = str(page.relative_to(ROOT)), page.read_text().splitlines()
-    place, section = 0, ""
-    while place < len(lines):
-        begin, line = place, lines[place]
-        place += 1
+    index, section = 0, ""
+    while index < len(lines):
+        begin, line = index, lines[index]
+        index += 1
         if line.startswith("## "):
             section = line
         if line.strip().startswith("```"):
-            while lines[place].strip() != "```":
-                place += 1
-            text = "\n".join(lines[begin + 1 : place])
+            while lines[index].strip() != "```":
+                index += 1
+            text = "\n".join(lines[begin + 1 : index])
             yield Block(name, section, begin + 2, line.strip().removeprefix("```").strip(), textwrap.dedent(text))
-            place += 1
+            index += 1
         elif line.startswith("    ") and not lines[begin - 1].strip():
-            while place < len(lines) and (lines[place].startswith("    ") or not lines[place].strip()):
-                place += 1
-            yield Block(name, section, begin + 1, "", textwrap.dedent("\n".join(lines[begin:place])))
+            while index < len(lines) and (lines[index].startswith("    ") or not lines[index].strip()):
+                index += 1
+            yield Block(name, section, begin + 1, "", textwrap.dedent("\n".join(lines[begin:index])))
 
 
 def calls_in_the_text(page: str) -> Iterator[Block]:
@@ -209,10 +209,10 @@ def check_names(block: Block) -> None:
     for name in re.findall(r"\bwafl(?:\.\w+)+", block.text):
         if name.startswith("wafl.flower") and importlib.util.find_spec("flwr") is None:
             continue
-        found: Any = wafl
+        result: Any = wafl
         for part in name.split(".")[1:]:
-            assert hasattr(found, part), f"{block}: there is no {name}"
-            found = getattr(found, part)
+            assert hasattr(result, part), f"{block}: there is no {name}"
+            result = getattr(result, part)
 
 
 def test_every_block_that_is_not_run_is_on_a_page() -> None:
@@ -282,18 +282,18 @@ def words_of(line: str) -> tuple[str, ...] | None:
 
 
 def check_wafl(command: Command) -> None:
-    found: click.Command = typer.main.get_command(app)
+    result: click.Command = typer.main.get_command(app)
     words = list(command.words[1:])
     path = ["wafl"]
-    while isinstance(found, click.Group) and words and not words[0].startswith("-"):
+    while isinstance(result, click.Group) and words and not words[0].startswith("-"):
         try:
-            _, inner, _ = found.resolve_command(click.Context(found), words[:1])
+            _, inner, _ = result.resolve_command(click.Context(result), words[:1])
         except click.UsageError:
             pytest.fail(f"{command}: {' '.join(path)} has no command {words[0]}")
         path.append(words.pop(0))
-        found = inner
+        result = inner
     try:
-        found.make_context(" ".join(path), words, resilient_parsing=not command.whole)
+        result.make_context(" ".join(path), words, resilient_parsing=not command.whole)
     except click.exceptions.NoArgsIsHelpError:
         assert not command.whole, f"{command}: which command?"
     except click.ClickException as error:
@@ -318,16 +318,16 @@ def check_python(command: Command) -> None:
             assert name in {*EXPERIMENTS, *TOOLS}, f"{command}: research has no experiment {name}"
             module = TOOLS[name] if name in TOOLS else EXPERIMENTS[name].module
             shared = [ROOT / "research" / "jobs.py", ROOT / "research" / "registered" / "splits.py"]
-        place = ROOT / f"{module.replace('.', '/')}.py"
-        place = place if place.exists() else place.with_suffix("") / "__main__.py"
-        if not place.exists():
+        folder = ROOT / f"{module.replace('.', '/')}.py"
+        folder = folder if folder.exists() else folder.with_suffix("") / "__main__.py"
+        if not folder.exists():
             assert importlib.util.find_spec(first) is not None, f"{command}: there is no module {first}"
             return
         shared.append(ROOT / "benchmarks" / "options.py")
     else:
-        place = ROOT / first
-    assert place.exists(), f"{command}: there is no file {first}"
-    text = "".join(path.read_text() for path in (place, *shared))
+        folder = ROOT / first
+    assert folder.exists(), f"{command}: there is no file {first}"
+    text = "".join(path.read_text() for path in (folder, *shared))
     for word in words:
         if word.startswith("--"):
             assert f'"{word}"' in text, f"{command}: {first} has no option {word}"
@@ -335,9 +335,9 @@ def check_python(command: Command) -> None:
 
 def check_pytest(command: Command) -> None:
     words = command.words
-    places = [place for place in words[1:] if place.startswith("tests")]
-    for place in places:
-        assert (ROOT / place.partition("::")[0]).exists(), f"{command}: there is no {place}"
+    places = [path for path in words[1:] if path.startswith("tests")]
+    for path in places:
+        assert (ROOT / path.partition("::")[0]).exists(), f"{command}: there is no {path}"
     if "-m" in words:
         named = set(re.findall(r"\w+", words[words.index("-m") + 1])) - {"not", "and", "or"}
         known = {marker.partition(":")[0] for marker in project()["tool"]["pytest"]["ini_options"]["markers"]}
@@ -354,8 +354,8 @@ def check_pip(command: Command) -> None:
             extras = {extra for group in wanted for extra in group.split(",")}
             unknown = extras - set(project()["project"]["optional-dependencies"])
             assert not unknown, f"{command}: pyproject.toml has no extra {', '.join(sorted(unknown))}"
-            found = match[0] == "." or "--find-links" in command.words
-            assert found, f"{command}: {name} is on no package index, so write '.' or --find-links"
+            result = match[0] == "." or "--find-links" in command.words
+            assert result, f"{command}: {name} is on no package index, so write '.' or --find-links"
 
 
 def check_flower(command: Command) -> None:
@@ -384,7 +384,7 @@ def test_a_command_on_a_page_exists_as_it_is_written(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("wafl trane experiment.toml", "wafl has no command trane"),
         ("wafl run --round 3", "No such option"),
@@ -404,10 +404,10 @@ def test_a_command_on_a_page_exists_as_it_is_written(command: Command) -> None:
         ("pip install 'wafl-learn[flower]'", "wafl-learn is on no package index"),
     ],
 )
-def test_a_command_that_does_not_exist_is_found_out(line: str, said: str) -> None:
+def test_a_command_that_does_not_exist_is_found_out(line: str, message: str) -> None:
     words = words_of(line)
     assert words is not None
-    with pytest.raises((AssertionError, pytest.fail.Exception), match=re.escape(said)) as failure:
+    with pytest.raises((AssertionError, pytest.fail.Exception), match=re.escape(message)) as failure:
         CHECKS[words[0]](Command("page.md:7", words, whole=True))
     assert str(failure.value).startswith("page.md:7 ")
 

@@ -25,7 +25,7 @@ def clients() -> wafl.Federation:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"lr": 0.1}, "fit has no option 'lr': did you mean 'learning_rate'?"),
         ({"epochs": 1}, "fit has no option 'epochs': did you mean 'local_epochs'?"),
@@ -34,10 +34,10 @@ def clients() -> wafl.Federation:
         ({"loss": "mae"}, "unknown loss 'mae': pass loss=lambda outputs, y:"),
     ],
 )
-def test_names_of_other_libraries_are_known(clients: wafl.Federation, options: Any, said: str) -> None:
+def test_names_of_other_libraries_are_known(clients: wafl.Federation, options: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError)) as failure:
         wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), **SHORT, **options)
-    assert str(failure.value).startswith(said)
+    assert str(failure.value).startswith(message)
 
 
 def test_a_sweep_and_a_tuning_know_them_too(clients: wafl.Federation) -> None:
@@ -101,7 +101,7 @@ def test_torch_does_not_complain_of_its_own_batching() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("rum", "No such command 'rum': did you mean 'run'?"),
         ("run --method Wafel", "unknown method 'Wafel': did you mean 'WAFL'?"),
@@ -112,10 +112,10 @@ def test_torch_does_not_complain_of_its_own_batching() -> None:
         ("audit nope.json", "Missing '--data', '--model'."),
     ],
 )
-def test_commands_say_what_was_meant(line: str, said: str) -> None:
+def test_commands_say_what_was_meant(line: str, message: str) -> None:
     result = CliRunner().invoke(app, line.split(), env={"COLUMNS": "200", "NO_COLOR": "1"})
     assert result.exit_code == 2
-    assert said in " ".join(result.output.replace("│", " ").split())
+    assert message in " ".join(result.output.replace("│", " ").split())
 
 
 def test_the_package_is_a_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

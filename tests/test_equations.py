@@ -53,10 +53,10 @@ def test_a_rows_function_exists_and_its_test_runs(row: list[str]) -> None:
             assert name.split()[-1] in experiments.names()
             assert name.split()[-1].replace("-", " ") in row[0], "the paper's own number"
             continue
-        found = wafl
+        result = wafl
         for part in name.split(".")[1:]:
-            found = getattr(found, part)
-        assert found.__doc__
+            result = getattr(result, part)
+        assert result.__doc__
     file, _, function = test.partition("::")
     held = functions_in(file)[function]
     marks = [ast.unparse(each) for each in held.decorator_list]

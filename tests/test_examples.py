@@ -63,9 +63,9 @@ class Grid:
         replies: list[Message] = []
         for message in messages:
             node = message.metadata.dst_node_id
-            place = {"partition-id": node - 1, "num-partitions": self.nodes}
+            path = {"partition-id": node - 1, "num-partitions": self.nodes}
             kind = message.metadata.message_type
-            reply = getattr(self.client, kind)(message, Context(1, node, place, RecordDict(), self.config))
+            reply = getattr(self.client, kind)(message, Context(1, node, path, RecordDict(), self.config))
             self.metrics.append({"kind": kind, **reply.content.metric_records["metrics"]})
             replies.append(reply)
         return replies
@@ -117,9 +117,9 @@ def test_the_hospitals_example_reports_what_the_nodes_trained(
         """Train in this process, and save as the ServerApp does."""
         trained: dict[str, list[wafl.Run]] = run.train_here(experiment, hospitals, experiment.seeds)
         for name, runs in trained.items():
-            place = folder / "run" / ("fedavg" if name == "FedAvg" else f"wafl-gamma={float(name.split()[-1])}")
+            path = folder / "run" / ("fedavg" if name == "FedAvg" else f"wafl-gamma={float(name.split()[-1])}")
             for seed, model in zip(experiment.seeds, runs, strict=True):
-                model.save(place if seed == experiment.seeds[0] else place / f"seed-{seed}")
+                model.save(path if seed == experiment.seeds[0] else path / f"seed-{seed}")
 
     monkeypatch.setattr(run, "deploy", deploy)
     monkeypatch.setattr(run, "DRAWS", range(2))
@@ -150,6 +150,6 @@ def test_the_hospitals_train_on_flower(
     run = load(HOSPITALS, "run")
     monkeypatch.setattr(run, "DRAWS", range(2))
     status = run.main(["--rounds", "1", "--folder", str(tmp_path / "new")])
-    said = capsys.readouterr()
-    assert status == 0, said.err
-    assert "the models are the same, bit for bit" in said.out
+    message = capsys.readouterr()
+    assert status == 0, message.err
+    assert "the models are the same, bit for bit" in message.out

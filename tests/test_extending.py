@@ -150,7 +150,7 @@ def own(**parts: Any) -> wafl.Method:
     return wafl.Method("own", **{"objective": None, "client_weights": wafl.weights.uniform(), **parts})
 
 
-OWN = {
+PARTS = {
     "objective": own(objective=Nudge(0.2)),
     "fixed rule": own(client_weights=Everyone()),
     "learned rule": own(client_weights=Greedy()),
@@ -170,7 +170,7 @@ class InterruptError(Exception):
     pass
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", PARTS)
 def test_a_resumed_run_with_your_own_parts_ends_with_the_same_bits(
     clients: wafl.Federation, name: str, tmp_path: Path
 ) -> None:
@@ -179,10 +179,10 @@ def test_a_resumed_run_with_your_own_parts_ends_with_the_same_bits(
             raise InterruptError
 
     model = wafl.models.mlr(clients)
-    whole = wafl.fit(model, clients, OWN[name], **SCHEDULE)
+    whole = wafl.fit(model, clients, PARTS[name], **SCHEDULE)
     with pytest.raises(InterruptError):
-        wafl.fit(model, clients, OWN[name], checkpoint=Checkpoint(tmp_path), callbacks=[interrupt], **SCHEDULE)
-    assert equal(wafl.fit(model, clients, OWN[name], checkpoint=Checkpoint(tmp_path), **SCHEDULE), whole)
+        wafl.fit(model, clients, PARTS[name], checkpoint=Checkpoint(tmp_path), callbacks=[interrupt], **SCHEDULE)
+    assert equal(wafl.fit(model, clients, PARTS[name], checkpoint=Checkpoint(tmp_path), **SCHEDULE), whole)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_resumed_run_with_your_own_parts_ends_with_the_same_bits(
 def test_each_run_of_a_sweep_over_your_own_parts_equals_the_same_run_alone(
     clients: wafl.Federation, name: str, grid: dict[str, list[Any]]
 ) -> None:
-    model, method = wafl.models.mlr(clients), OWN[name]
+    model, method = wafl.models.mlr(clients), PARTS[name]
     runs = wafl.sweep(model, clients, method, grid, **SCHEDULE)
     for run, values in zip(runs, itertools.product(*grid.values()), strict=True):
         options = dict(zip(grid, values, strict=True))
@@ -227,12 +227,12 @@ def test_what_an_objective_says_of_itself_is_what_training_does(clients: wafl.Fe
 
 
 def test_a_learned_rule_from_scratch_gets_the_losses_it_asked_for(clients: wafl.Federation) -> None:
-    run = wafl.fit(wafl.models.mlr(clients), clients, OWN["learned rule"], **SCHEDULE)
+    run = wafl.fit(wafl.models.mlr(clients), clients, PARTS["learned rule"], **SCHEDULE)
     assert [record.cohort for record in run.history] == [(0, 1, 2)] * 4
     assert float(run.client_weights.max()) >= 1 / 2
     assert float(run.client_weights.sum()) == pytest.approx(1.0)
     with pytest.raises(ValueError, match="cohort=1 has no largest loss"):
-        wafl.fit(wafl.models.mlr(clients), clients, OWN["learned rule"], **{**SCHEDULE, "cohort": 1})
+        wafl.fit(wafl.models.mlr(clients), clients, PARTS["learned rule"], **{**SCHEDULE, "cohort": 1})
 
 
 @pytest.mark.parametrize(
@@ -268,8 +268,8 @@ def plain_sam(
         x = x.clone().requires_grad_()
         (slopes,) = torch.autograd.grad(len(x) * loss(params, x, y), x)
         params = params.clone().requires_grad_()
-        (found,) = torch.autograd.grad(loss(params, (x + gamma * slopes).detach(), y), params)
-        return found + decay * params.detach()
+        (result,) = torch.autograd.grad(loss(params, (x + gamma * slopes).detach(), y), params)
+        return result + decay * params.detach()
 
     sizes = clients.train.num_examples.tolist()
     for number in range(2):
@@ -296,9 +296,9 @@ def test_a_step_with_a_second_gradient_moves_the_examples_again_there(
     schedule: dict[str, Any] = {"local_steps": 3, "batch_size": 16}
     run = wafl.fit(model, clients, method, rounds=2, learning_rate=0.2, weight_decay=decay, **schedule)
     start = torch.zeros(10, 65, dtype=torch.float64)
-    found = plain_sam(clients, start, gamma, 0.5, decay, reference.Work(**schedule), 0.2)
+    result = plain_sam(clients, start, gamma, 0.5, decay, reference.Work(**schedule), 0.2)
     weight, bias = run.params.values()
-    torch.testing.assert_close(torch.cat([weight, bias[:, None]], 1), found, atol=1e-10, rtol=0)
+    torch.testing.assert_close(torch.cat([weight, bias[:, None]], 1), result, atol=1e-10, rtol=0)
     once = wafl.fit(
         model, clients, replace(method, local=wafl.local.sgd()), rounds=2, learning_rate=0.2, **schedule
     ).params

@@ -156,7 +156,7 @@ def test_the_lines_of_a_page_print_what_stands_below_them(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     printed = (ROOT / page).read_text(encoding="utf-8")
-    found, number = with_outputs(printed), re.compile(r"\d+\.\d+")
-    assert number.sub("", found) == number.sub("", printed), "run .venv/bin/python tools/notebook.py --run"
+    result, number = with_outputs(printed), re.compile(r"\d+\.\d+")
+    assert number.sub("", result) == number.sub("", printed), "run .venv/bin/python tools/notebook.py --run"
     expected = [float(each) for each in number.findall(printed)]
-    assert [float(each) for each in number.findall(found)] == pytest.approx(expected, rel=2e-3)
+    assert [float(each) for each in number.findall(result)] == pytest.approx(expected, rel=2e-3)

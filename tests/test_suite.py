@@ -35,10 +35,10 @@ def test_a_test_with_the_mark_may_start_processes() -> None:
 def test_every_long_test_exists() -> None:
     """A test that is renamed would run all its cases again, and nobody would notice."""
     for file in {name.partition("::")[0] for name in LONG}:
-        found = {
+        result = {
             node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(node, ast.FunctionDef)
         }
-        missing = {name for name in LONG if name.startswith(f"{file}::")} - {f"{file}::{name}" for name in found}
+        missing = {name for name in LONG if name.startswith(f"{file}::")} - {f"{file}::{name}" for name in result}
         assert not missing, "run tools/long_tests.py again, or rename them in tests/long.txt"
 
 
@@ -68,10 +68,10 @@ def test_nothing_is_imported_from_a_test_module() -> None:
     lines = "import tests.a.test_b\nfrom tests.a.test_b import c\nfrom tests.a import test_b\nfrom .test_b import c"
     assert all(map(is_test, imports_of(lines)))
     assert not any(map(is_test, imports_of("from tests.a.b import c\nimport tests.a.b")))
-    found = {
+    result = {
         str(file.relative_to(ROOT)): [name for name in imports_of(file.read_text()) if is_test(name)] for file in FILES
     }
-    assert not {file: names for file, names in found.items() if names}, "move what is shared to a module without tests"
+    assert not {file: names for file, names in result.items() if names}, "move what is shared to a module without tests"
 
 
 def test_the_order_is_random_but_the_same_for_a_seed_and_keeps_files_together() -> None:

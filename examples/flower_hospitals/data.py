@@ -79,8 +79,8 @@ def federation(hospitals: Sequence[Hospital]) -> wafl.Federation:
 def score(run: wafl.Run, x: NDArray[np.float32], y: NDArray[np.int64]) -> tuple[float, float]:
     """Accuracy in percent, and mean cross-entropy."""
     client = wafl.Federation.from_arrays([(x, y)], test_fraction=0.0, num_classes=2)
-    found = wafl.evaluate(run, replace(client, test=client.train))
-    return 100 * (found.accuracy or 0.0), found.loss
+    result = wafl.evaluate(run, replace(client, test=client.train))
+    return 100 * (result.accuracy or 0.0), result.loss
 
 
 def main() -> None:
@@ -102,7 +102,8 @@ def main() -> None:
             for point, run in zip(itertools.product(*grid.values()), runs, strict=True):
                 scores.setdefault(point, []).append(score(run, fourth.seen(), fourth.y))
         means = {
-            point: [statistics.fmean(values) for values in zip(*found, strict=True)] for point, found in scores.items()
+            point: [statistics.fmean(values) for values in zip(*result, strict=True)]
+            for point, result in scores.items()
         }
         for point in sorted(means, key=lambda point: means[point][1]):
             settings = ", ".join(f"{key} {value:g}" for key, value in zip(grid, point, strict=True))

@@ -105,8 +105,8 @@ class Deployed(Loopback):
             if connected >= count and self.nodes_online() >= count:
                 return
             if time.monotonic() > deadline:
-                found = f"{connected} connected within {timeout:g} s"
-                raise TimeoutError(f"{count} nodes are needed, {found}: see the logs in {self.folder}")
+                result = f"{connected} connected within {timeout:g} s"
+                raise TimeoutError(f"{count} nodes are needed, {result}: see the logs in {self.folder}")
             time.sleep(POLL)
 
     def node_id(self, name: str) -> int:
@@ -116,12 +116,12 @@ class Deployed(Loopback):
     def _start_proxy(self, nginx: str) -> str:
         """Start the proxy with the configuration of a deployment; returns its address."""
         assert self._certificates is not None
-        place, address = self.folder / "proxy", f"{HOST}:{self._reserve_port()}"
-        place.mkdir(exist_ok=True)
+        path, address = self.folder / "proxy", f"{HOST}:{self._reserve_port()}"
+        path.mkdir(exist_ok=True)
         for file in (self._certificates.ca, self._certificates.server_cert, self._certificates.server_key):
-            shutil.copy(file, place)
-        (place / "nginx.conf").write_text(proxy_config(address, self.address))
-        self.proxy = self._start("proxy", nginx, "-p", f"{place}/", "-c", f"{place}/nginx.conf", "-g", "daemon off;")
+            shutil.copy(file, path)
+        (path / "nginx.conf").write_text(proxy_config(address, self.address))
+        self.proxy = self._start("proxy", nginx, "-p", f"{path}/", "-c", f"{path}/nginx.conf", "-g", "daemon off;")
         return address
 
     def _register(self, public_key: Path) -> None:

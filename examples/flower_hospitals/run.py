@@ -116,8 +116,8 @@ def said(run: RunHandle) -> Iterator[str]:
         lines = COLORS.sub("", run.log()).splitlines(keepends=True)
         whole = [line.rstrip() for line in lines if ended or line.endswith("\n")]
         for line in whole[shown:]:
-            if (found := OURS.match(line)) and not OTHER_SEED.search(line) and "`" not in line:
-                yield found["said"]
+            if (result := OURS.match(line)) and not OTHER_SEED.search(line) and "`" not in line:
+                yield result["said"]
         shown = len(whole)
         time.sleep(0.5)
 
@@ -136,9 +136,9 @@ def report(folder: Path, experiment: Experiment, hospitals: Sequence[Hospital]) 
     console.print(f"Trained in one process, the models are {'' if equal else 'NOT '}the same, bit for bit\n")
     draws = [make_hospitals(seed) for seed in DRAWS]
     trained = [train_here(experiment, draw, seeds[:1]) for draw in draws]
-    found = {name: scores([models[name][0] for models in trained], draws) for name in deployed}
-    console.print(table(f"The same in one process, over {len(DRAWS)} ways to deal the tumors out", found))
-    gains = [f"{paired(found[name], found['FedAvg'])} ({name})" for name in found if name != "FedAvg"]
+    result = {name: scores([models[name][0] for models in trained], draws) for name in deployed}
+    console.print(table(f"The same in one process, over {len(DRAWS)} ways to deal the tumors out", result))
+    gains = [f"{paired(result[name], result['FedAvg'])} ({name})" for name in result if name != "FedAvg"]
     console.print(f"Points over FedAvg at hospital 5, paired, ± standard error: {', '.join(gains)}", soft_wrap=True)
 
 
@@ -157,7 +157,7 @@ def train_here(experiment: Experiment, hospitals: Sequence[Hospital], seeds: Seq
     plain = wafl.sweep(model, clients, wafl.FedAvg(), {"seed": seeds}, **schedule, weight_decay=decay)
     count, wanted = len(seeds), gammas(experiment)
     robust = wafl.sweep(model, clients, wafl.WAFL(), {"gamma": wanted, "seed": seeds}, **schedule)
-    parts = [robust[place * count : (place + 1) * count] for place in range(len(wanted))]  # the seed varies fastest
+    parts = [robust[index * count : (index + 1) * count] for index in range(len(wanted))]  # the seed varies fastest
     return {"FedAvg": plain, **dict(zip(map(wafl_name, wanted), parts, strict=True))}
 
 
@@ -179,14 +179,14 @@ def same(run: wafl.Run, other: wafl.Run) -> bool:
 
 def scores(runs: Sequence[wafl.Run], draws: Sequence[Sequence[Hospital]]) -> Scores:
     """Each model at the four hospitals that trained it, on held-out tumors, and at the fifth, on all of its tumors."""
-    found: Scores = {}
+    result: Scores = {}
     for run, (*four, fifth) in zip(runs, draws, strict=True):
         for hospital, magnification in zip(four, MAGNIFICATION[:4], strict=True):
             part = hospital.arrays()
-            found.setdefault(row(hospital, magnification), []).append(score(run, part["x_test"], part["y_test"]))
+            result.setdefault(row(hospital, magnification), []).append(score(run, part["x_test"], part["y_test"]))
         for case in CASES:
-            found.setdefault(row(fifth, case), []).append(score(run, fifth.seen(case), fifth.y))
-    return found
+            result.setdefault(row(fifth, case), []).append(score(run, fifth.seen(case), fifth.y))
+    return result
 
 
 def row(hospital: Hospital, magnification: float) -> str:
@@ -200,12 +200,12 @@ def paired(robust: Scores, plain: Scores) -> str:
     return f"{statistics.fmean(gains):+.1f}±{statistics.stdev(gains) / len(gains) ** 0.5:.1f}"
 
 
-def table(title: str, found: Mapping[str, Scores]) -> Table:
+def table(title: str, result: Mapping[str, Scores]) -> Table:
     shown = Table("hospital", title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    for name in found:
+    for name in result:
         shown.add_column(name, justify="right")
-    for name in next(iter(found.values())):
-        cells = [spread(method[name]) for method in found.values()]
+    for name in next(iter(result.values())):
+        cells = [spread(method[name]) for method in result.values()]
         shown.add_row(name, *cells, style="bold" if name.endswith(f"{CASES[0]}") else "")
     return shown
 

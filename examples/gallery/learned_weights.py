@@ -21,9 +21,9 @@ left.plot([record.client_weights[3] for record in fair.history], color="tab:red"
 left.set_xlabel("round")
 left.set_ylabel("client weight (AFL)")
 left.legend(frameon=False)
-for place, (name, run) in enumerate({"FedAvg": plain, "AFL": fair}.items()):
+for index, (name, run) in enumerate({"FedAvg": plain, "AFL": fair}.items()):
     accuracies = [100 * client.accuracy for client in wafl.evaluate(run, clients).per_client]
-    right.bar(np.arange(10) + 0.4 * (place - 0.5), accuracies, 0.36, label=name)
+    right.bar(np.arange(10) + 0.4 * (index - 0.5), accuracies, 0.36, label=name)
 right.set_xlabel("client")
 right.set_ylabel("accuracy (%)")
 right.legend(frameon=False, loc="lower right")

@@ -21,8 +21,8 @@ for seed in range(4):
 figure, axes = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
 for number, (name, rows) in enumerate(table.items()):
     values = np.array(rows)
-    place = np.arange(len(groups)) + 0.2 * (number - 1.5)
-    axes.bar(place, values.mean(0), 0.18, yerr=values.std(0), capsize=2, label=name)
+    index = np.arange(len(groups)) + 0.2 * (number - 1.5)
+    axes.bar(index, values.mean(0), 0.18, yerr=values.std(0), capsize=2, label=name)
 axes.set_xticks(range(len(groups)), list(groups))
 axes.set_ylabel("accuracy (%), 4 draws")
 axes.set_ylim(0, 110)

@@ -21,7 +21,7 @@ from wafl.results.run import Run
 class Moment:
     """A run at the end of a round."""
 
-    place: Annotated[int, "The run's place in its sweep, counted from 0."]
+    index: Annotated[int, "The run's index in its sweep, counted from 0."]
     name: Annotated[str, "What the run is called."]
     record: Annotated[Record, "What happened in the round."]
     state: Annotated[State, "What the server remembers after the round."]
@@ -53,7 +53,7 @@ class Moment:
 
 
 OnRound = Callable[[int, Record, State], None]
-"""Called after every round with the run's place in the sweep, its record and its state."""
+"""Called after every round with the run's index in the sweep, its record and its state."""
 
 EVALUATED = ("accuracy", "test_loss", "attacked_accuracy", "attacked_loss")
 """The metrics of :class:`EvaluateEvery`, which not every round has."""
@@ -65,7 +65,7 @@ class Callback:
     def on_start(self, progress: Progress | None) -> None:
         """Called before the first round; ``progress`` is where a checkpoint resumes, if there is one."""
 
-    def on_choice(self, place: int, name: str, chosen: ChosenRadius) -> None:
+    def on_choice(self, index: int, name: str, chosen: ChosenRadius) -> None:
         """Called after ``on_start``, when the radius of a run with ``radius="auto"`` has been chosen."""
 
     def on_round(self, moment: Moment) -> None:
@@ -74,7 +74,7 @@ class Callback:
     def on_progress(self, progress: Progress) -> None:
         """Called after ``on_round``, once all runs that train together have finished the round."""
 
-    def on_end(self, place: int, run: Run) -> None:
+    def on_end(self, index: int, run: Run) -> None:
         """Called when a run is done, stopped early or not, or has diverged."""
 
 
@@ -102,7 +102,7 @@ def as_callbacks(callbacks: Callbacks, on_round: OnRound | None = None) -> list[
         else:
             raise TypeError(f"{callback!r} is not a callback: use a wafl.callbacks.Callback or a function of a moment")
     if on_round is not None:
-        listed.append(_Function(lambda moment: on_round(moment.place, moment.final_record(), moment.state)))
+        listed.append(_Function(lambda moment: on_round(moment.index, moment.final_record(), moment.state)))
     return listed
 
 

@@ -58,10 +58,10 @@ class Diary(Callback):
         self.ends: list[tuple[int, wafl.Run]] = []
 
     def on_round(self, moment: Moment) -> None:
-        self.rounds.append((moment.place, moment.record.round))
+        self.rounds.append((moment.index, moment.record.round))
 
-    def on_end(self, place: int, run: wafl.Run) -> None:
-        self.ends.append((place, run))
+    def on_end(self, index: int, run: wafl.Run) -> None:
+        self.ends.append((index, run))
 
 
 class Given(Callback):
@@ -82,7 +82,7 @@ def test_a_function_and_a_callback_are_told_of_every_round_of_every_run() -> Non
     calls: list[tuple[int, int]] = []
     diary = Diary()
     names: list[str] = []
-    sweep(lambda moment: calls.append((moment.place, moment.record.round)), diary, lambda m: names.append(m.name))
+    sweep(lambda moment: calls.append((moment.index, moment.record.round)), diary, lambda m: names.append(m.name))
     expected = [(index, number) for number in range(6) for index in range(4)]
     assert calls == diary.rounds == expected
     assert names[-1] == "WAFL (gamma=4.0, seed=1)"
@@ -190,7 +190,7 @@ def test_stopping_one_run_of_a_sweep_leaves_the_others_as_if_they_were_alone(
     rounds = [2 + index if index in stopped else 6 for index in range(3)]
 
     def stop(moment: Moment) -> None:
-        _stop_at(moment, rounds[moment.place])
+        _stop_at(moment, rounds[moment.index])
 
     model, seeds = wafl.models.mlr(CLIENTS), [3, 4, 5]
     runs = wafl.sweep(model, CLIENTS, method, {"seed": seeds}, callbacks=[stop], **SCHEDULE)

@@ -66,7 +66,7 @@ flower app app exp.toml --set schedule.batch_size=8
 flower certificates keys --host localhost --node one --days 2
 flower certificates keys --renew
 flower deploy machines keys --node one --host localhost --listen 127.0.0.1 --port 8443
-    --place /srv/fl --allow-app DIGEST
+    --target /srv/fl --allow-app DIGEST
 flower digest app
 flower run app --run-config schedule.rounds=2
 flower deploy open keys --any-app

@@ -31,7 +31,7 @@ from wafl.studies.study import Study
 __all__ = ["clients", "one_command"]
 
 
-OWN = """
+MODULE = """
 import torch
 import wafl
 
@@ -72,7 +72,7 @@ def own_module(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[tupl
     module = "mine_" + re.sub(r"\W", "_", request.node.name)
     folder = tmp_path / "experiment"
     folder.mkdir()
-    (folder / f"{module}.py").write_text(OWN)
+    (folder / f"{module}.py").write_text(MODULE)
     (folder / "exp.toml").write_text(OWN_FILE.format(module=module))
     yield folder / "exp.toml", module
     sys.modules.pop(module, None)

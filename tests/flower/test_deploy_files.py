@@ -194,8 +194,8 @@ def test_an_image_installs_the_wheel_of_this_version_from_its_own_folder(folder:
         ({"allowed": ("0" * 64,), "any_app": True}, "which apps do nodes run?"),
         ({"port": 0}, "port is 0: give 1 to 65535"),
         ({"port": 9093}, "port is 9093: give 1 to 65535, except 9093 and 9099, which the SuperLink uses"),
-        ({"place": "srv"}, "place 'srv': give an absolute path"),
-        ({"place": "/srv/a b"}, "place '/srv/a b'"),
+        ({"target": "srv"}, "target 'srv': give an absolute path"),
+        ({"target": "/srv/a b"}, "target '/srv/a b'"),
         ({"allowed": ("abc",)}, "app 'abc': give its digest"),
     ],
 )

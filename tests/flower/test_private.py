@@ -85,11 +85,11 @@ def test_nodes_give_the_embedded_numbers_and_the_same_epsilon(stage: Stage) -> N
     assert params[0] == params[1]
     assert {seen.query["query"].get("clipping_norm") for seen in grid.seen if seen.kind == "train"} == {0.4}
     assert not any("agreement" in row for each in (here, stage.study) for row in read_lines(StudyFolder(each).metrics))
-    there = StudyFolder(stage.study).read_results()
+    other = StudyFolder(stage.study).read_results()
     spent = StudyFolder(here).read_results()["methods"]["FedAvg"]["privacy"]
-    assert there["methods"]["FedAvg"]["privacy"] == spent
+    assert other["methods"]["FedAvg"]["privacy"] == spent
     assert spent["epsilon"] == pytest.approx(3.0, rel=1e-6)
-    assert "FedAvg: epsilon 3 at delta 0.001 for the model of one seed" in str(comparison(there).renderables[1])
+    assert "FedAvg: epsilon 3 at delta 0.001 for the model of one seed" in str(comparison(other).renderables[1])
 
 
 def test_what_was_spent_counts_the_rounds_of_the_client_that_took_part_most_often(stage: Stage) -> None:

@@ -27,7 +27,7 @@ method = "SCAFFOLD"
 method = "own:method"
 options = { mu = [0.5, 2.0], name = "[mine]" }
 """
-OWN = """
+MODULE = """
 import wafl
 
 
@@ -64,7 +64,7 @@ def both(folder: Path) -> tuple[Path, Path]:
     """The folders of two studies of the same file, embedded and simulated."""
     file = folder / "experiment.toml"
     file.write_text(FILE.format(rounds=3, methods=METHODS))
-    (folder / "own.py").write_text(OWN)
+    (folder / "own.py").write_text(MODULE)
     for engine in ("embedded", "flower-sim"):
         command = [WAFL, "run", str(file), "--engine", engine, "--output", str(folder), "--name", engine]
         done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
@@ -86,9 +86,9 @@ def difference(one: Path, other: Path) -> float:
 @pytest.mark.slow
 def test_methods_end_as_embedded_bit_for_bit(tmp_path: Path) -> None:
     """The grid of this process has every method: here, what a sweep, a client's memory and your own code need."""
-    here, there = both(tmp_path)
-    assert difference(here, there) == 0.0
-    one, other = (json.loads((study / "results.json").read_text()) for study in (here, there))
+    here, on_nodes = both(tmp_path)
+    assert difference(here, on_nodes) == 0.0
+    one, other = (json.loads((study / "results.json").read_text()) for study in (here, on_nodes))
     for name, row in one["methods"].items():
         assert row["clean"] == other["methods"][name]["clean"], name
         assert row["attacked"] == other["methods"][name]["attacked"], name

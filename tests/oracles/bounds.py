@@ -142,7 +142,7 @@ def least(
         value, gradient = risk_and_gradient(v, population, gamma)
         return value + weight_decay / 4.0 * float(v @ v), gradient + weight_decay / 2.0 * v
 
-    found = optimize.minimize(
+    result = optimize.minimize(
         goal,
         np.zeros(population.x.shape[1] + 1) if start is None else start,
         jac=True,
@@ -150,7 +150,7 @@ def least(
         constraints={"type": "ineq", "fun": lambda v: radius**2 - v @ v, "jac": lambda v: -2.0 * v},
         options={"ftol": 1e-13, "maxiter": 200},
     )
-    v = found.x * min(1.0, radius / max(float(np.linalg.norm(found.x)), 1e-300))
+    v = result.x * min(1.0, radius / max(float(np.linalg.norm(result.x)), 1e-300))
     value, gradient = goal(v)
     gap = float(gradient @ v) + radius * float(np.linalg.norm(gradient))
     assert gap < 1e-5, "not a minimum"

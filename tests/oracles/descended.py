@@ -42,8 +42,8 @@ class Penalized:
 
 def changed(outputs: Outputs, x: Tensor, moved: Tensor, shift: Tensor) -> Tensor:
     """``KL(p(x), p(moved))`` per example, where the probabilities are those of ``outputs + shift``."""
-    rest, there = (log_softmax(outputs(at) + shift, -1) for at in (x, moved))
-    return kl_div(there, rest, reduction="none", log_target=True).sum(-1)
+    rest, other = (log_softmax(outputs(at) + shift, -1) for at in (x, moved))
+    return kl_div(other, rest, reduction="none", log_target=True).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,10 @@ def mixed(alpha: float, seed: int, local_steps: int) -> Penalized:
     """
 
     def scalar(outputs: Outputs, x: Tensor, y: Tensor, client: int, asked: int) -> Tensor:
-        place = place_of(asked, local_steps, client)
-        words = draw(seed, START, *place, len(y))
+        index = place_of(asked, local_steps, client)
+        words = draw(seed, START, *index, len(y))
         order = sorted(range(len(y)), key=words.__getitem__)
-        u, v = (word // 256 / 2**24 for word in draw(seed, START + 256, *place, 2))
+        u, v = (word // 256 / 2**24 for word in draw(seed, START + 256, *index, 2))
         t = math.sqrt(2 * alpha * ((1 - u) ** (-1 / alpha) - 1)) * math.cos(2 * math.pi * v)
         part = 0.5 + t / (2 * math.sqrt(2 * alpha + t**2))
         at = outputs(part * x + (1 - part) * x[order])
@@ -222,9 +222,9 @@ class NoisyOutputs:
         key = Key.of(self.seed, *place_of(self.asked[client], self.local_steps, client))
         self.asked[client] += 1
         z = mean + self.noise * normal(key, Purpose.START, mean.numel()).view_as(mean)
-        told = kl_divergence(Normal(mean, self.noise), Normal(center[y], softplus(raw)[y])).sum(1)
+        divergence = kl_divergence(Normal(mean, self.noise), Normal(center[y], softplus(raw)[y])).sum(1)
         lengths = mean.square().sum(1) + mean.shape[1] * self.noise**2
-        value = cross_entropy(z, y) + (self.l2 * lengths + self.cmi * told).mean()
+        value = cross_entropy(z, y) + (self.l2 * lengths + self.cmi * divergence).mean()
         model = list(minimized.model.parameters())
         *slopes, of_center, of_raw = torch.autograd.grad(value, [*model, center, raw])
         self.kept[client] = (center - self.rate * of_center).detach(), (raw - self.rate * of_raw).detach()

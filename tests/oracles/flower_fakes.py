@@ -120,9 +120,9 @@ class Grid:
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str | None]:
         pushed: list[str | None] = []
-        for place, message in enumerate(messages):
+        for index, message in enumerate(messages):
             kind, number = message.metadata.message_type, round_of(message)
-            if place == 0:
+            if index == 0:
                 self.before_push(kind, number)
             name = message.metadata.__dict__["_message_id"] = message.object_id
             (host,) = [host for host in self.hosts if host.number == message.metadata.dst_node_id]
@@ -151,18 +151,18 @@ class Grid:
         return self.clock.now + (fate if isinstance(fate, float) else latency), host, message_back, message
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        found: list[Message] = []
+        result: list[Message] = []
         for name in message_ids:
             ready, host, reply, message = self.pending[name]
             if reply is not None and ready <= self.clock.now:
-                found.append(reply)
+                result.append(reply)
             elif not host.here:
-                found.append(Message(Error(5, "Destination node is unavailable"), reply_to=message))
+                result.append(Message(Error(5, "Destination node is unavailable"), reply_to=message))
             elif reply is None and ready <= self.clock.now:
-                found.append(Message(Error(1, "Message unavailable"), reply_to=message))
-        for reply in found:
+                result.append(Message(Error(1, "Message unavailable"), reply_to=message))
+        for reply in result:
             del self.pending[reply.metadata.reply_to_message_id]
-        return self.shuffle.sample(found, len(found))
+        return self.shuffle.sample(result, len(result))
 
 
 def round_of(message: Message) -> int | None:
@@ -185,17 +185,17 @@ def make_clients(
     """Clients of these sizes by name: three classes, each around its own center, or ``targets`` numbers per example."""
     draws = np.random.default_rng(seed)
     centers = draws.normal(size=(3, *shape))
-    found: dict[str, Client] = {}
-    for place, size in enumerate(sizes):
+    result: dict[str, Client] = {}
+    for index, size in enumerate(sizes):
         one: Client = {}
-        for suffix, count in (("", size), ("_test", tests and tests + place % 3)):
-            labels = (np.arange(count) + place) % 3
+        for suffix, count in (("", size), ("_test", tests and tests + index % 3)):
+            labels = (np.arange(count) + index) % 3
             x = (centers[labels] + draws.normal(size=(count, *shape))).astype(dtype)
             y = draws.normal(size=(count, targets)).astype(dtype) if targets else labels
             if count:
                 one |= {f"x{suffix}": x, f"y{suffix}": y}
-        found[f"c{place:02d}"] = one
-    return found
+        result[f"c{index:02d}"] = one
+    return result
 
 
 def federation(clients: Mapping[str, Client]) -> wafl.Federation:
@@ -360,10 +360,10 @@ def write(folder: Path, clients: Mapping[str, Client]) -> Path:
 # -- A study ----------------------------------------------------------------------------------------------------
 
 
-def flat(experiment: Mapping[str, Any], seed: int = 0, **own: Any) -> dict[str, Any]:
+def flat(experiment: Mapping[str, Any], seed: int = 0, **extra: Any) -> dict[str, Any]:
     """The run config as nodes and the server get it: dotted keys, in random order."""
     experiment = {**experiment, "engine": "flower", "caps": {**BELIEVED, **experiment.get("caps", {})}}
-    values = flatten_dict({**to_run_config(parse_experiment(experiment, "here")), **own})
+    values = flatten_dict({**to_run_config(parse_experiment(experiment, "here")), **extra})
     keys = list(values)
     random.Random(seed).shuffle(keys)
     return {key: values[key] for key in keys}
@@ -380,7 +380,7 @@ def install_app(folder: Path, run_config: Mapping[str, Any], **wafl: Any) -> Pat
 
 def make_grid(
     clock: Clock,
-    place: Path,
+    base: Path,
     clients: Mapping[str, Client],
     layout: Sequence[Sequence[str]],
     experiment: Mapping[str, Any],
@@ -391,10 +391,10 @@ def make_grid(
     """One node per list of names, each with its own folder."""
     hosts: list[Host] = []
     for part, names in enumerate(layout, first):
-        folder = place / f"node-{part}"
+        folder = base / f"node-{part}"
         if not folder.exists():
             write(folder, {name: clients[name] for name in names})
-        config = {"data": str(folder), "state": str(place / f"state-{part}")}
+        config = {"data": str(folder), "state": str(base / f"state-{part}")}
         hosts.append(Host(7 * part + 3, node.of(config, flat(experiment, part))))
     return Grid(clock, hosts, random.Random(len(layout)))
 

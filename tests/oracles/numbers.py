@@ -80,8 +80,8 @@ def large_cases() -> Iterator[tuple[str, wafl.Run]]:
     for name in ("FedAvg", "WAFL", "WAFL, l_inf", "WAFL, radius", "FedPGM", "FedRobust", "DRFA", "SCAFFOLD", "FedAdam"):
         schedule = {**common, "rounds": 2, "learning_rate": 0.1}
         yield f"network: {name}", wafl.fit(network, clients, METHODS[name], **schedule)
-    for place, run in enumerate(wafl.sweep(network, clients, wafl.WAFL(), {"gamma": [0.5, 1.0]}, **schedule)):
-        yield f"network: sweep {place}", run
+    for index, run in enumerate(wafl.sweep(network, clients, wafl.WAFL(), {"gamma": [0.5, 1.0]}, **schedule)):
+        yield f"network: sweep {index}", run
 
 
 def _cases(clients: wafl.Federation, model: Any, common: dict[str, Any]) -> Iterator[tuple[str, wafl.Run]]:
@@ -98,8 +98,8 @@ def _cases(clients: wafl.Federation, model: Any, common: dict[str, Any]) -> Iter
         ("radius", wafl.WAFL(), {"radius": [0.3, 1.0]}),
         ("weights_step", wafl.DRFA(), {"weights_step": [0.01, 0.1]}),
     ):
-        for place, run in enumerate(wafl.sweep(model, clients, method, grid, **common)):
-            yield f"sweep of {name} {place}", run
+        for index, run in enumerate(wafl.sweep(model, clients, method, grid, **common)):
+            yield f"sweep of {name} {index}", run
     for name in ("FedAvg", "WAFL, radius", "FedRobust", "DRFA", "SCAFFOLD"):
         run = wafl.fit(model, clients, METHODS[name], **common, faults=FAILING, tolerance=LENIENT)
         yield f"faults: {name}", run
@@ -129,13 +129,13 @@ def grid_cases() -> Iterator[tuple[str, wafl.Run]]:
 
 def arrays(name: str, run: wafl.Run) -> dict[str, np.ndarray[Any, Any]]:
     """All results of a run, as arrays."""
-    found = {f"{name}/{key}": value.numpy() for key, value in run.params.items()}
-    found[f"{name}/client_weights"] = run.client_weights.numpy()
+    result = {f"{name}/{key}": value.numpy() for key, value in run.params.items()}
+    result[f"{name}/client_weights"] = run.client_weights.numpy()
     for column in ("loss", "gamma", "achieved_radius"):
         values = [math.nan if value is None else value for value in run.history.column(column)]
-        found[f"{name}/{column}"] = np.array(values, dtype=np.float64)
-    found[f"{name}/cohort"] = np.concatenate([np.array([*record.cohort, -1]) for record in run.history])
-    return found
+        result[f"{name}/{column}"] = np.array(values, dtype=np.float64)
+    result[f"{name}/cohort"] = np.concatenate([np.array([*record.cohort, -1]) for record in run.history])
+    return result
 
 
 def plain(run: wafl.Run) -> dict[str, Any]:
@@ -168,17 +168,17 @@ def main() -> None:
         GOLDEN.write_text(json.dumps(golden()) + "\n")
     if options.output is None:
         return
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for cases in (small_cases, large_cases, grid_cases):
         for name, run in cases():
-            found |= arrays(f"{cases.__name__}: {name}", run)
-    np.savez(options.output, **found)
+            result |= arrays(f"{cases.__name__}: {name}", run)
+    np.savez(options.output, **result)
     if options.against is None:
         return
     before = np.load(options.against)
-    missing = sorted(set(before.files) - set(found))
-    changed = [name for name in before.files if name in found and before[name].tobytes() != found[name].tobytes()]
-    print(f"{len(before.files)} arrays: {len(missing)} missing, {len(changed)} changed, {len(found)} now")
+    missing = sorted(set(before.files) - set(result))
+    changed = [name for name in before.files if name in result and before[name].tobytes() != result[name].tobytes()]
+    print(f"{len(before.files)} arrays: {len(missing)} missing, {len(changed)} changed, {len(result)} now")
     for name in [*missing, *changed][:20]:
         print(f"  {name}")
     sys.exit(bool(missing or changed))

@@ -126,7 +126,7 @@ def best_linear_gain(gradient: Array, gamma: float, norm: float, power: int, low
     for length in (0.1, 1.0):  # the l2 norm has a kink at 0: start next to it
         d = np.clip(length * np.sign(gradient), low, high)
         start = {1: np.r_[d.clip(0), (-d).clip(0)], 2: d, math.inf: np.r_[d, np.abs(d).max()]}[norm]
-        found = optimize.minimize(
+        result = optimize.minimize(
             lambda v: -gain(v),
             start,
             method="SLSQP",
@@ -134,7 +134,7 @@ def best_linear_gain(gradient: Array, gamma: float, norm: float, power: int, low
             constraints=limits,
             options={"ftol": 1e-13, "maxiter": 300},
         )
-        best = max(best, -float(found.fun)) if np.isfinite(found.fun) else best
+        best = max(best, -float(result.fun)) if np.isfinite(result.fun) else best
     return best
 
 
@@ -156,17 +156,17 @@ def sorted_linear_maximizer(gradient: Array, gamma: float, norm: float, power: i
         delta = np.minimum(level, space)
     else:
         total = 0.0
-        for place in np.argsort(-size, kind="stable"):
-            best = size[place] / (2.0 * gamma) if power == 2 else (math.inf if size[place] > gamma else 0.0)
-            delta[place] = min(max(best - total, 0.0), space[place])
-            total += delta[place]
+        for index in np.argsort(-size, kind="stable"):
+            best = size[index] / (2.0 * gamma) if power == 2 else (math.inf if size[index] > gamma else 0.0)
+            delta[index] = min(max(best - total, 0.0), space[index])
+            total += delta[index]
     return np.sign(gradient) * delta
 
 
 def concave_maximum(objective: Callable[[Array], float], start: Array) -> tuple[Array, float]:
     """The maximizer and the maximum of a smooth concave function."""
-    found = optimize.minimize(lambda v: -objective(v), start, method="BFGS", options={"gtol": 1e-10})
-    return found.x, -float(found.fun)
+    result = optimize.minimize(lambda v: -objective(v), start, method="BFGS", options={"gtol": 1e-10})
+    return result.x, -float(result.fun)
 
 
 def concave_box_maximum(
@@ -179,8 +179,8 @@ def concave_box_maximum(
         return -value, -gradient
 
     box, options = [(low, high)] * len(start), {"ftol": 1e-16, "gtol": 1e-11, "maxiter": 2000}
-    found = optimize.minimize(descent, start, jac=True, method="L-BFGS-B", bounds=box, options=options)
-    return found.x, -float(found.fun)
+    result = optimize.minimize(descent, start, jac=True, method="L-BFGS-B", bounds=box, options=options)
+    return result.x, -float(result.fun)
 
 
 def box_maximum(objective: Callable[[Array], Array], low: float, high: float, cells: int = 120) -> float:
@@ -226,10 +226,10 @@ def cross_entropy_worst_case(
         losses = [float(cross_entropy(weight, bias, z, label)) for z, label in zip(moved, y, strict=True)]
         return gamma * radius**2 + float(share @ (np.array(losses) - gamma * ((moved - x) ** 2).sum(1)))
 
-    found = optimize.minimize_scalar(
+    result = optimize.minimize_scalar(
         dual, bounds=(math.log(lowest), math.log(lowest) + 8.0), method="bounded", options={"xatol": 1e-5}
     )
-    return float(found.fun), math.exp(found.x)
+    return float(result.fun), math.exp(result.x)
 
 
 def sure_worst_case(slope: float, position: float, radius: float) -> float:

@@ -31,19 +31,19 @@ def brute_force_phi(weight, outputs, label, gamma, norm, points=61, starts=3):
 
     values = value(grid)
     best = values.max()
-    for place in np.argsort(-values)[:starts]:
-        found = optimize.minimize(
+    for index in np.argsort(-values)[:starts]:
+        result = optimize.minimize(
             lambda move: -value(move[None])[0],
-            grid[place],
+            grid[index],
             method="Nelder-Mead",
             options={
                 "xatol": 1e-7,
                 "fatol": 1e-10,
                 "maxiter": 150,
-                "initial_simplex": grid[place] + far / points * _corners(weight),
+                "initial_simplex": grid[index] + far / points * _corners(weight),
             },
         )
-        best = max(best, -found.fun)
+        best = max(best, -result.fun)
     return best
 
 
@@ -61,13 +61,13 @@ def distance_to_error(weight, outputs, label, norm):
         if behind <= 0:
             return 0.0
         if norm == 2:
-            found = optimize.minimize(
+            result = optimize.minimize(
                 lambda move: move @ move,
                 toward * behind / (toward @ toward) + 0.1,
                 constraints={"type": "ineq", "fun": lambda move, t=toward, b=behind: t @ move - b},
                 options={"ftol": 1e-14, "maxiter": 500},
             )
-            least = min(least, math.sqrt(found.fun))
+            least = min(least, math.sqrt(result.fun))
         else:
             least = min(least, _least_move(toward, behind, norm))
     return least

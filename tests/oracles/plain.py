@@ -69,33 +69,35 @@ def train(
     for t in range(rounds):
         ends: list[nn.Module] = []
         for client, (x, y) in enumerate(clients):
-            own = copy.deepcopy(server)
-            own.load_state_dict(kept.get(client, {}), strict=False)
-            optimizer = torch.optim.SGD([p for p in own.parameters() if p.requires_grad], lr=learning_rate)
+            local_value = copy.deepcopy(server)
+            local_value.load_state_dict(kept.get(client, {}), strict=False)
+            optimizer = torch.optim.SGD([p for p in local_value.parameters() if p.requires_grad], lr=learning_rate)
             for number, rows in enumerate(reference.cut_in_batches(seed, t, client, len(y), work)):
                 step = Step(seed, t, client, number)
-                delta = torch.zeros_like(moved(own, x[rows])).detach()
+                delta = torch.zeros_like(moved(local_value, x[rows])).detach()
                 if gamma is not None:
-                    delta = ascend(own, x[rows], y[rows], delta, step, gamma, steps, forward)
+                    delta = ascend(local_value, x[rows], y[rows], delta, step, gamma, steps, forward)
                 optimizer.zero_grad()
-                with inputs_of_batch_norm(own) as seen:
-                    functional.cross_entropy(forward(own, x[rows], delta, step), y[rows]).backward()
+                with inputs_of_batch_norm(local_value) as seen:
+                    functional.cross_entropy(forward(local_value, x[rows], delta, step), y[rows]).backward()
                 optimizer.step()
                 for layer, values in seen if statistics != "frozen" else []:
                     follow(layer, values)
-            ends.append(own)
+            ends.append(local_value)
             if statistics == "client":
-                kept[client] = {name: value.clone() for name, value in own.named_buffers()}
+                kept[client] = {name: value.clone() for name, value in local_value.named_buffers()}
             if statistics == "fedbn":
                 layers = {
-                    name for name, layer in own.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)
+                    name
+                    for name, layer in local_value.named_modules()
+                    if isinstance(layer, nn.modules.batchnorm._BatchNorm)
                 }
-                state = own.state_dict()
+                state = local_value.state_dict()
                 kept[client] = {name: state[name].clone() for name in state if name.rpartition(".")[0] in layers}
         with torch.no_grad():
             for name, value in averaged(server, statistics).items():
-                found = [dict([*end.named_parameters(), *end.named_buffers()])[name] for end in ends]
-                value.copy_(torch.stack([n / sum(sizes) * part for n, part in zip(sizes, found, strict=True)]).sum(0))
+                result = [dict([*end.named_parameters(), *end.named_buffers()])[name] for end in ends]
+                value.copy_(torch.stack([n / sum(sizes) * part for n, part in zip(sizes, result, strict=True)]).sum(0))
     return {name: value.detach() for name, value in averaged(server, statistics).items()}
 
 

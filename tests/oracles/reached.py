@@ -66,7 +66,7 @@ def envelope(costs: Array, losses: Array) -> list[tuple[float, float]]:
 def places(model: nn.Module, loss: Losses, x: Tensor, y: Tensor, radii: Sequence[float], norm: float) -> Places:
     """Where the examples ``x [n, ...]`` can go, at distances around each radius."""
     far = torch.tensor(sorted({radius * 2.0**k for radius in radii for k in DOUBLINGS}), dtype=torch.float64)
-    found = [(loss(model(x), y).detach(), torch.zeros(len(x), dtype=torch.float64))]
+    result = [(loss(model(x), y).detach(), torch.zeros(len(x), dtype=torch.float64))]
     slopes = _starts(model, loss, x, y)
     for slope in slopes:
         rest = x.flatten(1)[:, None].expand(-1, len(far), -1)
@@ -76,10 +76,10 @@ def places(model: nn.Module, loss: Losses, x: Tensor, y: Tensor, radii: Sequence
             moved = rest + far[:, None] * direction
             inputs = moved.reshape(-1, *x.shape[1:]).requires_grad_()
             values = loss(model(inputs), label)
-            found += [_kept(values, moved, rest, norm, column) for column in range(len(far))]
+            result += [_kept(values, moved, rest, norm, column) for column in range(len(far))]
             (gradient,) = torch.autograd.grad(values.sum(), inputs)
             direction = steepest(gradient.reshape(moved.shape), norm)
-    losses, distances = (torch.stack(parts, dim=1).numpy() for parts in zip(*found, strict=True))
+    losses, distances = (torch.stack(parts, dim=1).numpy() for parts in zip(*result, strict=True))
     usable = np.isfinite(losses) & np.isfinite(distances)
     return Places(np.where(usable, losses, -np.inf), np.where(usable, distances, np.inf))
 
@@ -101,11 +101,11 @@ def _starts(model: nn.Module, loss: Losses, x: Tensor, y: Tensor) -> list[Tensor
     outputs = model(inputs)
     goals = [
         loss(outputs, y).sum(),
-        *(sign * outputs[:, place].sum() for place in range(outputs.shape[1]) for sign in (1, -1)),
+        *(sign * outputs[:, index].sum() for index in range(outputs.shape[1]) for sign in (1, -1)),
     ]
     if not y.is_floating_point():
-        own = outputs.gather(1, y[:, None])
-        goals += [(outputs[:, [place]] - own).sum() for place in range(outputs.shape[1])]
+        local_value = outputs.gather(1, y[:, None])
+        goals += [(outputs[:, [index]] - local_value).sum() for index in range(outputs.shape[1])]
     slopes = [torch.autograd.grad(goal, inputs, retain_graph=True)[0] for goal in goals]
     random = torch.Generator().manual_seed(0)
     return [*slopes, *(torch.randn(x.shape, generator=random, dtype=x.dtype) for _ in range(2))]

@@ -49,7 +49,7 @@ def draw(seed: int, purpose: int, round: int, client: int, step: int, count: int
 
 def order(seed: int, purpose: int, round: int, client: int, step: int, count: int) -> list[int]:
     draws = draw(seed, purpose, round, client, step, count)
-    return sorted(range(count), key=lambda place: (draws[place], place))
+    return sorted(range(count), key=lambda index: (draws[index], index))
 
 
 def choose(seed: int, purpose: int, round: int, total: int, count: int) -> list[int]:
@@ -57,8 +57,8 @@ def choose(seed: int, purpose: int, round: int, total: int, count: int) -> list[
     rows = math.ceil(math.sqrt(total))
     columns = math.ceil(total / rows)
 
-    def permuted(place: int) -> int:
-        row, column = divmod(place, columns)
+    def permuted(index: int) -> int:
+        row, column = divmod(index, columns)
         for turn in range(16):
             if turn % 2 == 0:
                 row = (row + philox((column, turn, round, 0), (seed, purpose))[0]) % rows
@@ -67,8 +67,8 @@ def choose(seed: int, purpose: int, round: int, total: int, count: int) -> list[
         return row * columns + column
 
     chosen: list[int] = []
-    for place in range(count):
-        chosen.append(permuted(place))
+    for index in range(count):
+        chosen.append(permuted(index))
         while chosen[-1] >= total:
             chosen[-1] = permuted(chosen[-1])
     return sorted(chosen)
@@ -299,9 +299,9 @@ class Transport:
     def _l1_lengths(self, sizes: list[float], space: list[float], gamma: float) -> list[float]:
         """Along the steepest coordinate until another unit costs more than it gains, then along the next."""
         far, spent = [0.0] * len(sizes), 0.0
-        for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
-            far[place] = min(self._worth(sizes[place], spent, gamma), space[place])
-            spent += far[place]
+        for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+            far[index] = min(self._worth(sizes[index], spent, gamma), space[index])
+            spent += far[index]
         return far
 
     def _linf_lengths(self, sizes: list[float], space: list[float], gamma: float) -> list[float]:
@@ -463,44 +463,46 @@ class Prox:
 class Scaffold:
     """SCAFFOLD (Karimireddy et al. 2020, algorithm 1), option II; the server's c is the weighted mean of all c_i."""
 
-    own: dict[int, Params] = field(default_factory=dict)
+    variates: dict[int, Params] = field(default_factory=dict)
     server: Params = field(default_factory=dict)
 
     def round_begins(self, lam: Sequence[float], slopes: Callable[[int], Params]) -> None:
         pass
 
     def correct(self, gradients: Params, params: Params, sent: Params, client: int) -> Params:
-        own = self.own.get(client, {})
-        return {name: gradients[name] - own.get(name, 0.0) + self.server.get(name, 0.0) for name in params}
+        local_value = self.variates.get(client, {})
+        return {name: gradients[name] - local_value.get(name, 0.0) + self.server.get(name, 0.0) for name in params}
 
     def end(self, path: list[Params], rate: float, client: int) -> None:
         """``c_i+ = c_i - c + (x - y_i) / (K eta)``."""
-        start, last, own = path[0], path[-1], self.own.get(client, {})
-        self.own[client] = {
-            name: own.get(name, 0.0)
+        start, last, local_value = path[0], path[-1], self.variates.get(client, {})
+        self.variates[client] = {
+            name: local_value.get(name, 0.0)
             - self.server.get(name, 0.0)
             + (start[name] - last[name]) / ((len(path) - 1) * rate)
             for name in start
         }
 
     def round_ends(self, lam: Sequence[float]) -> None:
-        names = next(iter(self.own.values()))
-        self.server = {name: sum(lam[client] * own[name] for client, own in self.own.items()) for name in names}
+        names = next(iter(self.variates.values()))
+        self.server = {
+            name: sum(lam[client] * variate[name] for client, variate in self.variates.items()) for name in names
+        }
 
 
 @dataclass
 class GradientControl:
     """Scaff-PD's local steps (Yu et al. 2023) on full batches: ``c_i`` is a client's slope at the server's model."""
 
-    own: list[Params] = field(default_factory=list)
+    slopes_of: list[Params] = field(default_factory=list)
     mean: Params = field(default_factory=dict)
 
     def round_begins(self, lam: Sequence[float], slopes: Callable[[int], Params]) -> None:
-        self.own = [slopes(client) for client in range(len(lam))]
-        self.mean = weighted_sum(list(lam), self.own)
+        self.slopes_of = [slopes(client) for client in range(len(lam))]
+        self.mean = weighted_sum(list(lam), self.slopes_of)
 
     def correct(self, gradients: Params, params: Params, sent: Params, client: int) -> Params:
-        return {name: gradients[name] - self.own[client][name] + self.mean[name] for name in params}
+        return {name: gradients[name] - self.slopes_of[client][name] + self.mean[name] for name in params}
 
     def end(self, path: list[Params], rate: float, client: int) -> None:
         pass
@@ -684,9 +686,9 @@ def train(
             asked = choose(seed, COHORT, t, total, cohort)
             if reweighed:
                 inside = sum(center[client] for client in asked)
-                own = {client: center[client] / inside for client in asked}
-                found = {c: objective.move(minimized, params, *clients[c], gamma, c).value for c in asked}
-                new = reweighed.weigh([own[client] for client in asked], [found[client] for client in asked])
+                local_value = {client: center[client] / inside for client in asked}
+                result = {c: objective.move(minimized, params, *clients[c], gamma, c).value for c in asked}
+                new = reweighed.weigh([local_value[client] for client in asked], [result[client] for client in asked])
                 lam = [dict(zip(asked, new, strict=True)).get(client, 0.0) for client in range(total)]
                 asked = [client for client in asked if lam[client] > 1e-12]
             shares = [lam[client] / sum(lam[client] for client in asked) for client in asked]
@@ -702,7 +704,7 @@ def train(
         ]
         ends = [clipped(params, update.path[-1], clip_norm) for update in updates]
         if reweighed and reweighed.q is not None:
-            params = reweighed.step(params, [found[c] for c in asked], [own[c] for c in asked], ends, rate)  # pyright: ignore
+            params = reweighed.step(params, [result[c] for c in asked], [local_value[c] for c in asked], ends, rate)  # pyright: ignore
         elif isinstance(local, Dynamic):
             params = local.next_params(params, weighted_sum(shares, ends), ends, [lam[client] for client in asked])
         else:
@@ -714,8 +716,10 @@ def train(
             if objective.radius is not None and objective.power == 2:  # a larger ball has a smaller price
                 gamma *= objective.radius / whole.in_round(t + 1, rounds).radius
         if learned and learned.rule == "FedDGGA":
-            own = zip(asked, updates, strict=True)
-            own_losses = [objective.move(minimized, end.path[-1], *clients[c], gamma, c).value for c, end in own]
+            local_value = zip(asked, updates, strict=True)
+            own_losses = [
+                objective.move(minimized, end.path[-1], *clients[c], gamma, c).value for c, end in local_value
+            ]
         if learned and learned.rule == "AFL":
             lam = project([w + learned.step * update.loss for w, update in zip(lam, updates, strict=True)])
         if learned and learned.rule == "DRFA":

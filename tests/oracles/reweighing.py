@@ -17,9 +17,9 @@ def superquantile(alpha: float) -> Weigh:
 
     def weigh(center: list[float], losses: list[float]) -> list[float]:
         bounds = [(0.0, weight / (1.0 - alpha)) for weight in center]
-        found = linprog([-loss for loss in losses], A_eq=[[1.0] * len(losses)], b_eq=[1.0], bounds=bounds)
-        assert found.success
-        return found.x.tolist()
+        result = linprog([-loss for loss in losses], A_eq=[[1.0] * len(losses)], b_eq=[1.0], bounds=bounds)
+        assert result.success
+        return result.x.tolist()
 
     return weigh
 
@@ -58,7 +58,7 @@ def solved(divergence: Callable[[np.ndarray, np.ndarray], float], radius: float)
         middle, slopes = np.array(center), np.array(losses)
         inside = {"type": "ineq", "fun": lambda weights: radius - divergence(weights, middle)}
         whole = {"type": "eq", "fun": lambda weights: weights.sum() - 1.0}
-        found = minimize(
+        result = minimize(
             lambda weights: -weights @ slopes,
             middle,
             jac=lambda weights: -slopes,
@@ -67,7 +67,7 @@ def solved(divergence: Callable[[np.ndarray, np.ndarray], float], radius: float)
             method="SLSQP",
             options={"ftol": 1e-13, "maxiter": 500},
         )
-        return found.x.tolist()
+        return result.x.tolist()
 
     return weigh
 

@@ -27,11 +27,11 @@ def median(rows: Sequence[Row], weights: Sequence[int]) -> list[float]:
 
 def trimmed_mean(rows: Sequence[Row], weights: Sequence[int], cut: int) -> list[float]:
     """Whole weights only: as for the median, without the ``cut`` lowest and the ``cut`` highest."""
-    found: list[float] = []
+    result: list[float] = []
     for j in range(len(rows[0])):
         values = sorted(row[j] for row, times in zip(rows, weights, strict=True) for _ in range(times))
-        found.append(statistics.fmean(values[cut : len(values) - cut]))
-    return found
+        result.append(statistics.fmean(values[cut : len(values) - cut]))
+    return result
 
 
 def distance(one: Row, other: Row) -> float:
@@ -58,12 +58,12 @@ def bulyan(rows: Sequence[Row], liars: int) -> list[float]:
             sum(sorted(distance(one, other) ** 2 for other in left if other is not one)[:neighbors]) for one in left
         ]
         selected.append(left.pop(scores.index(min(scores))))
-    found: list[float] = []
+    result: list[float] = []
     for column in zip(*selected, strict=True):
         middle = statistics.median(column)
         nearest = sorted(column, key=lambda value: (abs(value - middle), value))
-        found.append(statistics.fmean(nearest[: len(rows) - 4 * liars]))
-    return found
+        result.append(statistics.fmean(nearest[: len(rows) - 4 * liars]))
+    return result
 
 
 def geometric_median(rows: Sequence[Row], weights: Sequence[float]) -> list[float]:

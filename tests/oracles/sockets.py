@@ -19,13 +19,13 @@ def listening(pids: Iterable[int]) -> set[str]:
                 held.add(os.readlink(file))
             except OSError:  # it was closed in the meantime
                 continue
-    found: set[str] = set()
+    result: set[str] = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             local, _, state, *rest = line.split()[1:]
             if state == LISTEN and f"socket:[{rest[5]}]" in held:
-                found.add(_address(local.partition(":")[0]))
-    return found
+                result.add(_address(local.partition(":")[0]))
+    return result
 
 
 def _address(word: str) -> str:

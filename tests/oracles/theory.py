@@ -254,8 +254,8 @@ def toward(gradient: Array, norm: float) -> Array:
     if norm == 2:
         return gradient / np.maximum(np.linalg.norm(gradient, axis=1, keepdims=True), 1e-300)
     if norm == 1:
-        place = np.abs(gradient).argmax(1)
-        return np.eye(gradient.shape[1])[place] * np.sign(gradient[np.arange(len(gradient)), place])[:, None]
+        index = np.abs(gradient).argmax(1)
+        return np.eye(gradient.shape[1])[index] * np.sign(gradient[np.arange(len(gradient)), index])[:, None]
     return np.sign(gradient)
 
 
@@ -299,8 +299,8 @@ def searched_phi(case: Case, row: int, gamma: float, norm: float, longest: float
         axis = np.linspace(-half, half, points)
         return np.stack(np.meshgrid(*dimension * (axis,)), -1).reshape(-1, dimension)
 
-    found = grid(longest, cells + 1)
-    best = found[np.argsort(values(found))[-8:]]
+    result = grid(longest, cells + 1)
+    best = result[np.argsort(values(result))[-8:]]
     half = 2.0 * longest / cells
     for _ in range(10):
         tried = best[:, None] + grid(half, 9)

@@ -42,9 +42,9 @@ def least_largest_distance(costs: Sequence[Sequence[Array]], weights: Array | No
             rows = sparse.lil_matrix((block.shape[0], unknowns))
             for r in range(block.shape[0]):
                 for k in range(block.shape[1]):
-                    place = starts[j, i] + r * block.shape[1] + k
-                    rows[r, place] = columns[k, place] = 1.0
-                    price[0, place] = block[r, k]
+                    index = starts[j, i] + r * block.shape[1] + k
+                    rows[r, index] = columns[k, index] = 1.0
+                    price[0, index] = block[r, k]
                 rows[r, i] = -1.0 / block.shape[0]
             equal.append(rows)
             right.append(np.zeros(block.shape[0]))

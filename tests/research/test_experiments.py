@@ -95,6 +95,6 @@ def test_every_table_of_numbers_has_a_command_that_makes_it_again(capsys: pytest
     made = {ROOT / "docs" / f"{name}.md" for name in (*pages, "few-examples")}
     for page in {ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/README.md")} - made:
         name, lines = str(page.relative_to(ROOT)), page.read_text().splitlines()
-        for place, line in enumerate(lines[:-2]):
-            if lines[place + 1].startswith("| ---") and re.search(r"\| [\d.,]+( s| %)? ", lines[place + 2]):
+        for index, line in enumerate(lines[:-2]):
+            if lines[index + 1].startswith("| ---") and re.search(r"\| [\d.,]+( s| %)? ", lines[index + 2]):
                 assert any(table.page == name and line.startswith(table.begins) for table in TABLES), f"{name}: {line}"

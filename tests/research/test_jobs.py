@@ -37,10 +37,10 @@ def test_a_job_of_another_registration_is_run_again(tmp_path: Path) -> None:
 
 
 def test_without_processes_nothing_runs_and_what_is_missing_is_named(tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     Kept(tmp_path, STAMP).run(halved, {"one": "1"})
-    assert Kept(tmp_path, STAMP, 0, said.append).run(halved, {"one": "1", "two": "2"}) == {"one": 0.5}
-    assert said == ["not finished: two"]
+    assert Kept(tmp_path, STAMP, 0, messages.append).run(halved, {"one": "1", "two": "2"}) == {"one": 0.5}
+    assert messages == ["not finished: two"]
 
 
 def test_what_was_finished_before_an_error_is_kept(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_without_a_folder_results_are_in_memory_alone() -> None:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_an_error_comes_after_the_results_of_the_others() -> None:
-    found: list[tuple[str, float]] = []
+    result: list[tuple[str, float]] = []
     with pytest.raises(ValueError, match="no number"):
-        found.extend(each(halved, ["1", "no number", "2"], 2))
-    assert sorted(found) == [("1", 0.5), ("2", 1.0)]
+        result.extend(each(halved, ["1", "no number", "2"], 2))
+    assert sorted(result) == [("1", 0.5), ("2", 1.0)]

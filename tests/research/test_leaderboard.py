@@ -25,7 +25,7 @@ from research.promises import tasks as promised
 
 FULL = read("full")
 SMALL = wafl.Federation.from_arrays(
-    [(np.random.default_rng(place).normal(size=(40, 3)).astype(np.float32), np.arange(40) % 2) for place in range(6)],
+    [(np.random.default_rng(index).normal(size=(40, 3)).astype(np.float32), np.arange(40) % 2) for index in range(6)],
     seed=1,
 )
 
@@ -65,10 +65,10 @@ def test_clients_have_five_angles() -> None:
     """A digit turned by an angle, whatever library turns it: the unseen clients' digits look like no other's."""
     digits = wafl.load_dataset("digits").partition(20, iid=True, preprocess="unit", seed=0)
     seen, unseen = FULL.tasks["turned-digits"].split(0)
-    for place, angle in enumerate((0, 15, 30, 45, 60)):
-        upright = digits.train.of(place)[0].double()[:, 0]
+    for index, angle in enumerate((0, 15, 30, 45, 60)):
+        upright = digits.train.of(index)[0].double()[:, 0]
         turned = ndimage.rotate(upright, angle, axes=(1, 2), reshape=False, order=1, mode="nearest")
-        inputs = unseen.train.of(0)[0] if place == 4 else seen.train.of(place)[0]
+        inputs = unseen.train.of(0)[0] if index == 4 else seen.train.of(index)[0]
         # Clients keep whole gray levels, of which there are 16.
         assert np.abs(inputs.numpy()[:, 0] - turned)[:, 2:6, 2:6].max() < 0.5 / 16 + 1e-6
 
@@ -87,9 +87,9 @@ def test_given_again_it_gives_the_same_bits_and_trains_nothing(tmp_path: Path, m
     again = leaderboard([], "smoke", tmp_path / "one", 1, quiet)
     assert json.dumps(again) == json.dumps(first)
     assert leaderboard([], "smoke", tmp_path / "one", 0, quiet)["results"] == first["results"]
-    found = first["results"]["turned-digits"]
-    assert list(found) == ["FedAvg", "WAFL", "AFL", "majority", "pooled"]
-    assert all(len(row["splits"]) == 2 for row in found.values())
+    result = first["results"]["turned-digits"]
+    assert list(result) == ["FedAvg", "WAFL", "AFL", "majority", "pooled"]
+    assert all(len(row["splits"]) == 2 for row in result.values())
     assert first["registered"] == FULL.stamp
     next((tmp_path / "one").glob("*/*WAFL_test-202.json")).unlink()
     assert leaderboard([], "smoke", tmp_path / "one", 0, quiet)["unfinished"] == {"turned-digits": ["WAFL"]}
@@ -98,9 +98,9 @@ def test_given_again_it_gives_the_same_bits_and_trains_nothing(tmp_path: Path, m
 
 
 def test_nothing_is_trained_where_nothing_is_kept(tmp_path: Path) -> None:
-    found = leaderboard([], "smoke", tmp_path, 0, quiet)
-    assert found["results"] == {}
-    assert found["unfinished"] == {"turned-digits": ["FedAvg", "WAFL", "AFL", "majority", "pooled"]}
+    result = leaderboard([], "smoke", tmp_path, 0, quiet)
+    assert result["results"] == {}
+    assert result["unfinished"] == {"turned-digits": ["FedAvg", "WAFL", "AFL", "majority", "pooled"]}
 
 
 def test_data_that_are_not_here_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,13 +131,16 @@ def test_clients_take_as_many_steps_and_examples_together_under_every_method(coh
 @pytest.mark.parametrize("name", ["FedAvg", "WAFL", "WAFL, radius auto", "CVaR"])
 def test_all_try_the_same_rates_and_then_their_options_or_what_replaces_them(name: str) -> None:
     task, row = FULL.tasks["turned-digits"], FULL.rows[name]
-    rates, own = row.first(task, [0.1, 0.2]), {"WAFL": {"gamma", "norm"}, "CVaR": {"alpha"}}.get(name, set[str]())
+    rates, local_value = (
+        row.first(task, [0.1, 0.2]),
+        {"WAFL": {"gamma", "norm"}, "CVaR": {"alpha"}}.get(name, set[str]()),
+    )
     assert [each["learning_rate"] for each in rates] == [0.1, 0.2]
-    assert all({*each} == {*own, "learning_rate"} for each in rates)
+    assert all({*each} == {*local_value, "learning_rate"} for each in rates)
     options = row.second(task, rates[1])
-    usual = set[str]() if own else {"label_smoothing", "average_last"}
+    usual = set[str]() if local_value else {"label_smoothing", "average_last"}
     assert len(options) == FULL.table["trials"]["settings"]
-    assert all({*each} == {*own, *usual, "weight_decay", "learning_rate"} for each in options)
+    assert all({*each} == {*local_value, *usual, "weight_decay", "learning_rate"} for each in options)
     assert {each["learning_rate"] for each in options} == {0.2}
     assert len({json.dumps(each) for each in options}) == len(options)
 
@@ -155,18 +158,18 @@ def test_scores_are_those_of_evaluate_and_of_scikit_learn() -> None:
     task = NaturalTask("measured", {**FULL.tasks["pols"].about}, 0)
     task.__dict__["images"] = False
     run = wafl.fit(wafl.models.mlr(SMALL), SMALL, wafl.FedAvg(), rounds=2, local_steps=2, learning_rate=0.5)
-    found = scores(Model.of(run), task, SMALL, 7)
+    result = scores(Model.of(run), task, SMALL, 7)
     judged = wafl.evaluate(run, SMALL, unseen=SMALL).unseen
     assert judged is not None
-    assert found["clean"]["accuracy"] == pytest.approx(100.0 * (judged.accuracy or 0.0))
-    assert found["clean"]["loss"] == pytest.approx(judged.loss, rel=1e-5)
-    assert found["clean"]["worst"] == pytest.approx(100.0 * judged.worst_tenth)
+    assert result["clean"]["accuracy"] == pytest.approx(100.0 * (judged.accuracy or 0.0))
+    assert result["clean"]["loss"] == pytest.approx(judged.loss, rel=1e-5)
+    assert result["clean"]["worst"] == pytest.approx(100.0 * judged.worst_tenth)
     whole = SMALL.train.joined(SMALL.test)
     outputs = run.module(whole.x).detach()
-    assert found["clean"]["auc"] == pytest.approx(100.0 * roc_auc_score(whole.y, outputs[:, 1] - outputs[:, 0]))
+    assert result["clean"]["auc"] == pytest.approx(100.0 * roc_auc_score(whole.y, outputs[:, 1] - outputs[:, 0]))
     moved = [run.module(shift.apply(whole.x, 7)).argmax(-1) for shift in task.shifts()]  # pyright: ignore[reportAttributeAccessIssue]
     each = [100.0 * float((labels == whole.y).double().mean()) for labels in moved]
-    assert found["shift"]["accuracy"] == pytest.approx(sum(each) / 3)
+    assert result["shift"]["accuracy"] == pytest.approx(sum(each) / 3)
 
 
 def test_an_attack_moves_images_against_the_run() -> None:
@@ -175,26 +178,26 @@ def test_an_attack_moves_images_against_the_run() -> None:
     run = wafl.fit(wafl.models.mlr(seen), seen, wafl.FedAvg(), rounds=3, local_steps=2, learning_rate=0.5)
     whole = replace(unseen, test=unseen.train.joined(unseen.test))
     attacked = wafl.evaluate(run, whole, attack=wafl.PGD(0.1, steps=10), seed=5)
-    found = scores(Model.of(run), task, unseen, 5)
-    assert found["shift"]["accuracy"] == pytest.approx(100.0 * (attacked.accuracy or 0.0))
-    assert found["shift"]["accuracy"] < found["clean"]["accuracy"]
+    result = scores(Model.of(run), task, unseen, 5)
+    assert result["shift"]["accuracy"] == pytest.approx(100.0 * (attacked.accuracy or 0.0))
+    assert result["shift"]["accuracy"] < result["clean"]["accuracy"]
 
 
 def test_references_are_what_scikit_learn_says() -> None:
     who = torch.repeat_interleave(torch.arange(6), SMALL.test.num_examples)
-    own = fitted("alone", SMALL, SMALL, {"C": 2.0})(SMALL.test.x, who)
+    local_value = fitted("alone", SMALL, SMALL, {"C": 2.0})(SMALL.test.x, who)
     (x, y), (x_test, y_test) = SMALL.train.of(3), SMALL.test.of(3)
     model = LogisticRegression(C=2.0, max_iter=1000).fit(x.numpy(), y.numpy())
-    said = (30 * model.predict_proba(x_test.numpy()) + 1) / 32
-    assert own[who == 3].exp().numpy() == pytest.approx(said)
-    assert float(-own[who == 3].gather(1, y_test[:, None]).mean()) == pytest.approx(log_loss(y_test, said))
+    message = (30 * model.predict_proba(x_test.numpy()) + 1) / 32
+    assert local_value[who == 3].exp().numpy() == pytest.approx(message)
+    assert float(-local_value[who == 3].gather(1, y_test[:, None]).mean()) == pytest.approx(log_loss(y_test, message))
     shares = fitted("majority", SMALL, SMALL, {})(x_test, who[:10]).exp()
     ones = int(SMALL.train.y.sum())
     assert shares[0].tolist() == pytest.approx([(180 - ones + 1) / 182, (ones + 1) / 182])
     tree = HistGradientBoostingClassifier(max_leaf_nodes=4).fit(SMALL.train.x.numpy(), SMALL.train.y.numpy())
-    said = (180 * tree.predict_proba(x_test.numpy()) + 1) / 182
-    found = fitted("boosted tree", SMALL, SMALL, {"max_leaf_nodes": 4})(x_test, who[:10])
-    assert found.exp().numpy() == pytest.approx(said)
+    message = (180 * tree.predict_proba(x_test.numpy()) + 1) / 182
+    result = fitted("boosted tree", SMALL, SMALL, {"max_leaf_nodes": 4})(x_test, who[:10])
+    assert result.exp().numpy() == pytest.approx(message)
 
 
 def test_a_file_stands_in_for_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

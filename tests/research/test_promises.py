@@ -41,8 +41,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     output, work = tmp_path_factory.mktemp("output"), tmp_path_factory.mktemp("work")
     with pytest.raises(FileNotFoundError, match="openssl genpkey"):
         issue_all("smoke", output, work, quiet)
-    for key, place in zip(write_keys(work), (work / "key.pem", output / "public.pem"), strict=True):
-        key.rename(place)
+    for key, path in zip(write_keys(work), (work / "key.pem", output / "public.pem"), strict=True):
+        key.rename(path)
     issue_all("smoke", output, work, quiet)
     open_all("smoke", output, work, quiet)
     return output, work
@@ -133,8 +133,8 @@ def test_sealed_clients_change_no_byte_of_what_is_issued(
 
         monkeypatch.setattr(Task, "clients", some)
         (tmp_path / name).mkdir()
-        for place, file in zip(folders, ("public.pem", "key.pem"), strict=True):
-            (tmp_path / name / file).write_bytes((place / file).read_bytes())
+        for folder, file in zip(folders, ("public.pem", "key.pem"), strict=True):
+            (tmp_path / name / file).write_bytes((folder / file).read_bytes())
         issue_all("smoke", tmp_path / name, tmp_path / name, quiet)
         return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
 
@@ -187,15 +187,15 @@ def test_another_model_is_refused(folders: Folders, tmp_path: Path) -> None:
 
 
 def test_the_p_value_counts_orders_of_exchangeable_clients() -> None:
-    for sealed, calibration, place in ((3, 4, 4), (4, 5, 4), (2, 6, 5)):
+    for sealed, calibration, path in ((3, 4, 4), (4, 5, 4), (2, 6, 5)):
         orders = list(itertools.combinations(range(sealed + calibration), sealed))
         covered = Counter[int]()
         for order in orders:  # which ranks the sealed clients have
-            bound = [rank for rank in range(sealed + calibration) if rank not in order][place - 1]
+            bound = [rank for rank in range(sealed + calibration) if rank not in order][path - 1]
             covered[sum(rank <= bound for rank in order)] += 1
         for count in range(sealed + 1):
             exact = sum(covered[each] for each in range(count + 1)) / len(orders)
-            assert p_value(count, sealed, calibration, place) == pytest.approx(exact, abs=1e-12)
+            assert p_value(count, sealed, calibration, path) == pytest.approx(exact, abs=1e-12)
 
 
 def test_the_p_value_is_rarely_small_if_promises_are_right() -> None:
@@ -213,8 +213,8 @@ def test_holm_is_the_closure_of_bonferroni() -> None:
         values = [random.random() ** 3 for _ in range(5)]
         subsets = [each for size in range(1, 6) for each in itertools.combinations(range(5), size)]
         closed = [
-            max(min(1.0, len(each) * min(values[i] for i in each)) for each in subsets if place in each)
-            for place in range(5)
+            max(min(1.0, len(each) * min(values[i] for i in each)) for each in subsets if index in each)
+            for index in range(5)
         ]
         assert holm(values) == pytest.approx(closed)
 
@@ -225,19 +225,19 @@ def test_too_many_uncovered_clients_are_a_failure_and_tightness_is_of_the_same_p
     good = right | {"task": "good", "happened": [0.5] * 18 + [0.8, 2.0]}
     bad = right | {"task": "bad", "happened": [2.0] * 15 + [0.5] * 5}
     silent = right | {"task": "silent", "promised": None, "why": "3 calibration clients are too few"}
-    found = {each["task"]: each for each in verdicts([good, bad, silent], 0.05)}
-    assert (found["good"]["failed"], found["good"]["covered"], found["good"]["sealed"]) == (False, 19, 20)
-    assert found["good"]["expected"] == pytest.approx(0.95)
-    assert found["good"]["tightness"] == pytest.approx(0.5)  # 20 of 21 places: the largest
-    assert found["bad"]["failed"]
-    assert found["bad"]["p_holm"] == pytest.approx(2.0 * p_value(5, 20, 19, 19))
-    assert found["silent"]["says_nothing"] == "3 calibration clients are too few"
+    result = {each["task"]: each for each in verdicts([good, bad, silent], 0.05)}
+    assert (result["good"]["failed"], result["good"]["covered"], result["good"]["sealed"]) == (False, 19, 20)
+    assert result["good"]["expected"] == pytest.approx(0.95)
+    assert result["good"]["tightness"] == pytest.approx(0.5)  # 20 of 21 places: the largest
+    assert result["bad"]["failed"]
+    assert result["bad"]["p_holm"] == pytest.approx(2.0 * p_value(5, 20, 19, 19))
+    assert result["silent"]["says_nothing"] == "3 calibration clients are too few"
     assert tightness([0.5, 0.25], 0.95) is None
 
 
 def test_fewer_clients_say_less() -> None:
-    found = [confidence_for([0.95, 0.8], count, own_sampling=False) for count in (3, 4, 18, 19, 40)]
-    assert found == [None, (0.8, 4), (0.8, 16), (0.95, 19), (0.95, 39)]
+    result = [confidence_for([0.95, 0.8], count, own_sampling=False) for count in (3, 4, 18, 19, 40)]
+    assert result == [None, (0.8, 4), (0.8, 16), (0.95, 19), (0.95, 39)]
     assert [confidence_for([0.95, 0.8], count, own_sampling=True) for count in (8, 9, 39)] == [
         None,
         (0.8, 9),
@@ -252,8 +252,8 @@ def test_a_scale_that_promises_do_not_have_is_refused() -> None:
 
 def test_the_command_issues_nothing_without_a_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = ["--output", str(tmp_path), "--work", str(tmp_path)]
-    for options, said in (([], "openssl genpkey"), (["--open"], "issue promises first")):
+    for options, message in (([], "openssl genpkey"), (["--open"], "issue promises first")):
         with pytest.raises(SystemExit) as error:
             main(["promises", "--smallest", *options, *folders])
         assert error.value.code == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err

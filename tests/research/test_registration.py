@@ -29,11 +29,11 @@ def first_problem(folder: Path, results: str, source: str, digest: str) -> str |
         return f"{source} is not what {results} embeds"
     commits = git(folder, "log", "--reverse", "--format=%H %P", f"-S{digest}", "--", results).decode().splitlines()
     before = commits[0].split()[1:] if commits else ["HEAD"]
-    there = [
+    other = [
         subprocess.run(["git", "show", f"{parent}:{source}"], cwd=folder, capture_output=True, check=False).stdout
         for parent in before
     ]
-    if not there or any(sha256(each).hexdigest() != digest for each in there):
+    if not other or any(sha256(each).hexdigest() != digest for each in other):
         return f"{source} was not committed before {results}"
     return None
 
@@ -46,8 +46,10 @@ def whole_clone() -> None:
 
 
 def embedding() -> list[tuple[str, dict[str, str]]]:
-    found = [(path.relative_to(ROOT).as_posix(), json.loads(path.read_bytes())) for path in ROOT.glob("docs/**/*.json")]
-    return [(name, content["registered"]) for name, content in found if "registered" in content]
+    result = [
+        (path.relative_to(ROOT).as_posix(), json.loads(path.read_bytes())) for path in ROOT.glob("docs/**/*.json")
+    ]
+    return [(name, content["registered"]) for name, content in result if "registered" in content]
 
 
 def test_results_came_after_their_registration() -> None:
@@ -134,5 +136,5 @@ def test_the_wrong_order_is_noticed(order: list[str], problem: str | None, tmp_p
             (tmp_path / name).write_text(text)
         git(tmp_path, "add", ".")
         git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", step)
-    found = first_problem(tmp_path, "results.json", "source.toml", digest)
-    assert found is None if problem is None else found is not None and problem in found
+    result = first_problem(tmp_path, "results.json", "source.toml", digest)
+    assert result is None if problem is None else result is not None and problem in result

@@ -114,19 +114,19 @@ def test_a_test_may_be_of_some_seeds_alone(tmp_path: Path) -> None:
     part = replace(part, tests=tests, experiment=part.experiment.model_copy(update={"seeds": [0, 1]}))
     path = reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", quiet)
     assert path is not None
-    found = {(row["test"], row["seed"]) for row in json.loads(path.read_text())["rows"]}
-    assert found == {("clean", 0), ("clean", 1), ("moved", 1)}
+    result = {(row["test"], row["seed"]) for row in json.loads(path.read_text())["rows"]}
+    assert result == {("clean", 0), ("clean", 1), ("moved", 1)}
 
 
 @pytest.mark.slow
 def test_methods_that_were_left_out_are_named_and_can_be_added(tmp_path: Path) -> None:
     (part, *_) = files.read("fig-gamma-sweep", "paper", "smoke")
-    said: list[str] = []
-    path = reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", said.append, ["fedavg"])
+    messages: list[str] = []
+    path = reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", messages.append, ["fedavg"])
     assert path is not None
     assert json.loads(path.read_text())["unfinished"] == ["wafl"]
-    assert "not made: wafl" in said[-1]
-    reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", said.append)
+    assert "not made: wafl" in messages[-1]
+    reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", messages.append)
     numbers = json.loads(path.read_text())
     assert numbers["unfinished"] == []
     assert [row["entry"] for row in numbers["rows"]] == sorted((row["entry"] for row in numbers["rows"]), reverse=True)
@@ -184,11 +184,11 @@ def test_numbers_of_a_changed_experiment_are_not_drawn(tmp_path: Path) -> None:
 
 def test_data_that_are_not_here_are_named_and_not_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WAFL_DATA", str(tmp_path))
-    said: list[str] = []
+    messages: list[str] = []
     for part in files.read("tab-domains", "paper", "full"):
-        assert reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", said.append) is None
-    assert ["mnist is not here" in line for line in said] == [True, True, False], said
-    assert "usps is not here" in said[2]
+        assert reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", messages.append) is None
+    assert ["mnist is not here" in line for line in messages] == [True, True, False], messages
+    assert "usps is not here" in messages[2]
 
 
 @pytest.mark.slow
@@ -243,18 +243,18 @@ def test_old_modules_in_experiment_files_are_translated_and_change_no_digest() -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "messages"),
     [
         (["fig-norm"], "did you mean 'fig-norm"),
         (["figure-4", "--part", "svhn"], "--part svhn is not a part of figure-4"),
         (["figure-2", "--method", "afl"], "--method afl is not in figure-2"),
     ],
 )
-def test_bad_arguments_are_errors(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_arguments_are_errors(arguments: list[str], messages: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         main(["reproduce", *arguments])
     assert error.value.code == 2
-    assert said in capsys.readouterr().err
+    assert messages in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -32,8 +32,8 @@ def test_overlapping_splits_have_the_variance_of_nadeau_and_bengio() -> None:
 
 
 def test_p_values_are_adjusted_for_their_number() -> None:
-    found = holm([Gap(0.0, 1.0, p) for p in (0.01, 0.04, 0.03)])
-    assert [gap.p for gap in found] == pytest.approx([0.03, 0.06, 0.06])
+    result = holm([Gap(0.0, 1.0, p) for p in (0.01, 0.04, 0.03)])
+    assert [gap.p for gap in result] == pytest.approx([0.03, 0.06, 0.06])
 
 
 @pytest.mark.slow
@@ -42,7 +42,7 @@ def test_the_chosen_point_is_trained_again_for_autoattack(monkeypatch: pytest.Mo
     about["families"] = {"decay": {**about["families"]["decay"], "against": ["inf"]}}
     about["test"]["autoattack_examples"] = 20
     monkeypatch.setattr(attack_frontier, "plan", lambda _: about)
-    found = attack_frontier.everything(about, "digits", Kept(None, {"name": "test"}), smallest=True)
-    (point,) = found["autoattack"]
-    assert point["size"] == found["chosen"]["decay"]
+    result = attack_frontier.everything(about, "digits", Kept(None, {"name": "test"}), smallest=True)
+    (point,) = result["autoattack"]
+    assert point["size"] == result["chosen"]["decay"]
     assert 0.0 <= point["accuracy"]["inf"] <= point["accuracy"]["clean"] <= 100.0

@@ -17,16 +17,16 @@ from research.statistics import mean_of
 
 def test_an_interval_is_students() -> None:
     values = [70.0, 72.0, 71.0, 75.0, 69.0]
-    found = mean_of(values)
-    assert found.value == statistics.fmean(values)
-    assert found.half == pytest.approx(2.776445 * statistics.stdev(values) / math.sqrt(5), rel=1e-6)
+    result = mean_of(values)
+    assert result.value == statistics.fmean(values)
+    assert result.half == pytest.approx(2.776445 * statistics.stdev(values) / math.sqrt(5), rel=1e-6)
     assert mean_of([3.0]).half is None
 
 
 def test_pairs_that_differ_alike_leave_no_doubt() -> None:
-    found = mean_of([ours - theirs for ours, theirs in ((1.0, 0.5), (5.0, 4.5), (9.0, 8.5))])
-    assert found.value == pytest.approx(0.5)
-    assert found.half == pytest.approx(0.0, abs=1e-12)
+    result = mean_of([ours - theirs for ours, theirs in ((1.0, 0.5), (5.0, 4.5), (9.0, 8.5))])
+    assert result.value == pytest.approx(0.5)
+    assert result.half == pytest.approx(0.0, abs=1e-12)
 
 
 def test_equal_values_share_their_ranks() -> None:
@@ -38,11 +38,11 @@ def test_ranks_against_a_control_are_those_of_demsars_example() -> None:
     # Demsar (2006), section 3.2.2: average ranks 3.143, 2.000, 2.893 and 1.964 on 14 data sets; against the first,
     # p is 0.019, 0.607 and 0.016, and Holm's procedure multiplies by 2, 1 and 3. These ranks have those averages.
     rows = [(1, 2, 3, 4)] * 3 + [(1, 3, 2, 4)] + [(4, 2, 3, 1)] * 9 + [(4, 1, 2.5, 2.5)]
-    table = {str(place): dict(zip("abcd", (-rank for rank in row), strict=True)) for place, row in enumerate(rows)}
+    table = {str(path): dict(zip("abcd", (-rank for rank in row), strict=True)) for path, row in enumerate(rows)}
     assert list(average_ranks(table).values()) == pytest.approx([3.143, 2.0, 2.893, 1.964], abs=5e-4)
-    found = against("a", table)
-    assert found["d"] == found["b"] == pytest.approx(3 * 0.0157, abs=2e-4)
-    assert found["c"] == pytest.approx(0.607, abs=3e-3)
+    result = against("a", table)
+    assert result["d"] == result["b"] == pytest.approx(3 * 0.0157, abs=2e-4)
+    assert result["c"] == pytest.approx(0.607, abs=3e-3)
 
 
 def test_splits_that_overlap_widen_an_interval() -> None:

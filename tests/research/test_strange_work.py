@@ -19,16 +19,16 @@ def test_a_working_folder_of_a_stranger_runs_no_code_of_its_own(tmp_path: Path) 
     """Neither by the experiment file that lies there, nor by a study that was begun."""
     (part, *_) = files.read("fig-gamma-radius", "paper", "smoke")
     name = part.experiment.methods[0].label
-    place = tmp_path / "work" / part.label / name
-    place.mkdir(parents=True)
-    (place / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef make(): ...\n")
+    path = tmp_path / "work" / part.label / name
+    path.mkdir(parents=True)
+    (path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef make(): ...\n")
     data = part.experiment.data.model_copy(update={"source": "evil:make"})
     evil = reproduce.alone(part.experiment, name).model_copy(update={"data": data})
-    (place / "experiment.toml").write_text(to_toml(evil))
+    (path / "experiment.toml").write_text(to_toml(evil))
     with pytest.raises(ConfigError, match=r"experiment\.toml names code, evil:make"):
         reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", quiet)
-    (place / "experiment.toml").unlink()
-    StudyFolder.create(place / "study", evil, place)
+    (path / "experiment.toml").unlink()
+    StudyFolder.create(path / "study", evil, path)
     with pytest.raises(ConfigError, match="study names code, evil:make"):
         reproduce.reproduce(part, tmp_path / "out", tmp_path / "work", quiet)
     assert not (tmp_path / "ran").exists()

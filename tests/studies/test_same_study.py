@@ -21,7 +21,7 @@ from wafl.config.read import parse_experiment
 from wafl.studies.folder import StudyFolder
 from wafl.studies.study import Study
 
-OWN = """
+USER_MODULE = """
 import numpy as np
 import torch
 import wafl
@@ -50,7 +50,7 @@ def modules(tmp_path: Path) -> Generator[Path]:
     """A folder with your own data and model."""
     folder = tmp_path / "own"
     folder.mkdir()
-    (folder / f"{MODULE}.py").write_text(OWN)
+    (folder / f"{MODULE}.py").write_text(USER_MODULE)
     yield folder
     sys.modules.pop(MODULE, None)
 
@@ -90,7 +90,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     folder = tmp_path_factory.mktemp("begun")
     modules, half, whole = (folder / name for name in ("own", "half", "whole"))
     modules.mkdir()
-    (modules / f"{MODULE}.py").write_text(OWN)
+    (modules / f"{MODULE}.py").write_text(USER_MODULE)
     interrupt(create(modules, half), "wafl", 1)
     shutil.rmtree(half / "checkpoint")
     create(modules, whole).run()
@@ -104,7 +104,7 @@ def test_a_study_is_not_resumed_tested_or_certified_with_another_data_set_or_mod
     """Also between two methods, where no checkpoint would notice."""
     old, new, what = CHANGES[change]
     modules, half, whole = begun
-    (modules / f"{MODULE}.py").write_text(OWN)
+    (modules / f"{MODULE}.py").write_text(USER_MODULE)
     edit(modules, old, new)
     for command, folder in (("resume", half), ("resume", whole), ("evaluate", whole), ("theory", whole)):
         before = contents(folder)

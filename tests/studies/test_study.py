@@ -531,7 +531,7 @@ def test_what_cannot_be_done_is_refused_before_a_folder_is_made(
 # -- Your own models and data ---------------------------------------------------------------------------------
 
 
-OWN = """
+MODULE = """
 import torch
 import wafl
 
@@ -558,7 +558,7 @@ def user_module(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[tup
     module = "mine_" + re.sub(r"\W", "_", request.node.name)
     folder = tmp_path / "experiment"
     folder.mkdir()
-    (folder / f"{module}.py").write_text(OWN)
+    (folder / f"{module}.py").write_text(MODULE)
     yield folder, module
     sys.modules.pop(module, None)
 

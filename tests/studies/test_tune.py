@@ -159,8 +159,8 @@ class Interrupt(Callback):
     def __init__(self, after: int) -> None:
         self.after = after
 
-    def on_end(self, place: int, run: Run) -> None:
-        if place >= self.after:
+    def on_end(self, index: int, run: Run) -> None:
+        if index >= self.after:
             raise KeyboardInterrupt
 
 

@@ -102,7 +102,7 @@ def stop_at(round: int, index: int = 0) -> Callable[[Moment], None]:
     """A user's callback that fails in this round."""
 
     def fails(moment: Moment) -> None:
-        if (moment.place, moment.record.round) == (index, round):
+        if (moment.index, moment.record.round) == (index, round):
             raise InterruptError
 
     return fails

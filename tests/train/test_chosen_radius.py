@@ -15,7 +15,7 @@ import wafl
 from wafl.parts.schedule import Schedule
 from wafl.train import chosen_radius, fit
 from wafl.train.checkpoint.checkpoint import Checkpoint
-from wafl.train.chosen_radius import CANDIDATES, best_place
+from wafl.train.chosen_radius import CANDIDATES, best_index
 from wafl.train.embedded import Embedded
 
 QUICK: dict[str, Any] = {"rounds": 3, "local_steps": 1, "batch_size": 8, "learning_rate": 0.1}
@@ -51,22 +51,22 @@ def test_the_choice_is_that_of_the_rule_in_plain_words(seed: int) -> None:
     draws = np.random.default_rng(seed)
     clients = draws.uniform(0.4, 0.9, size=draws.integers(4, 30))
     values = clients + draws.normal(0, 0.05, (4, 1)) + draws.normal(0, 0.1, (4, len(clients)))
-    assert best_place(torch.tensor(values))[0] == plain_choice(values)
-    assert best_place(-torch.tensor(values), larger_is_better=False)[0] == plain_choice(values)
+    assert best_index(torch.tensor(values))[0] == plain_choice(values)
+    assert best_index(-torch.tensor(values), larger_is_better=False)[0] == plain_choice(values)
 
 
 def test_a_larger_radius_is_chosen_only_if_it_is_clearly_better() -> None:
     same = torch.full((4, 12), 0.7)
-    assert best_place(same)[0] == 0
+    assert best_index(same)[0] == 0
     better = same.clone()
     better[2] += 0.1  # for every client: there is no error of this difference
-    index, why = best_place(better)
+    index, why = best_index(better)
     assert index == 2
     assert "accuracy 80%" in why
     assert "the best mean" in why
     better[0], better[1] = torch.nan, torch.nan
-    assert best_place(better[:3])[0] == 2, "what diverged is not chosen"
-    assert best_place(torch.full((3, 5), torch.nan))[0] == 0
+    assert best_index(better[:3])[0] == 2, "what diverged is not chosen"
+    assert best_index(torch.full((3, 5), torch.nan))[0] == 0
 
 
 def test_an_auto_run_is_the_run_with_the_radius_that_was_chosen(clients: wafl.Federation) -> None:
@@ -74,8 +74,8 @@ def test_an_auto_run_is_the_run_with_the_radius_that_was_chosen(clients: wafl.Fe
     heard: list[tuple[int, str, float]] = []
 
     class Hears(wafl.callbacks.Callback):
-        def on_choice(self, place: int, name: str, chosen: Any) -> None:
-            heard.append((place, name, chosen.radius))
+        def on_choice(self, index: int, name: str, chosen: Any) -> None:
+            heard.append((index, name, chosen.radius))
 
     runs = wafl.sweep(model, clients, wafl.WAFL(radius="auto"), {"seed": [0, 1]}, callbacks=[Hears()], **QUICK)
     for index, run in enumerate(runs):

@@ -506,7 +506,7 @@ def test_a_run_of_a_sweep_that_cannot_go_on_does_not_lose_the_rounds_of_the_othe
     model, reached = wafl.models.mlr(CLIENTS).double(), Counter[int]()
 
     def count(moment: Moment) -> None:
-        reached[moment.place] += 1
+        reached[moment.index] += 1
 
     with pytest.raises(TooFewRepliesError):
         wafl.sweep(model, CLIENTS, wafl.FedAvg(), {"seed": [0, 1, 2]}, **call, callbacks=[count])

@@ -20,7 +20,7 @@ from torch import Tensor
 Words = NDArray[np.int64]
 ROUNDS = 10
 WORD = 0xFFFFFFFF
-PLACE_BITS = 30
+POSITION_BITS = 30
 """A draw has up to 33 bits, so this many are left in an int64 for its place."""
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -132,8 +132,8 @@ def permutation(key: Key, purpose: Purpose, sizes: Tensor, width: int) -> Tensor
     if draws.device.type != "cpu":
         return draws.sort(dim=-1, stable=True).indices
     # The same order: each draw is followed by its place, and numbers are sorted much faster than places by numbers.
-    ranked = np.sort((draws << PLACE_BITS | positions).numpy(), axis=-1)
-    return torch.from_numpy(ranked & ((1 << PLACE_BITS) - 1))
+    ranked = np.sort((draws << POSITION_BITS | positions).numpy(), axis=-1)
+    return torch.from_numpy(ranked & ((1 << POSITION_BITS) - 1))
 
 
 def choose(seed: int, purpose: Purpose, total: int, count: int, round: int = 0) -> list[int]:

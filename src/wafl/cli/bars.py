@@ -64,7 +64,7 @@ class Bars(Callback):
             self.on_progress(progress)
             self._began[self._training] = time.monotonic(), self._rounds_of(progress) // self._runs[self._training]
 
-    def on_choice(self, place: int, name: str, chosen: ChosenRadius) -> None:
+    def on_choice(self, index: int, name: str, chosen: ChosenRadius) -> None:
         if self._mode == "json":
             print(json.dumps({"event": "choice", "run": name, **asdict(chosen)}), flush=True)
         elif self._mode == "bars":

@@ -8,7 +8,7 @@ from torch import Tensor
 from wafl.parts.messages import State
 from wafl.results.history import History
 
-Place = tuple[int, int]
+LaneKey = tuple[int, int]
 """A run and a client."""
 ClientState = Mapping[str, Tensor]
 """What a client keeps between rounds, by the part of the method that keeps it."""
@@ -41,6 +41,6 @@ class Progress:
     """
 
     runs: dict[int, RunProgress] = field(default_factory=dict[int, RunProgress])
-    memory: dict[Place, ClientState] = field(default_factory=dict[Place, ClientState])
+    memory: dict[LaneKey, ClientState] = field(default_factory=dict[LaneKey, ClientState])
     chunk_sizes: dict[int, int] = field(default_factory=dict[int, int])
     chosen: dict[int, ChosenRadius] = field(default_factory=dict[int, ChosenRadius])

@@ -14,7 +14,7 @@ from sklearn.model_selection import KFold
 from wafl.base.errors import DivergedError, UnboundedError
 from wafl.base.norms import typical_length
 from wafl.sklearn.descent import Array
-from wafl.train.chosen_radius import FEWEST, best_place, candidates, halves
+from wafl.train.chosen_radius import FEWEST, best_index, candidates, halves
 
 FOLDS = 3
 FEWEST_EXAMPLES = 20
@@ -30,7 +30,7 @@ def choose_radius(estimator: Any, x: Array, y: Array, groups: Array) -> float:
 
     The candidates are 0.01, 0.03, 0.1 and 0.3 times how far a client's examples lie from their mean. With four clients
     or more, each half of them judges models of the other half; with fewer, three folds of the examples do. It is the
-    smallest candidate that is not clearly worse than the best (:func:`wafl.train.chosen_radius.best_place`). It is the
+    smallest candidate that is not clearly worse than the best (:func:`wafl.train.chosen_radius.best_index`). It is the
     third one with fewer than 20 examples and fewer than four clients, and where no part to train on has two classes.
     """
     apart = np.concatenate([x[groups == client] - x[groups == client].mean(0) for client in np.unique(groups)])
@@ -40,7 +40,7 @@ def choose_radius(estimator: Any, x: Array, y: Array, groups: Array) -> float:
     values = [judged for fold in _folds(x, groups) for judged in _judged(estimator, x, y, groups, *fold, spread)]
     if not values:
         return USUAL * spread * typical_length(estimator.norm, x.shape[1])
-    index, _ = best_place(torch.tensor(np.array(values)).T, larger_is_better=is_classifier(estimator))
+    index, _ = best_index(torch.tensor(np.array(values)).T, larger_is_better=is_classifier(estimator))
     return candidates(spread, estimator.norm, x.shape[1])[index]
 
 

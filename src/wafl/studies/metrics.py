@@ -43,7 +43,7 @@ class MetricsFile(Callback):
         return lines
 
     def on_round(self, moment: Moment) -> None:
-        self._append(self._line(moment.place, moment.final_record()))
+        self._append(self._line(moment.index, moment.final_record()))
 
     def on_progress(self, progress: Progress) -> None:
         for index, run in sorted(progress.runs.items()):

@@ -315,5 +315,5 @@ class _Ended(Callback):
     def __init__(self) -> None:
         self.runs: dict[int, Run] = {}
 
-    def on_end(self, place: int, run: Run) -> None:
-        self.runs[place] = run
+    def on_end(self, index: int, run: Run) -> None:
+        self.runs[index] = run

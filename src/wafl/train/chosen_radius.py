@@ -85,7 +85,7 @@ def choose_radius(trainer: Trainer, index: int, spec: Spec) -> ChosenRadius:
     judged = [_judged(trainer, *clients.apart(judges, index, spec), len(judges), specs) for judges in parted]
     values = torch.cat(judged, dim=1)
     larger = roster.num_classes is not None
-    best, why = best_place(values, larger_is_better=larger)
+    best, why = best_index(values, larger_is_better=larger)
     summaries = [_summary(row, larger) for row in values]
     tried = [{"radius": radius, **row} for radius, row in zip(radii, summaries, strict=True)]
     *head, last = (f"{radius:g}" for radius in radii)
@@ -93,7 +93,7 @@ def choose_radius(trainer: Trainer, index: int, spec: Spec) -> ChosenRadius:
     return ChosenRadius(radii[best], chosen, tried)
 
 
-def best_place(values: Tensor, *, larger_is_better: bool = True) -> tuple[int, str]:
+def best_index(values: Tensor, *, larger_is_better: bool = True) -> tuple[int, str]:
     """The place of the smallest radius that is not clearly worse than the best, and the reason in words.
 
     ``values [R, C]`` are accuracies or losses, the smallest radius first; they are not finite where training diverged.

@@ -69,7 +69,7 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) 
     if clip is not None:
         short = _clipped(lanes.params[:, trained], sent[:, trained], clip[:, None])
         sent = torch.cat([short, sent[:, trained.stop :]], dim=1)
-    statistics = carry.params[:, client.kept_places] if client.kept_places else None
+    statistics = carry.params[:, client.kept_positions] if client.kept_positions else None
     left = present({OBJECTIVE: carry.memory, LOCAL: outcome.memory, STATISTICS: statistics})
     loss = carry.loss
     if client.judges_ends:
@@ -87,8 +87,8 @@ def _with_statistics(client: ClientTask, lanes: LaneInput) -> LaneInput:
     kept = lanes.memory.get(STATISTICS)
     if kept is None:
         return lanes
-    params, places = lanes.params.clone(), client.kept_places
-    params[:, places] = torch.where(kept.isnan(), params[:, places], kept)
+    params, positions = lanes.params.clone(), client.kept_positions
+    params[:, positions] = torch.where(kept.isnan(), params[:, positions], kept)
     return replace(lanes, params=params)
 
 

@@ -130,11 +130,11 @@ class ClientTask:
         problem, blank = Problem(self.task, params[None]), params.new_zeros(1, 1, *self.examples.shape)
         objective = None if self.objective is None else self.objective.initial_memory(problem, blank)
         # NaN stands for what the server has, where a client begins.
-        unknown = params.new_full((len(self.kept_places),), torch.nan) if self.kept_places else None
+        unknown = params.new_full((len(self.kept_positions),), torch.nan) if self.kept_positions else None
         return present({OBJECTIVE: objective, LOCAL: self.local.initial_memory(params), STATISTICS: unknown})
 
     @cached_property
-    def kept_places(self) -> list[int]:
+    def kept_positions(self) -> list[int]:
         """The places of the BatchNorm parameters that each client keeps to itself; empty if it keeps none."""
         if self.work.statistics not in (PER_CLIENT, FEDBN):
             return []

@@ -20,7 +20,7 @@ from wafl.objectives import Objective, ObjectiveState
 from wafl.objectives.ball.client_cost_matrix import check_size, class_means, cost_matrix_of_means
 from wafl.objectives.ball.cost_matrix import CostMatrix
 from wafl.parts.messages import Query
-from wafl.results.progress import ClientState, Place, Progress
+from wafl.results.progress import ClientState, LaneKey, Progress
 from wafl.results.run import Run
 from wafl.tasks.fitness import UNFIT, check_fitness
 from wafl.tasks.gpu.precision import computing
@@ -182,7 +182,7 @@ class _Failing:
 
     def __init__(self, whole: _Whole, faults: Faults) -> None:
         self._whole, self._faults = whole, faults
-        self._before: dict[Place, ClientState] = {}
+        self._before: dict[LaneKey, ClientState] = {}
 
     def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
         self._before = dict(self._whole.lanes.memory)

@@ -210,9 +210,9 @@ class _Judging(Callback):
         self._values: dict[int, float | str] = {}
         """By index: a run's value, or why it has none."""
 
-    def on_end(self, place: int, run: Run) -> None:
-        name = self._names[place]
-        self._values[place] = self._judged(self._goals[self.specs[place].schedule.seed], run)
+    def on_end(self, index: int, run: Run) -> None:
+        name = self._names[index]
+        self._values[index] = self._judged(self._goals[self.specs[index].schedule.seed], run)
         first, settings, each = self._names.index(name), self._settings[name], len(self._seeds)
         mine = range(first, first + each * len(settings))
         if all(other in self._values for other in mine):

@@ -112,7 +112,7 @@ def deploy(
     host: str | None = None,
     port: int = 8000,
     listen: Annotated[str, Option(metavar="ADDRESS")] = "127.0.0.1",
-    place: str = "/srv/wafl",
+    target: str = "/srv/wafl",
     allow_app: AllowApp = None,
     any_app: AnyApp = False,
 ) -> None:
@@ -125,10 +125,10 @@ def deploy(
         known = files.hosts()
         if host is not None and host not in known:
             raise ValueError(f"host {host!r} is not in the server's certificate, which is for {', '.join(known)}")
-        deployment = Deployment(files, host or known[0], port, place, tuple(allow_app or ()), any_app, listen)
+        deployment = Deployment(files, host or known[0], port, target, tuple(allow_app or ()), any_app, listen)
         folders = write_deployment(folder, deployment, node or files.nodes())
     for machine in folders:
-        tell(f"Wrote {machine}, to be copied to {place} there")
+        tell(f"Wrote {machine}, to be copied to {target} there")
     if listen == "127.0.0.1":
         tell("The proxy listens on 127.0.0.1 alone: nodes on other machines need --listen ADDRESS.")
 

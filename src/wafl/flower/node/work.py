@@ -22,7 +22,7 @@ from wafl.flower.node.site import Site, open_site
 from wafl.flower.wire.run_config import from_run_config
 from wafl.flower.wire.values import NodeQuery, Outline, WireError, short
 from wafl.parts.messages import GRADIENT, Replies
-from wafl.results.progress import ClientState, Place
+from wafl.results.progress import ClientState, LaneKey
 from wafl.tasks.fitness import check_fitness
 from wafl.tasks.gpu.precision import computing
 from wafl.tasks.problem import Problem
@@ -142,7 +142,7 @@ class Node:
         rows = dict(zip(query.names, self.rows(query.names.values()), strict=True))
         keepsakes = Keepsakes(self._state, query.training, query.entry)
         asked = [(run, client) for run, each in zip(query.runs, query.queries, strict=True) for client in each.clients]
-        number, memory = first.round, dict[Place, ClientState]()
+        number, memory = first.round, dict[LaneKey, ClientState]()
         examples = self.site.federation.train.to(first.params.device)
         # Padded for the largest client anywhere, so that rounding is the same; but not for one that is far too large.
         bearable = max(4096, 16 * int(examples.num_examples.max()))

@@ -26,7 +26,7 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
 }
-PLACE, NODE_KEY = "/srv/wafl", "node.key"
+TARGET, NODE_KEY = "/srv/wafl", "node.key"
 SAFE_PATH = re.compile(r"/[A-Za-z0-9._/-]*")
 DIGEST = re.compile(r"[0-9a-f]{64}")
 NGINX = "/usr/sbin/nginx"
@@ -36,7 +36,7 @@ NGINX = "/usr/sbin/nginx"
 class Deployment:
     """A federation to deploy: its certificates, and the host and port by which nodes reach the server.
 
-    ``place`` is the folder on every machine that its files are copied to. ``allowed`` are digests of the apps that
+    ``target`` is the folder on every machine that its files are copied to. ``allowed`` are digests of the apps that
     nodes run; ``any_app`` instead lets them run all. ``listen`` is the server's own address that nodes come to:
     unless it is given, the proxy is reached from its own machine alone.
     """
@@ -44,7 +44,7 @@ class Deployment:
     certificates: Certificates
     host: str
     port: int = PORT
-    place: str = PLACE
+    target: str = TARGET
     allowed: tuple[str, ...] = ()
     any_app: bool = False
     listen: str = "127.0.0.1"
@@ -54,8 +54,8 @@ class Deployment:
             used = f"{CONTROL_PORT} and {HEALTH_PORT}, which the SuperLink uses"
             raise ValueError(f"port is {self.port}: give 1 to 65535, except {used}")
         ip_address(self.listen)
-        if not SAFE_PATH.fullmatch(self.place):
-            raise ValueError(f"place {self.place!r}: give an absolute path of letters, digits, '.', '_', '-' and '/'")
+        if not SAFE_PATH.fullmatch(self.target):
+            raise ValueError(f"target {self.target!r}: give an absolute path of letters, digits, '.', '_', '-' and '/'")
         if self.any_app == bool(self.allowed):
             raise ValueError("which apps do nodes run? Give --allow-app DIGEST, or --any-app for whatever is sent")
         for digest in self.allowed:
@@ -97,7 +97,7 @@ class Deployment:
             "node_health_port": str(NODE_HEALTH_PORT),
             "host": self.host,
             "door": self._door,
-            "place": self.place.rstrip("/"),
+            "folder": self.target.rstrip("/"),
             "port": str(self.port),
             "restart": str(RESTART),
             "version": __version__,

@@ -130,13 +130,13 @@ class GridClients:
             message = "%s claims a %s far above the others', or too many examples for it: it counts for less"
             log(WARNING, message, self.roster.names[client], what)
 
-    def apart(self, left_out: Sequence[int], place: int, spec: Spec) -> tuple[Self, Judge]:
+    def apart(self, left_out: Sequence[int], index: int, spec: Spec) -> tuple[Self, Judge]:
         """Return the other clients, to train candidates, and a judge: the clients left out test candidates."""
-        entry = self._entry({place: spec.within(self.roster.bounds)})
+        entry = self._entry({index: spec.within(self.roster.bounds)})
         others = copy(self)
         others._only = tuple(client for client in range(self.roster.num_clients) if client not in set(left_out))
         # On nodes, candidates come after all runs of the entry.
-        others._candidates = entry, len(self._entries[entry]) + place * len(CANDIDATES)
+        others._candidates = entry, len(self._entries[entry]) + index * len(CANDIDATES)
         judges = [self.roster.names[client] for client in left_out]
 
         def judge(run: Run) -> dict[int, float]:

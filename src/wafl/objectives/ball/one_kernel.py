@@ -23,15 +23,15 @@ def softmax_steps(base: Tensor, gram: Tensor, point: Tensor, steps: int) -> Tens
 def _climb(base, gram, start, end, classes, examples, steps, SIDE: tl.constexpr):  # noqa: N803
     lane, side = tl.program_id(0), tl.arange(0, SIDE)
     rows, columns = side[:, None], tl.program_id(1) * SIDE + side[None, :]
-    places = (lane * classes + rows) * examples + columns
+    offsets = (lane * classes + rows) * examples + columns
     inside = (rows < classes) & (columns < examples)
     pairs = (lane * classes + rows) * classes + side[None, :]
     product = tl.load(gram + pairs, mask=(rows < classes) & (side[None, :] < classes), other=0.0)
-    outputs = tl.load(base + places, mask=inside, other=0.0)
+    outputs = tl.load(base + offsets, mask=inside, other=0.0)
     outputs = tl.where(rows < classes, outputs, float("-inf"))  # classes that there are not have probability 0
-    point = tl.load(start + places, mask=inside, other=0.0)
+    point = tl.load(start + offsets, mask=inside, other=0.0)
     for _ in range(steps):
         scores = outputs + tl.dot(product, point, input_precision="ieee")
         weights = tl.exp(scores - tl.max(scores, axis=0)[None, :])
         point = weights / tl.sum(weights, axis=0)[None, :]
-    tl.store(end + places, point, mask=inside)
+    tl.store(end + offsets, point, mask=inside)

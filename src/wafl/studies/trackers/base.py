@@ -42,12 +42,12 @@ class Tracker(Callback, ABC):
         """Open a log with the run's settings; ``index`` is the run's index in its sweep."""
 
     def on_round(self, moment: Moment) -> None:
-        if moment.place not in self._logs:
-            self._logs[moment.place] = self._join(moment.place, moment.run, moment.history)
-        self._logs[moment.place].write(moment.final_record())
+        if moment.index not in self._logs:
+            self._logs[moment.index] = self._join(moment.index, moment.run, moment.history)
+        self._logs[moment.index].write(moment.final_record())
 
-    def on_end(self, place: int, run: Run) -> None:
-        log = self._logs.pop(place, None) or self._join(place, run, run.history)
+    def on_end(self, index: int, run: Run) -> None:
+        log = self._logs.pop(index, None) or self._join(index, run, run.history)
         log.close(run.diverged)
 
     def _join(self, index: int, run: Run, before: History) -> Log:

@@ -30,7 +30,7 @@ from wafl.base.json_types import parsed
 from wafl.callbacks import Callback
 from wafl.parts.messages import State
 from wafl.results.history import History, Record
-from wafl.results.progress import ChosenRadius, ClientState, Place, Progress, RunProgress
+from wafl.results.progress import ChosenRadius, ClientState, LaneKey, Progress, RunProgress
 from wafl.train.checkpoint.journal import Journal
 from wafl.train.checkpoint.signals import Signals
 
@@ -210,15 +210,15 @@ class _Memory:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._journal: Journal | None = None
-        self._written: dict[Place, ClientState] = {}
+        self._written: dict[LaneKey, ClientState] = {}
         self._bytes = 0
 
-    def resume(self, about: Mapping[str, Any] | None, memory: Mapping[Place, ClientState]) -> None:
+    def resume(self, about: Mapping[str, Any] | None, memory: Mapping[LaneKey, ClientState]) -> None:
         """Go on where a checkpoint left the journal."""
         self._journal = None if about is None else Journal(self._folder / about["file"], about["size"])
         self._written, self._bytes = dict(memory), sum(map(_bytes, memory.values()))
 
-    def write(self, memory: Mapping[Place, ClientState], count: int) -> dict[str, Any] | None:
+    def write(self, memory: Mapping[LaneKey, ClientState], count: int) -> dict[str, Any] | None:
         """Append what has changed since the last checkpoint; returns how much of which file counts."""
         if not memory:
             return None
@@ -309,9 +309,9 @@ def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) ->
         tensors = load(content)
         histories = _histories(folder.parent, about)
         runs = {int(index): _run(int(index), row, tensors, histories) for index, row in about["runs"].items()}
-        memory: dict[Place, dict[str, Tensor]] = {}
+        memory: dict[LaneKey, dict[str, Tensor]] = {}
         for entry in _memory_journal(folder.parent, about["memory"]).read():
-            read: dict[Place, dict[str, Tensor]] = {}
+            read: dict[LaneKey, dict[str, Tensor]] = {}
             for name, value in load(entry).items():
                 run, client, part = name.split(".", 2)
                 read.setdefault((int(run), int(client)), {})[part] = value

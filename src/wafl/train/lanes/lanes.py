@@ -11,7 +11,7 @@ from torch import Tensor
 from wafl.base.options import Count
 from wafl.base.random import Key
 from wafl.parts.messages import GRADIENT, Query, Replies
-from wafl.results.progress import ClientState, Place
+from wafl.results.progress import ClientState, LaneKey
 from wafl.train.client import LaneOutput, local_update, report_loss
 from wafl.train.client_task import REPORT_BATCH, ClientTask, LaneInput, mapped
 from wafl.train.lanes.captured import Captured
@@ -37,7 +37,7 @@ class Lanes:
 
     client: ClientTask
     chunk_size: int | None = None
-    memory: dict[Place, ClientState] = field(default_factory=dict[Place, ClientState])
+    memory: dict[LaneKey, ClientState] = field(default_factory=dict[LaneKey, ClientState])
     rows: Mapping[int, int] | None = None
     pair: bool = False
     captures: bool = False
@@ -51,16 +51,16 @@ class Lanes:
         """The replies to each run's query, all of one kind, for the same vectors; clients keep their memory by run."""
         if not queries:
             return []
-        places, numbers = self._places(queries), list(runs) if runs is not None else list(range(len(queries)))
+        keys, numbers = self._lane_keys(queries), list(runs) if runs is not None else list(range(len(queries)))
         trains, with_gradient = queries[0].kind == "train", GRADIENT in queries[0].sends
         room = self.client.batch_room if trains else self.client.report_room
-        keepers = [(numbers[run], client) for run, client in places]
-        lanes = self._lanes(queries, places, keepers)
+        keepers = [(numbers[run], client) for run, client in keys]
+        lanes = self._lanes(queries, keys, keepers)
         if self.chunk_size is None:
             self.chunk_size = lanes_that_fit(self.client, lanes)
-        among_others = self.client.pairs and (self.pair or len(places) > 1)
+        among_others = self.client.pairs and (self.pair or len(keys) > 1)
         outputs: list[LaneOutput] = []
-        for rows in _alike([self._size(client) for _, client in places], room):
+        for rows in _alike([self._size(client) for _, client in keys], room):
             for piece in in_pieces(self.client, lanes.take(rows), self._step, self.chunk_size):
                 alone = among_others and len(piece.params) == 1
                 piece = piece.take(torch.zeros(2, dtype=torch.int64)) if alone else piece
@@ -71,12 +71,12 @@ class Lanes:
                 outputs.append(done.take(slice(1)) if alone else done)
         output = outputs[0] if len(outputs) == 1 else mapped(lambda *values: torch.cat(values), *outputs)
         self._remember(keepers, output.memory)
-        return [_replies(query, run, places, output) for run, query in enumerate(queries)]
+        return [_replies(query, run, keys, output) for run, query in enumerate(queries)]
 
-    def _places(self, queries: Sequence[Query]) -> list[Place]:
+    def _lane_keys(self, queries: Sequence[Query]) -> list[LaneKey]:
         """Run and client of each lane, the largest clients first; lanes with the same batches are neighbors."""
-        places = [(run, client) for run, query in enumerate(queries) for client in query.clients]
-        return sorted(places, key=lambda lane: (-self._size(lane[1]), queries[lane[0]].seed, lane[1], lane[0]))
+        keys = [(run, client) for run, query in enumerate(queries) for client in query.clients]
+        return sorted(keys, key=lambda lane: (-self._size(lane[1]), queries[lane[0]].seed, lane[1], lane[0]))
 
     def _row(self, client: int) -> int:
         return client if self.rows is None else self.rows[client]
@@ -84,20 +84,20 @@ class Lanes:
     def _size(self, client: int) -> int:
         return self.client.sizes[self._row(client)]
 
-    def _lanes(self, queries: Sequence[Query], places: list[Place], keepers: list[Place]) -> LaneInput:
+    def _lanes(self, queries: Sequence[Query], keys: list[LaneKey], keepers: list[LaneKey]) -> LaneInput:
         device, dtype = queries[0].params.device, queries[0].params.dtype
-        run = torch.tensor([run for run, _ in places])
+        run = torch.tensor([run for run, _ in keys])
 
         def stacked(vectors: Sequence[Tensor]) -> Tensor:
             if len(vectors) == 1:  # all lanes read the same, which stays in the processor's cache
-                return vectors[0].expand(len(places), -1)
+                return vectors[0].expand(len(keys), -1)
             return torch.stack(list(vectors)).index_select(0, run.to(device))
 
         def per_lane(values: Sequence[float], dtype: torch.dtype) -> Tensor:
             return torch.tensor(values, dtype=dtype)[run].to(device)
 
-        clients = torch.tensor([client for _, client in places], device=device)
-        rows = torch.tensor([self._row(client) for _, client in places])
+        clients = torch.tensor([client for _, client in keys], device=device)
+        rows = torch.tensor([self._row(client) for _, client in keys])
         first = queries[0]
         return LaneInput(
             params=stacked([query.params for query in queries]),
@@ -112,10 +112,10 @@ class Lanes:
             memory=self._recall(keepers, first.params),
             vectors={name: stacked([query.vectors[name] for query in queries]) for name in first.vectors},
             iterates={name: per_lane([q.iterates[name] for q in queries], torch.int64) for name in first.iterates},
-            sharing=_sharing(queries, places),
+            sharing=_sharing(queries, keys),
         )
 
-    def _remember(self, keepers: list[Place], memory: Mapping[str, Tensor]) -> None:
+    def _remember(self, keepers: list[LaneKey], memory: Mapping[str, Tensor]) -> None:
         """Keep what clients hold after their work; a client whose new memory is not finite keeps the old one."""
         if not memory:
             return
@@ -127,7 +127,7 @@ class Lanes:
             if finite[lane]
         )
 
-    def _recall(self, keepers: list[Place], like: Tensor) -> dict[str, Tensor]:
+    def _recall(self, keepers: list[LaneKey], like: Tensor) -> dict[str, Tensor]:
         """What each lane's client has kept, or holds before it first takes part."""
         fresh = {name: value.to(like) for name, value in self.client.initial_memory(like).items()}
         return {
@@ -153,14 +153,14 @@ def _alike(sizes: Sequence[int], room: Callable[[int], int]) -> list[slice]:
     return [*pieces, slice(begin, len(sizes))]
 
 
-def _sharing(queries: Sequence[Query], places: list[Place]) -> int:
+def _sharing(queries: Sequence[Query], keys: list[LaneKey]) -> int:
     """How many lanes share each batch, if that is the same number for all batches; otherwise 1."""
-    counts = set(Counter((queries[run].seed, client) for run, client in places).values())
+    counts = set(Counter((queries[run].seed, client) for run, client in keys).values())
     return counts.pop() if len(counts) == 1 else 1
 
 
-def _replies(query: Query, run: int, places: list[Place], output: LaneOutput) -> Replies:
-    lane_of = {key: lane for lane, key in enumerate(places)}
+def _replies(query: Query, run: int, keys: list[LaneKey], output: LaneOutput) -> Replies:
+    lane_of = {key: lane for lane, key in enumerate(keys)}
     rows = torch.tensor([lane_of[run, client] for client in query.clients], device=output.loss.device)
     # Whole rows are copied several times faster by index_select than by indexing.
     vectors = {name: output.vectors[name].index_select(0, rows) for name in query.wanted}
