@@ -82,7 +82,9 @@ def test_a_new_attack_is_one_class_and_one_line(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_unknown_kind_is_an_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(ValidationError, match="'none', 'pgd', 'fgsm', 'wasserstein' or 'autoattack'"):
-        attack_keys.Attack(kind="push")
-    with pytest.raises(ValidationError, match=r"'affine', 'rotation', .* or 'inversion'"):
+    for names, section, key in ((["none", *ATTACKS], attack_keys.Attack, "kind"), (MOVES, Data, "unseen_shift")):
+        *first, last = map(repr, names)
+        with pytest.raises(ValidationError, match=f"{', '.join(first)} or {last}"):
+            section(**{key: "push"})
+    with pytest.raises(ValidationError, match="'affine'"):
         Data(unseen_shift="label_shift")

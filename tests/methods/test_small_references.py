@@ -355,7 +355,7 @@ def averaged(case: Case) -> Tensor:
 
 def assert_agrees(name: str, cases: Mapping[str, Case], table: str) -> None:
     assert name in cases, (
-        f"{name} has no small reference: write its equation as plainly as you can in tests/oracles/, and a case with "
+        f"{name} has no small reference: write its equation plainly, here or in tests/oracles/, and a case with "
         f"it in {table} of tests/methods/test_small_references.py"
     )
     case = cases[name]

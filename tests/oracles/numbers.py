@@ -167,6 +167,8 @@ def main() -> None:
     if options.write:
         GOLDEN.write_text(json.dumps(golden()) + "\n")
     if options.output is None:
+        if not options.write:
+            parser.error("give the file that the numbers are written to, such as before.npz")
         return
     result: dict[str, Any] = {}
     for cases in (small_cases, large_cases, grid_cases):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from wafl.base.checks import check_seed
 from wafl.base.mover import Mover
 from wafl.base.options import Option, options_of
+from wafl.base.random import Key, Purpose, normal, uniform
 from wafl.objectives.surrogate import single_lane
 from wafl.results.run import Run
 from wafl.tasks.inputs import Inputs
@@ -37,6 +38,19 @@ class Population:
 
     def numbers(self) -> Tensor:
         return torch.arange(self.x.shape[1]) if self.rows is None else self.rows
+
+    def uniform(self, seed: int) -> Tensor:
+        """Return draws from [0, 1) in the shape of ``x``, which depend on an example's number and the seed alone."""
+        return self._draws(uniform, seed)
+
+    def normal(self, seed: int) -> Tensor:
+        """Return standard normal draws in the shape of ``x``, keyed like those of :meth:`uniform`."""
+        return self._draws(normal, seed)
+
+    def _draws(self, draw: Callable[[Key, Purpose, int], Tensor], seed: int) -> Tensor:
+        rows = self.numbers()
+        key = Key(torch.full_like(rows, check_seed(seed)), torch.zeros_like(rows), rows, torch.ones_like(rows))
+        return draw(key, Purpose.ATTACK, self.x[0, 0].numel()).to(self.x).view_as(self.x)
 
     def shares(self) -> Tensor:
         count = self.x.shape[1]

@@ -48,6 +48,7 @@ class Purpose(IntEnum):
     TRIALS = 17
     LEFT_OUT = 18
     AUGMENTATION = 19
+    ATTACK = 20
 
 
 @dataclass(frozen=True)
