@@ -9,6 +9,7 @@ from typer import Option
 
 from wafl.cli.method_options import attack_options, read_options, with_attack_options
 from wafl.cli.shared import StudyOrRun, Trust, load_seeds, parse_numbers, reading, seen_and_unseen
+from wafl.cli.terminal import make_console
 from wafl.config.known_attacks import known_attacks, unknown_attack
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ def evaluate(
     options: dict[str, Any],
 ) -> None:
     """Test saved runs on their clients' held-out data while a share of the clients is attacked."""
-    from wafl.cli.terminal import make_console
-
     with reading(trust):
         settings = _settings(attack, options)
         shares = parse_numbers("attacked", attacked)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 from typer import Argument
 
 from wafl.cli.shared import Trust, only_run, reading, seen_and_unseen
+from wafl.cli.terminal import tell
 
 if TYPE_CHECKING:
     from wafl.results.export import Format
@@ -23,8 +24,6 @@ def export(
     trust: Trust = False,
 ) -> None:
     """Write a model that takes raw examples, or the metrics of a study, to a new file."""
-    from wafl.cli.terminal import tell
-
     with reading(trust):
         if (format is None) == (metrics is None):
             raise ValueError("give --format for the model of a run, or --metrics for the rounds of a study")

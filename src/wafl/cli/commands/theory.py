@@ -36,7 +36,7 @@ def theory(
     console = make_console()
     with reading(trust):
         runs = load_runs(run)
-        from wafl.cli.theory_tables import certificates, promises, theory_of
+        from wafl.cli.tables import certificates, promises, theory_of
         from wafl.theory import certify, summarize
         from wafl.theory.certificates.certificate import plot_certificates
         from wafl.theory.guarantees import promised

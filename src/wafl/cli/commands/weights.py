@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from wafl.cli.shared import one_line_errors
+from wafl.cli.terminal import make_console, tell
 
 if TYPE_CHECKING:
     from wafl.data.federation import Federation
@@ -25,7 +26,6 @@ def weights(
 ) -> None:
     """Compute client weights from optimal transport, and show the distances they come from and the W_2 they reach."""
     from wafl.cli.tables import transport_weights
-    from wafl.cli.terminal import make_console, tell
     from wafl.data.named.domains import domains, federation_of
     from wafl.report.plotting import weights_and_distances
     from wafl.weights import barycenter, cover, mixture, nearest

@@ -1,19 +1,34 @@
-"""``wafl run``: an experiment, from a file or the command line."""
+"""Commands that train: ``wafl run``, ``resume`` and ``tune``."""
 
+from __future__ import annotations
+
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from typer import Argument, Option
 
 from wafl.cli.method_options import read_options, with_method_options
-from wafl.cli.progress import Json, Quiet, Serve, check_packages, train_and_show
-from wafl.cli.shared import Changes, one_line_errors
-from wafl.cli.terminal import say
+from wafl.cli.progress import (
+    SOME_DIVERGED,
+    Json,
+    Quiet,
+    Serve,
+    check_packages,
+    exit_if_diverged,
+    train_and_show,
+    watched,
+)
+from wafl.cli.shared import Changes, OneStudy, Trust, check_study, one_line_errors, reading
+from wafl.cli.terminal import make_console, say, tell
 from wafl.config.toml_file import read_toml
 
 if TYPE_CHECKING:
     from wafl.config.experiment import Experiment
+    from wafl.studies.tune import TunedExperiment
+    from wafl.tuning.result import Tuning
 
 
 @with_method_options
@@ -89,8 +104,8 @@ def run(
 
         folder = output / (name or described.name)
         if name is not None and folder.exists():  # so that nothing saved is lost
-            resume = f"continue it with wafl resume {folder}, " if _was_left(folder) else ""
-            raise ValueError(f"{folder} exists already: {resume}choose another --name, or remove it")
+            hint = f"continue it with wafl resume {folder}, " if _was_left(folder) else ""
+            raise ValueError(f"{folder} exists already: {hint}choose another --name, or remove it")
         source = None if experiment is None else source_of(experiment)
         study = Study.create(described, folder, source, numbered=name is None)
         if name is None:
@@ -108,7 +123,7 @@ def _refuse_options(context: typer.Context) -> None:
         raise ValueError(f"{option} cannot be used with an experiment file: change the file, or use --set KEY=VALUE")
 
 
-def _offer_resume(base: Path, folder: Path, experiment: "Experiment") -> None:
+def _offer_resume(base: Path, folder: Path, experiment: Experiment) -> None:
     """Say which studies of the same name were begun and left, and how to continue them."""
     from wafl.studies.folder import StudyFolder, taken_folders, to_toml
 
@@ -128,3 +143,83 @@ def _was_left(folder: Path) -> bool:
 
     study = StudyFolder(folder)
     return study.config.is_file() and study.status() == "interrupted"
+
+
+def resume(
+    folder: OneStudy,
+    changes: Changes = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    serve: Serve = False,
+    trust: Trust = False,
+) -> None:
+    """Continue a study where it was interrupted, to the same numbers as if it had not been."""
+    with reading(trust):
+        check_packages(serve=serve)
+        check_study(folder)
+        from wafl.studies.extend import extend
+        from wafl.studies.pages.figures import draw_figures
+        from wafl.studies.study import Study
+
+        study = extend(folder, changes) if changes else Study.resume(folder)
+        if study.folder.status() == "finished":
+            results = study.run()  # trains nothing, and repairs the metrics if they were damaged
+            figures = "".join(f"\nFigure: {path}" for path in draw_figures(study, results, missing=True))
+            make_console().print(f"{folder} is a finished study: there is nothing to train.{figures}", markup=False)
+            exit_if_diverged(results)
+            return
+        train_and_show(study, quiet=quiet, as_json=as_json, serve=serve)
+
+
+def tune(
+    experiment: Annotated[Path, Argument()],
+    changes: Changes = None,
+    output: Path | None = None,
+) -> None:
+    """Try the same number of settings of every method, and write the experiment with the best."""
+    with one_line_errors():
+        read_toml(experiment)
+        from wafl.studies.tune import TunedExperiment
+
+        tuned = TunedExperiment.create(experiment, changes or [], output)
+        tuning = _search(tuned)
+    _show(tuned, tuning)
+    if len(tuning.best) < len(tuning.trials):
+        raise typer.Exit(SOME_DIVERGED)
+
+
+def _search(tuned: TunedExperiment) -> Tuning:
+    """What tuning found, with one bar per method while it tries; exits if it is interrupted."""
+    from wafl.cli.bars import TrialBars
+
+    search = tuned.search
+    tell(f"{tuned.plan.who}\n{search.trials} trials per method, judged by {search.words()}\n")
+    if tuned.known:
+        tell(f"Done before: {', '.join(tuned.known)}.")
+
+    def kept() -> str:
+        done = f"What was done is in {tuned.trials_file}, and the same command goes on with the others."
+        return done if tuned.trials_file.exists() else "No method was done yet."
+
+    bars = TrialBars(search, tuned.known, make_console())
+    with watched(bars.display, Warning, kept):
+        return tuned.run([bars])
+
+
+def _show(tuned: TunedExperiment, tuning: Tuning) -> None:
+    """Print what was chosen and why, and what to run next."""
+    from wafl.cli.tables import tuned_settings
+
+    console = make_console()
+    console.print(tuned_settings(tuning))
+    edges = [f"[yellow]{name}:[/] {edge}." for name, best in tuning.best.items() for edge in best.edges]
+    if edges:
+        output = escape(shlex.quote(str(tuned.output)))
+        hint = f"Look further: wafl tune {output} searches around what was chosen; or widen \\[tune.space]."
+        console.print("\n".join([*edges, hint]), highlight=False)
+    for name, trials in tuning.trials.items():
+        if name not in tuning.best:
+            reason = escape(str(trials[0].diverged))
+            console.print(f"[red]{name}:[/] every trial diverged, and its setting was left as it was: {reason}")
+    command = f"wafl run {shlex.quote(str(tuned.output))}"
+    tell(f"\nAll trials: {tuned.trials_file}\nTo train and test what was chosen, once: {command}")
