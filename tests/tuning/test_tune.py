@@ -13,10 +13,9 @@ import torch
 from torch import nn
 
 import wafl
-from wafl.tuning.candidate import Candidate
 from wafl.tuning.goal import Goal, hold_out
 from wafl.tuning.result import Trial, choose
-from wafl.tuning.space import make_space
+from wafl.tuning.space import Candidate, make_space
 
 INF = math.inf
 TARGET = 3.0

@@ -23,9 +23,9 @@ from wafl.config.read import apply_change, read_experiment
 from wafl.parts.schedule import Schedule
 from wafl.studies.study import make_callbacks
 from wafl.train.loop import Trainer
-from wafl.tuning.candidate import Candidate
 from wafl.tuning.goal import Goal, hold_out
 from wafl.tuning.result import Trial, Tuning
+from wafl.tuning.space import Candidate
 from wafl.tuning.tune import Search
 
 

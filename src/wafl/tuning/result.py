@@ -8,9 +8,8 @@ from typing import Annotated, Any
 from wafl.base.options import documented, frozen
 from wafl.methods import Method
 from wafl.results.frames import to_frame
-from wafl.tuning.candidate import Candidate, Setting
 from wafl.tuning.goal import Goal
-from wafl.tuning.space import Interval, Space
+from wafl.tuning.space import Candidate, Interval, Setting, Space
 
 EDGE = 0.15
 """How near an end of its range a value is, as a share of the range in the logarithm, to be called at the edge."""

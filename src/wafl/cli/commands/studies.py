@@ -12,7 +12,7 @@ from wafl.cli.shared import OneStudy, Trust, check_study, load_runs, one_line_er
 from wafl.cli.terminal import make_console, say, tell
 
 if TYPE_CHECKING:
-    from wafl.report.blocks import Study
+    from wafl.report.page import Study
 
 
 def runs(output: Annotated[Path, Argument(metavar="FOLDER")] = Path("runs")) -> None:
@@ -76,7 +76,7 @@ def report(
         for path in studies:
             if not all((path / file).is_file() for file in ("config.toml", "about.json")):
                 raise ValueError(f"{path} is not a study: give a folder that wafl run made, such as runs/digits")
-        from wafl.report.blocks import Page
+        from wafl.report.page import Page
         from wafl.studies.pages.shown import together
 
         shown = [_study(path, quick, data_dir) for path in studies]

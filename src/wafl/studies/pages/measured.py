@@ -18,8 +18,8 @@ from wafl.models import title as model_title
 from wafl.objectives import Wasserstein
 from wafl.objectives.surrogate import move_one_lane
 from wafl.report import charts, pictures, sections
-from wafl.report.blocks import Block, Figure, Pictures, Reading, Section, Stop, Walk, Walks
 from wafl.report.charts import Chart, Curve
+from wafl.report.page import Block, Figure, Pictures, Reading, Section, Stop, Walk, Walks
 from wafl.results.run import Run
 from wafl.studies.pages.shown import radius_against_gamma
 from wafl.theory import calibrate, certify

@@ -14,10 +14,9 @@ from wafl.base.unproven import unproven_line
 from wafl.config.experiment import Experiment
 from wafl.models import TITLES
 from wafl.report import charts, sections
-from wafl.report.blocks import Block, Cell, Figure, Note, Section, Study, Table
 from wafl.report.charts import Curve
+from wafl.report.page import Block, Cell, Conditions, Figure, Note, Section, Study, Table, Tested
 from wafl.report.sections import QUANTITIES
-from wafl.report.tested import Conditions, Tested
 from wafl.studies.attendance import privacies, read_nodes
 from wafl.studies.folder import StudyFolder, refuse_links
 from wafl.studies.pace import Lines, point_of
