@@ -15,7 +15,7 @@ from wafl.attacks import ATTACKS, Attack, Settings
 from wafl.base.options import NotNegative, Positive, options_of
 from wafl.config import attack_keys
 from wafl.config.experiment import Data
-from wafl.config.known_attacks import known_attacks
+from wafl.config.known import known_attacks
 from wafl.config.plan import make_attack
 from wafl.shifts import MOVES, SHIFTS
 

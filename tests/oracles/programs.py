@@ -7,7 +7,7 @@ import subprocess
 from contextlib import suppress
 
 from wafl.flower.ops.loopback import PATIENCE, READY, Loopback
-from wafl.flower.ops.processes import Program
+from wafl.flower.ops.loopback import Program
 
 
 def pause(program: Program) -> None:

@@ -30,13 +30,13 @@ from wafl.report.page import (
     Stop,
     Study,
     Table,
-    Tested,
     Walk,
     Walks,
     as_html,
     plotly_script,
     write_page,
 )
+from wafl.report.page import Tested as Row
 
 EVIL = '<script>alert("x")</script>'
 
@@ -104,8 +104,8 @@ def test_a_long_line_is_thinned_out_and_keeps_its_ends() -> None:
 
 def test_the_table_of_methods_emphasizes_the_best_and_sorts_by_means() -> None:
     rows = [
-        Tested("WAFL", "WAFL", [90.0, 92.0, 91.0], {0.4: [80.0]}, [70.0], 1.5),
-        Tested("FedAvg", "FedAvg", [93.0, 93.0, 93.0], {0.4: [60.0]}, [50.0], 0.5, diverged=1),
+        Row("WAFL", "WAFL", [90.0, 92.0, 91.0], {0.4: [80.0]}, [70.0], 1.5),
+        Row("FedAvg", "FedAvg", [93.0, 93.0, 93.0], {0.4: [60.0]}, [50.0], 0.5, diverged=1),
     ]
     (table,) = sections.methods(rows, "accuracy").blocks
     assert table.columns == ["method", "clean", "40% attacked", "worst client", "seconds", "diverged"]
@@ -116,7 +116,7 @@ def test_the_table_of_methods_emphasizes_the_best_and_sorts_by_means() -> None:
 
 
 def test_rows_that_read_the_same_are_tied_and_one_alone_is_not_the_best() -> None:
-    rows = [Tested(name, name, [value]) for name, value in (("A", 97.21), ("B", 97.24), ("C", 97.1))]
+    rows = [Row(name, name, [value]) for name, value in (("A", 97.21), ("B", 97.24), ("C", 97.1))]
     (table,) = sections.methods(rows, "accuracy").blocks
     assert [row[1].best for row in table.rows] == [True, True, False]
     (alone,) = sections.methods(rows[:1], "accuracy").blocks
@@ -126,8 +126,8 @@ def test_rows_that_read_the_same_are_tied_and_one_alone_is_not_the_best() -> Non
 
 def test_differences_from_fedavg_are_paired_by_seed() -> None:
     rows = [
-        Tested("WAFL", "WAFL", [90.0, 92.0], {0.4: [80.0, 70.0]}),
-        Tested("FedAvg", "FedAvg", [80.0, 92.0], {0.4: [60.0, 60.0]}),
+        Row("WAFL", "WAFL", [90.0, 92.0], {0.4: [80.0, 70.0]}),
+        Row("FedAvg", "FedAvg", [80.0, 92.0], {0.4: [60.0, 60.0]}),
     ]
     figure = sections.attacked(rows, "accuracy", Conditions(attack="PGD")).blocks[0]
     wafl, fedavg = figure.views["minus FedAvg"]["data"]

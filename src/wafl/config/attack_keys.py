@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from wafl.attacks import ATTACKS
 from wafl.base.options import Choice, Option
 from wafl.config.keys import Section
-from wafl.config.known_attacks import describe_option, options_by_name
+from wafl.config.known import describe_option, options_by_name
 from wafl.config.tables import make_table, type_of
 from wafl.shifts import MOVES
 

@@ -10,7 +10,7 @@ from typer import Option
 from wafl.cli.method_options import attack_options, read_options, with_attack_options
 from wafl.cli.shared import StudyOrRun, Trust, load_seeds, parse_numbers, reading, seen_and_unseen
 from wafl.cli.terminal import make_console
-from wafl.config.known_attacks import known_attacks, unknown_attack
+from wafl.config.known import known_attacks, unknown_attack
 
 if TYPE_CHECKING:
     from wafl.attacks import Attack

@@ -9,7 +9,7 @@ from typer import Argument
 
 from wafl.cli.shared import one_line_errors
 from wafl.cli.terminal import make_console
-from wafl.config.known_methods import default_of, known_method, known_methods, range_of
+from wafl.config.known import default_of, known_method, known_methods, range_of
 
 
 def methods(name: Annotated[str | None, Argument(metavar="[METHOD]")] = None) -> None:
