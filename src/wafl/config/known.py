@@ -6,22 +6,15 @@ them with the lists.
 
 import json
 import math
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from typing import Any
-from wafl.base.near import did_you_mean
-from wafl.base.options import Box, Choice, Count, EachRound, Option, Range, Shaped
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
-from wafl.base.extras import require
-from wafl.base.near import nearest
-from wafl.base.options import Option
+from typing import Any, NamedTuple
 
+from wafl.base.extras import require
+from wafl.base.near import did_you_mean, nearest
+from wafl.base.options import Box, Choice, Count, EachRound, Option, Range, Shaped
 
 KINDS: dict[str, type] = {kind.__name__: kind for kind in (bool, float, int, str)}
 LIMITS: dict[str, type] = {kind.__name__: kind for kind in (Box, Choice, Count, EachRound, Range, Shaped)}

@@ -1,18 +1,10 @@
 """Programs with their own logs, Flower runs from start to end, and a SuperLink on this machine that simulates nodes."""
 
-import os
-import re
-import signal
-import subprocess
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
-from uuid import uuid4
 import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -23,8 +15,9 @@ from itertools import count as numbers
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
-from wafl.flower.ops.deployment import QUIET as DEPLOYED
+from uuid import uuid4
 
+from wafl.flower.ops.deployment import QUIET as DEPLOYED
 
 MARK = "WAFL_PROGRAM"
 POLL = 0.02
