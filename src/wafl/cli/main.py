@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = _table("commands.toml")
 MODULES = {
     **dict.fromkeys(("run", "resume", "tune"), "train"),
     **dict.fromkeys(("runs", "repair", "report", "serve"), "studies"),
+    **dict.fromkeys(("evaluate", "theory", "export"), "saved_runs"),
     **dict.fromkeys(("certify", "next-client", "verify", "audit"), "certificates"),
 }
 """The modules of commands that share one; any other command's module has its name."""
