@@ -9,7 +9,7 @@ import click
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from wafl.base.near import did_you_mean
+from wafl.base.errors import did_you_mean
 from wafl.cli.terminal import lasting_output
 
 
@@ -24,6 +24,8 @@ MODULES = {
     **dict.fromkeys(("run", "resume", "tune"), "train"),
     **dict.fromkeys(("runs", "repair", "report", "serve"), "studies"),
     **dict.fromkeys(("evaluate", "theory", "export"), "saved_runs"),
+    "weights": "data",
+    "methods": "config",
     **dict.fromkeys(("certify", "next-client", "verify", "audit"), "certificates"),
 }
 """The modules of commands that share one; any other command's module has its name."""

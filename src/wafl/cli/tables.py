@@ -11,10 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from wafl.base.conditions import attacked_clients
+from wafl.base.conditions import attacked_clients, unproven_line
 from wafl.base.describe import some, visible
 from wafl.base.norms import norm_name
-from wafl.base.unproven import unproven_line
 from wafl.data.federation import Federation
 from wafl.evaluation.tables import Name, dense_table, plain_table
 from wafl.promises.audit import Audit

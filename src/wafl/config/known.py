@@ -12,8 +12,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from wafl.base.errors import did_you_mean, nearest
 from wafl.base.extras import require
-from wafl.base.near import did_you_mean, nearest
 from wafl.base.options import Box, Choice, Count, EachRound, Option, Range, Shaped
 
 KINDS: dict[str, type] = {kind.__name__: kind for kind in (bool, float, int, str)}

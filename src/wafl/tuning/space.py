@@ -17,7 +17,7 @@ import torch
 from torch.quasirandom import SobolEngine
 
 from wafl.base.describe import rounded
-from wafl.base.near import did_you_mean
+from wafl.base.errors import did_you_mean
 from wafl.base.options import Choice, Count, EachRound, Option, Range, Tunable, options_of
 from wafl.base.random import Key, Purpose, uniform
 from wafl.methods import Method

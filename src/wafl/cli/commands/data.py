@@ -1,19 +1,23 @@
-"""``wafl data``: list the data sets, download one, look at one."""
+"""Commands on data sets: ``wafl data`` lists, downloads and shows them; ``wafl weights`` weighs them as clients."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.columns import Columns
 from rich.markup import escape
 from rich.table import Table
-from typer import Argument
+from typer import Argument, Option
 
 from wafl.cli.shared import one_line_errors
-from wafl.cli.terminal import make_console
+from wafl.cli.terminal import make_console, tell
 from wafl.evaluation.tables import plain_table
+
+if TYPE_CHECKING:
+    from wafl.data.federation import Federation
+
 
 data_app = typer.Typer(help="Data sets: list them, download one, look at one.", no_args_is_help=True)
 
@@ -215,3 +219,49 @@ def _counts(counts: Sequence[int] | None, dim: bool = False) -> list[str]:
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size < 1e7 else f"{size / 1e6:.0f} MB"
+
+
+def weights(
+    source: Annotated[list[str], Option("--source", "-s")],
+    target: Annotated[str | None, Option("--target", "-t")] = None,
+    sample: Annotated[int | None, Option(min=1)] = None,
+    seed: Annotated[int, Option(min=0)] = 0,
+    label_aware: Annotated[bool, Option("--label-aware")] = False,
+    label_cost: float | None = None,
+    size: Annotated[int, Option(min=1)] = 28,
+    preprocess: str = "unit",
+    data_dir: Path | None = None,
+    output: Path = Path("weights.png"),
+) -> None:
+    """Compute client weights from optimal transport, and show the distances they come from and the W_2 they reach."""
+    from wafl.cli.tables import transport_weights
+    from wafl.data.named.domains import domains, federation_of
+    from wafl.report.plotting import weights_and_distances
+    from wafl.weights import barycenter, cover, mixture, nearest
+    from wafl.weights.transport.costs import transport_package
+
+    sample = sample or (100 if target is None else 600)
+    options: dict[str, Any] = {"sample": sample, "seed": seed, "label_aware": label_aware, "label_cost": label_cost}
+    with one_line_errors():
+        transport_package()
+        if target is not None:
+            sources = domains(source, target, data_dir=data_dir, size=size, preprocess=preprocess)
+            results = [rule(sources.clients, sources.target, **options) for rule in (nearest, mixture)]
+            clients: Federation = sources.clients
+        else:
+            clients = federation_of(source, data_dir=data_dir, size=size, preprocess=preprocess)
+            results = [cover(clients, **options)]
+            if not label_aware and label_cost is None:
+                results.append(barycenter(clients, sample=sample, seed=seed))
+        output.parent.mkdir(parents=True, exist_ok=True)
+        weights_and_distances(
+            clients.names,
+            results[0].distances,
+            results[0].standard_errors,
+            {f"{result.rule}: W_2 {result.radius:.2f}": result.weights for result in results},
+            target,
+            clients.unit,
+            output,
+        )
+    make_console().print(transport_weights(clients, results, target, sample))
+    tell(f"Figure: {output}")

@@ -8,9 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
-from wafl.base.conditions import attacked_clients, shorten, unseen_clients
+from wafl.base.conditions import attacked_clients, shorten, unproven_line, unseen_clients
 from wafl.base.describe import some
-from wafl.base.unproven import unproven_line
 from wafl.config.experiment import Experiment
 from wafl.models import TITLES
 from wafl.report import charts, sections

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from wafl.base.conditions import unproven_line
 from wafl.base.norms import norm_name
-from wafl.base.unproven import unproven_line
 from wafl.tasks.task import Task
 from wafl.theory.certificates.mixture import Asked, AskMeans
 from wafl.theory.certificates.sampling import Domain
