@@ -164,7 +164,7 @@ def resume(
     with reading(trust):
         check_packages(serve=serve)
         check_study(folder)
-        from wafl.studies.extend import extend
+        from wafl.studies.change import extend
         from wafl.studies.pages.figures import draw_figures
         from wafl.studies.study import Study
 
@@ -260,7 +260,7 @@ def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, 
     with watched(bars.display, TrainingWarning, lambda: kept), _served(path, serve):
         try:
             if study.plan.experiment.engine == "flower-sim":
-                from wafl.flower.ops.simulation import simulate
+                from wafl.flower.ops.app import simulate
 
                 results = simulate(study, bars.show)
             else:
