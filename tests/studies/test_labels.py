@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import wafl
 from wafl.cli.main import app
-from wafl.cli.shared import seen_and_unseen
+from wafl.cli.saved import seen_and_unseen
 from wafl.report import plotting
 from wafl.report.page import Figure, Section, Table
 from wafl.studies.folder import StudyFolder

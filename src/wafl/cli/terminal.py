@@ -1,19 +1,23 @@
-"""Output to the terminal: text from files is shown and never interpreted, and lost output ends no work."""
+"""The terminal: output (text from files is never interpreted), errors in one line, shared options, parsed numbers."""
 
 import errno
+import math
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from typer import Argument, Option
 
 from wafl.base.describe import visible
+from wafl.base.errors import DivergedError, TooFewRepliesError, UnboundedError
 
 
 class _Shown(Console):
@@ -92,3 +96,53 @@ class _Lasting:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+@contextmanager
+def one_line_errors() -> Generator[None, None, None]:
+    """A block that reports bad input, or training that cannot go on, in one line, and exits with status 2."""
+    try:
+        yield
+    except (ValueError, OSError, DivergedError, UnboundedError, TooFewRepliesError) as error:
+        say(f"Error: {error}", typer.colors.RED)
+        raise typer.Exit(2) from error
+    except MemoryError as error:
+        say("Error: this needs more memory than there is: are the files what they should be?", typer.colors.RED)
+        raise typer.Exit(2) from error
+
+
+Changes = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE")]
+StudyOrRun = Annotated[Path, Argument(metavar="STUDY|RUN")]
+OneStudy = Annotated[Path, Argument(metavar="STUDY")]
+PublicKey = Annotated[Path | None, Option("--key")]
+Trust = Annotated[bool, Option("--trust")]
+
+
+@contextmanager
+def reading(trust: bool) -> Generator[None, None, None]:
+    """A block with errors and warnings in one line; code that a study names runs only with ``trust``, or if allowed."""
+    from wafl.config.own_code import asking
+
+    def allow(what: str) -> bool:
+        return trust or (on_a_terminal() and typer.confirm(visible(f"{what}. Run it"), err=True))
+
+    with one_line_errors(), asking(allow), warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: say(f"Warning: {message}", typer.colors.YELLOW)
+        yield
+
+
+def on_a_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def parse_numbers(name: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{name}={text!r} must be numbers with commas between them, such as 0.2,0.4") from None
+
+
+def parse_norm(text: str) -> float:
+    from wafl.cli.method_options import parse_choice
+
+    return parse_choice("norm", text, (1, 2, math.inf))

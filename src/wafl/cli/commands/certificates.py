@@ -6,19 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from wafl.cli.shared import (
-    PublicKey,
-    StudyOrRun,
-    Trust,
-    check_signing,
-    load_runs,
-    only_run,
-    parse_norm,
-    parse_numbers,
-    reading,
-    seen_and_unseen,
-)
-from wafl.cli.terminal import make_console, say, tell
+from wafl.cli.saved import check_signing, load_runs, only_run, seen_and_unseen
+from wafl.cli.terminal import PublicKey, StudyOrRun, Trust, make_console, parse_norm, parse_numbers, reading, say, tell
 
 if TYPE_CHECKING:
     from wafl.data.federation import Federation

@@ -11,8 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer import Argument
 
-from wafl.cli.shared import Changes, Trust, one_line_errors, reading
-from wafl.cli.terminal import make_console, tell
+from wafl.cli.terminal import Changes, Trust, make_console, one_line_errors, reading, tell
 from wafl.config.known import default_of, known_method, known_methods, range_of
 from wafl.config.toml_file import read_toml
 

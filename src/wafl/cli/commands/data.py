@@ -11,8 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer import Argument, Option
 
-from wafl.cli.shared import one_line_errors
-from wafl.cli.terminal import make_console, tell
+from wafl.cli.terminal import make_console, one_line_errors, tell
 from wafl.evaluation.tables import plain_table
 
 if TYPE_CHECKING:

@@ -10,18 +10,8 @@ from typer import Argument, Option
 
 from wafl.base.bounds import check_box
 from wafl.cli.method_options import attack_options, read_options, with_attack_options
-from wafl.cli.shared import (
-    StudyOrRun,
-    Trust,
-    load_runs,
-    load_seeds,
-    only_run,
-    parse_norm,
-    parse_numbers,
-    reading,
-    seen_and_unseen,
-)
-from wafl.cli.terminal import make_console, tell
+from wafl.cli.saved import load_runs, load_seeds, only_run, seen_and_unseen
+from wafl.cli.terminal import StudyOrRun, Trust, make_console, parse_norm, parse_numbers, reading, tell
 from wafl.config.known import known_attacks, unknown_attack
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from wafl.base.files import is_temporary
-from wafl.cli.shared import OneStudy, Trust, check_study, load_runs, one_line_errors, reading, seen_and_unseen
-from wafl.cli.terminal import make_console, say, tell
+from wafl.cli.saved import check_study, load_runs, seen_and_unseen
+from wafl.cli.terminal import OneStudy, Trust, make_console, one_line_errors, reading, say, tell
 
 if TYPE_CHECKING:
     from wafl.report.page import Study

@@ -18,8 +18,8 @@ from typer import Argument, Option
 from wafl.base.errors import DivergedError, TrainingWarning
 from wafl.base.shown import shown
 from wafl.cli.method_options import read_options, with_method_options
-from wafl.cli.shared import Changes, OneStudy, Trust, check_study, one_line_errors, reading
-from wafl.cli.terminal import make_console, program_name, say, tell
+from wafl.cli.saved import check_study
+from wafl.cli.terminal import Changes, OneStudy, Trust, make_console, one_line_errors, program_name, reading, say, tell
 from wafl.config.toml_file import read_toml
 
 if TYPE_CHECKING:
