@@ -17,7 +17,6 @@ from scipy import stats
 
 from tests.report.reader import Reader
 from wafl.report import charts, sections
-from wafl.report import pictures as images
 from wafl.report.page import (
     Cell,
     Code,
@@ -137,12 +136,12 @@ def test_differences_from_fedavg_are_paired_by_seed() -> None:
 
 def test_strips_show_pixels_side_by_side() -> None:
     pixels = np.array([[[0.0, 1.0], [0.5, 0.0]], [[1.0, 1.0], [0.0, 0.25]]]).repeat(4, 1).repeat(4, 2)
-    drawn = decoded(images.strip(pixels, 0.0, 1.0))
+    drawn = decoded(charts.image_strip(pixels, 0.0, 1.0))
     assert drawn.shape == (8, 17, 4)
     assert drawn[:, :8, 0] == pytest.approx(pixels[0], abs=1 / 255)
     assert drawn[:, 9:, 0] == pytest.approx(pixels[1], abs=1 / 255)
     assert not drawn[:, 8, 3].any(), "the gap is clear"
-    change = decoded(images.difference(pixels, np.zeros_like(pixels)))
+    change = decoded(charts.image_difference(pixels, np.zeros_like(pixels)))
     assert change[:, :8, 3] == pytest.approx(pixels[0], abs=1 / 255)
 
 

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
-from rich.table import Table
 from typer import Argument
 
 from wafl.cli.terminal import Changes, Trust, make_console, one_line_errors, reading, tell
 from wafl.config.known import default_of, known_method, known_methods, range_of
 from wafl.config.toml_file import read_toml
+from wafl.evaluation.tables import plain_table
 
 config_app = typer.Typer(help="Experiment files: write a starter, check one, print the schema.", no_args_is_help=True)
 
@@ -68,18 +67,18 @@ def schema() -> None:
 def methods(name: Annotated[str | None, Argument(metavar="[METHOD]")] = None) -> None:
     """List the methods: what each moves, what its clients send, its options and its paper."""
     with one_line_errors():
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
         if name is None:
-            for header in ("method", "moves", "clients send", "options", "paper"):
-                table.add_column(header, no_wrap=header == "method", overflow="fold")
+            table = plain_table("method", "moves", "clients send", "options", "paper")
+            table.columns[0].no_wrap = True
             for each in known_methods().values():
                 options = ", ".join(each.options) or "-"
                 table.add_row(each.name, each.moves, each.sends, options, escape(each.short))
             make_console().print(table)
             return
         method = known_method(name)
-        for header in ("option", "default", "range", "what it is"):
-            table.add_column(header, no_wrap=header != "what it is", overflow="fold")
+        table = plain_table("option", "default", "range", "what it is")
+        for column in table.columns[:-1]:
+            column.no_wrap = True
         for option in method.options.values():
             table.add_row(option.name, default_of(option), escape(range_of(option)), escape(option.doc))
         console = make_console()

@@ -16,6 +16,8 @@ from wafl.evaluation.tables import plain_table
 
 if TYPE_CHECKING:
     from wafl.data.federation import Federation
+    from wafl.data.named.natural import NaturalSource
+    from wafl.data.named.sources import Source
 
 
 data_app = typer.Typer(help="Data sets: list them, download one, look at one.", no_args_is_help=True)
@@ -35,7 +37,7 @@ def list_data(data_dir: Path | None = None) -> None:
         table = plain_table("name", "here", ">size", ">train", ">test", "license")
         table.add_row("digits", "[green]in scikit-learn[/]", "", *_counts(DIGITS.num_examples), DIGITS.license)
         for name, source in SOURCES.items():
-            table.add_row(name, *_row(name, folder), source.license)
+            table.add_row(name, *_row(name, source, folder), source.license)
         console = make_console()
         console.print(f"Data folder: {folder}", markup=False, soft_wrap=True, highlight=False)
         console.print(table)
@@ -47,12 +49,10 @@ def list_data(data_dir: Path | None = None) -> None:
             console.print("[dim]‡ pip install 'wafl-learn\\[natural]'[/]", highlight=False)
 
 
-def _row(name: str, folder: Path) -> tuple[str, ...]:
+def _row(name: str, source: "Source", folder: Path) -> tuple[str, ...]:
     """The cells of where a data set is, its size and its counts; a broken file is called broken and hides no other."""
     from wafl.data.named.cache import locate
-    from wafl.data.named.sources import SOURCES
 
-    source = SOURCES[name]
     files = locate(name, folder)
     if files is None:
         how = "bring your own" if not source.files else f"no{'' if source.fetched_by_us else ' †'}"
@@ -79,7 +79,7 @@ def _natural_table(folder: Path) -> Table:
     table.columns[0].no_wrap = True
     for name, source in SOURCES.items():
         if source.group:
-            here, _, train, test = _row(name, folder)
+            here, _, train, test = _row(name, source, folder)
             counts = [count.replace(",", "") for count in (train, test)]
             examples = f"{sum(map(int, counts)):,}" if all(count.isdigit() for count in counts) else ""
             table.add_row(name, here, f"{source.group}s", examples, f"{source.num_classes} classes", source.license)
@@ -137,7 +137,7 @@ def show(
 
     with one_line_errors():
         if name in NATURAL:
-            _show_natural(name, data_dir)
+            _show_natural(name, NATURAL[name], load_dataset(name, data_dir).partition())
             return
         whole = load_dataset(name, data_dir)
         halves = {"train": (whole.x_train, whole.y_train), "test": (whole.x_test, whole.y_test)}
@@ -156,12 +156,7 @@ def show(
         console.print(f"Contact sheet: {path}", markup=False, soft_wrap=True, highlight=False)
 
 
-def _show_natural(name: str, data_dir: Path | None) -> None:
-    from wafl.data import load_dataset
-    from wafl.data.named.natural import NATURAL
-
-    source = NATURAL[name]
-    clients = load_dataset(name, data_dir).partition()
+def _show_natural(name: str, source: "NaturalSource", clients: "Federation") -> None:
     console = make_console(highlight=False)
     console.print(f"[bold]{name}[/]: {source.description}. {source.citation}. License: {source.license}")
     console.print(clients.describe())

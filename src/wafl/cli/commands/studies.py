@@ -1,7 +1,7 @@
 """Commands on folders of studies: ``wafl runs``, ``repair``, ``report`` and ``serve``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -10,9 +10,7 @@ from typer import Argument, Option
 from wafl.base.files import is_temporary
 from wafl.cli.saved import check_study, load_runs, seen_and_unseen
 from wafl.cli.terminal import OneStudy, Trust, make_console, one_line_errors, reading, say, tell
-
-if TYPE_CHECKING:
-    from wafl.report.page import Study
+from wafl.report import page
 
 
 def runs(output: Annotated[Path, Argument(metavar="FOLDER")] = Path("runs")) -> None:
@@ -70,23 +68,20 @@ def report(
 ) -> None:
     """Write one page that shows what studies found; it opens in any browser, from disk, without a network."""
     with reading(trust):
-        from wafl.report.page import check_page_packages, write_page
-
-        check_page_packages()
+        page.check_page_packages()
         for path in studies:
             if not all((path / file).is_file() for file in ("config.toml", "about.json")):
                 raise ValueError(f"{path} is not a study: give a folder that wafl run made, such as runs/digits")
-        from wafl.report.page import Page
         from wafl.studies.pages.shown import together
 
         shown = [_study(path, quick, data_dir) for path in studies]
         common = together({path.name: path for path in studies}) if len(studies) > 1 else []
         target = output or (Path("report.html") if len(studies) > 1 else studies[0] / "report.html")
-        write_page(Page("WAFL report", shown, common), target)
+        page.write_page(page.Page("WAFL report", shown, common), target)
     tell(f"Report: {target}")
 
 
-def _study(path: Path, quick: bool, data_dir: Path | None) -> "Study":
+def _study(path: Path, quick: bool, data_dir: Path | None) -> page.Study:
     """What the page shows of one study: everything, or what its folder tells if its models or data cannot be had."""
     from wafl.config.plan import make_attack
     from wafl.studies.folder import StudyFolder

@@ -21,6 +21,7 @@ from wafl.cli.method_options import read_options, with_method_options
 from wafl.cli.saved import check_study
 from wafl.cli.terminal import Changes, OneStudy, Trust, make_console, one_line_errors, program_name, reading, say, tell
 from wafl.config.toml_file import read_toml
+from wafl.report.page import check_page_packages
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Display
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from wafl.config.experiment import Experiment
     from wafl.studies.study import Study
     from wafl.studies.tune import TunedExperiment
-    from wafl.tuning.result import Tuning
+    from wafl.tuning.judging import Tuning
 
 SOME_DIVERGED = 3
 """The exit status if some run diverged and the others finished."""
@@ -78,7 +79,8 @@ def run(
     from wafl.config.demo import demo_experiment
 
     with one_line_errors():
-        check_packages(serve=serve)
+        if serve:  # before a study is written
+            check_page_packages()
         if experiment is not None:
             if experiment.suffix != ".toml" and not experiment.exists():
                 raise ValueError(f"{experiment} is no experiment file: to train a method, use --method {experiment}")
@@ -162,7 +164,8 @@ def resume(
 ) -> None:
     """Continue a study where it was interrupted, to the same numbers as if it had not been."""
     with reading(trust):
-        check_packages(serve=serve)
+        if serve:  # before a study is written
+            check_page_packages()
         check_study(folder)
         from wafl.studies.change import extend
         from wafl.studies.pages.figures import draw_figures
@@ -230,14 +233,6 @@ def _show(tuned: TunedExperiment, tuning: Tuning) -> None:
             console.print(f"[red]{name}:[/] every trial diverged, and its setting was left as it was: {reason}")
     command = f"wafl run {shlex.quote(str(tuned.output))}"
     tell(f"\nAll trials: {tuned.trials_file}\nTo train and test what was chosen, once: {command}")
-
-
-def check_packages(*, serve: bool) -> None:
-    """Raise a ValueError if ``--serve`` needs a package that is missing, before a study is written."""
-    if serve:
-        from wafl.report.page import check_page_packages
-
-        check_page_packages()
 
 
 def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, serve: bool = False) -> None:
