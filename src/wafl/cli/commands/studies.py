@@ -37,8 +37,8 @@ def repair(folder: OneStudy, trust: Trust = False) -> None:
     """Keep what is sound of a damaged study, and say what is dropped."""
     with reading(trust):
         check_study(folder)
-        from wafl.studies.change import repair as repair_study
         from wafl.studies.folder import StudyFolder
+        from wafl.studies.repair import repair as repair_study
         from wafl.studies.roster import clients_by_name
         from wafl.studies.study import Study
 

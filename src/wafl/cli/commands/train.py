@@ -167,8 +167,8 @@ def resume(
         if serve:  # before a study is written
             check_page_packages()
         check_study(folder)
-        from wafl.studies.change import extend
         from wafl.studies.pages.figures import draw_figures
+        from wafl.studies.repair import extend
         from wafl.studies.study import Study
 
         study = extend(folder, changes) if changes else Study.resume(folder)

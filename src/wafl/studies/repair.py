@@ -1,4 +1,4 @@
-"""Changes to a study that was begun: more rounds (``wafl resume --set``), or a repair (``wafl repair``)."""
+"""Repair a damaged study (``wafl repair``), or give a study more rounds (``wafl resume --set``)."""
 
 import re
 import shutil
