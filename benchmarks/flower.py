@@ -30,8 +30,7 @@ from benchmarks import options
 from wafl.base.random import Key, Purpose, uniform
 from wafl.config.experiment import Experiment
 from wafl.config.read import parse_experiment
-from wafl.flower.ops.app import write_app
-from wafl.flower.ops.simulation import simulate
+from wafl.flower.ops.app import simulate, write_app
 from wafl.flower.wire.values import NodeQuery, encode_query, encode_replies
 from wafl.parts.messages import Query
 from wafl.parts.schedule import LocalWork

@@ -18,7 +18,7 @@ from importlib import import_module
 
 from research.catalog import EXPERIMENTS, EXPLORATORY, FURTHER, PAPER, REGISTERED, REPRODUCE
 from research.experiment import Experiment
-from wafl.base.near import did_you_mean
+from wafl.base.errors import did_you_mean
 
 TOOLS = {
     "reproduce": REPRODUCE,

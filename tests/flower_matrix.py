@@ -36,11 +36,9 @@ from tests.oracles.flower import equal, replay
 from tests.oracles.overrides import HOSTILE
 from tests.oracles.programs import pause, restart, restart_link, resume, stop
 from wafl.config.read import parse_experiment
-from wafl.flower.ops.app import write_app
+from wafl.flower.ops.app import simulate, write_app
 from wafl.flower.ops.guard import app_digest
-from wafl.flower.ops.loopback import RunHandle, find_tool
-from wafl.flower.ops.processes import Program
-from wafl.flower.ops.simulation import simulate
+from wafl.flower.ops.loopback import Program, RunHandle, find_tool
 from wafl.flower.ops.tls import make_certificates
 from wafl.flower.wire.values import FORMAT
 from wafl.parts.schedule import Schedule

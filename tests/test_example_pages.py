@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from wafl.flower.ops.processes import Program
+from wafl.flower.ops.loopback import Program
 
 ROOT = Path(__file__).parents[1]
 QUICKSTART, HOSPITALS = ROOT / "examples" / "flower_quickstart", ROOT / "examples" / "flower_hospitals"

@@ -13,7 +13,7 @@ from tools.methods_page import option_as_json, summary_of
 
 from wafl.attacks import ATTACKS, Attack
 from wafl.base.options import Option
-from wafl.config.known_methods import default_of
+from wafl.config.known import default_of
 from wafl.shifts import SHIFTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "attacks.md"

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from wafl import weights
 from wafl.base.options import Option, frozen, options_of
-from wafl.config.known_methods import KINDS, default_of, range_of
+from wafl.config.known import KINDS, default_of, range_of
 from wafl.local import LOCAL_STEPS
 from wafl.methods import METHODS
 from wafl.methods.method import AVERAGING, DESCENT, Method
@@ -168,7 +168,7 @@ def _listed(each: Entry) -> dict[str, Any]:
 
 
 def option_as_json(option: Option) -> dict[str, Any]:
-    """Return an option as plain data; ``wafl.config.known_methods`` reads it."""
+    """Return an option as plain data; ``wafl.config.known`` reads it."""
     kind = option.kind.__name__ if option.kind in KINDS.values() else "str"
     content = {"doc": option.doc, "default": option.default, "optional": option.optional}
     return {"name": option.name, "kind": kind, "limits": _limits(option.limits), **content}

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from wafl.flower.ops.deployment import proxy_config
-from wafl.flower.ops.loopback import HOST, PATIENCE, Loopback, settings
-from wafl.flower.ops.processes import Program, ProgramError
+from wafl.flower.ops.loopback import HOST, PATIENCE, Loopback, Program, ProgramError, settings
 from wafl.flower.ops.tls import Certificates
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

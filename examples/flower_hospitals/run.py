@@ -29,8 +29,7 @@ from wafl.config.experiment import Experiment
 from wafl.config.read import read_experiment
 from wafl.flower.ops.app import write_app
 from wafl.flower.ops.guard import app_digest
-from wafl.flower.ops.loopback import RunHandle
-from wafl.flower.ops.processes import ProgramError
+from wafl.flower.ops.loopback import ProgramError, RunHandle
 from wafl.flower.ops.tls import make_certificates
 
 EXPERIMENT = Path(__file__).with_name("experiment.toml")

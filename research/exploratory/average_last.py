@@ -31,7 +31,7 @@ from wafl.config.experiment import Experiment
 from wafl.config.plan import make_plan
 from wafl.config.read import parse_experiment
 from wafl.results.run import with_params
-from wafl.tuning.goal import Goal, hold_out
+from wafl.tuning.judging import Goal, hold_out
 
 CHOSEN = str(Path(__file__).parents[1] / "docs" / "reproduction" / "fig-attacked-share-{}-fair.json")
 FASTER = (1.0, 3.0)

@@ -23,7 +23,7 @@ from research.registration import registered
 from wafl.base.describe import describe, rounded
 from wafl.base.errors import TrainingWarning
 from wafl.studies.folder import provenance
-from wafl.tuning.candidate import Setting
+from wafl.tuning.space import Setting
 
 Job = tuple[str, str, str]
 """A task, a row, and what is made."""

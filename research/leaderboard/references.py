@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from wafl.data.federation import Federation
-from wafl.tuning.candidate import Setting
+from wafl.tuning.space import Setting
 
 ALONE = "alone"
 REFERENCES: dict[str, Callable[..., Any]] = {

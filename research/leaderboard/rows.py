@@ -17,8 +17,7 @@ from wafl.methods import METHODS
 from wafl.train.embedded import Embedded, find_device
 from wafl.train.fit import train
 from wafl.train.loop import Trainer
-from wafl.tuning.candidate import Candidate, Setting
-from wafl.tuning.space import Space, draw_settings, make_space
+from wafl.tuning.space import Candidate, Setting, Space, draw_settings, make_space
 
 OURS = ("method", "declared", "pooled", "measurements", "needs")
 """The keys of a row in the registration that are no options of its method, or values to try."""

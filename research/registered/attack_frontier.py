@@ -37,7 +37,7 @@ from wafl.attacks.autoattack import AutoAttack
 from wafl.base.errors import DivergedError
 from wafl.base.norms import norm_name
 from wafl.report.plotting import METHODS
-from wafl.tuning.goal import hold_out
+from wafl.tuning.judging import hold_out
 
 NAME = "attack-frontier"
 NORMS = {"inf": float("inf"), "2": 2.0}

@@ -39,7 +39,7 @@ from research.significance import holm
 from wafl.base.errors import DivergedError
 from wafl.methods import Method
 from wafl.objectives.ball.cost_matrix import CostMatrix
-from wafl.tuning.goal import Goal, hold_out
+from wafl.tuning.judging import Goal, hold_out
 
 REGISTERED = {"mlr": "domains", "cnn": "domains-cnn"}
 """The registration of each model."""

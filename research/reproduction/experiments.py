@@ -19,8 +19,7 @@ from typing import Any, Literal, Self, cast, get_args
 
 from research.catalog import PAPER
 from research.old_names import FIGURES, current
-from wafl.base.errors import ConfigError
-from wafl.base.near import did_you_mean
+from wafl.base.errors import ConfigError, did_you_mean
 from wafl.config.experiment import Experiment
 from wafl.config.read import parse_experiment
 from wafl.studies.folder import to_toml

@@ -95,7 +95,7 @@ from .train.fit import sweep as sweep
 from .train.trust.admission import Tolerance as Tolerance
 from .train.trust.caps import Caps as Caps
 from .train.trust.faults import Faults as Faults
-from .tuning.result import Tuning as Tuning
+from .tuning.judging import Tuning as Tuning
 from .tuning.tune import tune as tune
 
 __version__: str

@@ -13,9 +13,8 @@ from tools.attacks_page import LIST, PAGE, attacks_list, page
 
 from wafl.attacks import ATTACKS, Attack, Settings
 from wafl.base.options import NotNegative, Positive, options_of
-from wafl.config import attack_keys
-from wafl.config.experiment import Data
-from wafl.config.known_attacks import known_attacks
+from wafl.config import experiment
+from wafl.config.known import known_attacks
 from wafl.config.plan import make_attack
 from wafl.shifts import MOVES, SHIFTS
 
@@ -38,8 +37,8 @@ class Push(Attack):
 
 
 def keys_again() -> ModuleType:
-    """Load the keys of the section once more, with the attacks that are listed now."""
-    spec = spec_from_file_location("attack_keys_again", attack_keys.__file__)
+    """Load the keys of experiment files once more, with the attacks that are listed now."""
+    spec = spec_from_file_location("experiment_again", experiment.__file__)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
@@ -59,11 +58,11 @@ def test_the_page_and_what_the_command_knows_are_up_to_date() -> None:
 
 
 def test_files_can_name_every_listed_attack_and_shift() -> None:
-    kinds = {name: make_attack(attack_keys.Attack(kind=name)) for name in ATTACKS}
+    kinds = {name: make_attack(experiment.Attack(kind=name)) for name in ATTACKS}
     assert {name: type(attack) for name, attack in kinds.items()} == ATTACKS
-    assert make_attack(attack_keys.Attack(kind="none")) is None
+    assert make_attack(experiment.Attack(kind="none")) is None
     assert (
-        set(get_args(get_args(Data.model_fields["unseen_shift"].annotation)[0]))
+        set(get_args(get_args(experiment.Data.model_fields["unseen_shift"].annotation)[0]))
         == set(MOVES)
         == {*SHIFTS} - {"label_shift"}
     )
@@ -78,13 +77,16 @@ def test_a_new_attack_is_one_class_and_one_line(monkeypatch: pytest.MonkeyPatch)
     assert described["decay"]["description"] == "push: how fast. Default: 2."
     assert "push" in described["kind"]["enum"]
     for kind in ("pgd", "fgsm", "wasserstein", "autoattack"):
-        assert make_attack(section(kind=kind)) == make_attack(attack_keys.Attack(kind=kind)), "as without the new one"
+        assert make_attack(section(kind=kind)) == make_attack(experiment.Attack(kind=kind)), "as without the new one"
 
 
 def test_an_unknown_kind_is_an_error_that_lists_the_known_ones() -> None:
-    for names, section, key in ((["none", *ATTACKS], attack_keys.Attack, "kind"), (MOVES, Data, "unseen_shift")):
+    for names, section, key in (
+        (["none", *ATTACKS], experiment.Attack, "kind"),
+        (MOVES, experiment.Data, "unseen_shift"),
+    ):
         *first, last = map(repr, names)
         with pytest.raises(ValidationError, match=f"{', '.join(first)} or {last}"):
             section(**{key: "push"})
     with pytest.raises(ValidationError, match="'affine'"):
-        Data(unseen_shift="label_shift")
+        experiment.Data(unseen_shift="label_shift")

@@ -13,7 +13,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 import wafl
-from wafl.cli.commands.evaluate import evaluate
+from wafl.cli.commands.saved_runs import evaluate
 
 
 @pytest.fixture(scope="module")

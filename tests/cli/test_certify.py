@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import wafl
 from tests.promises.files import forge, write_keys
-from wafl.cli.commands.verify import read_data
+from wafl.cli.commands.certificates import read_data
 from wafl.cli.main import app
 from wafl.data.preprocessing import Preprocessing
 

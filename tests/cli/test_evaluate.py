@@ -18,7 +18,7 @@ from wafl.attacks import ATTACKS
 from wafl.attacks.autoattack import autoattack_package
 from wafl.cli import tables
 from wafl.cli.main import app
-from wafl.config.known_attacks import Package, known_attacks
+from wafl.config.known import Package, known_attacks
 from wafl.config.read import parse_experiment
 from wafl.shifts import SHIFTS
 from wafl.studies.study import Study
@@ -131,8 +131,8 @@ def test_every_flag_of_an_attack_reaches_it(kind: str, monkeypatch: pytest.Monke
     if (package := known_attacks()[kind].package) is not None:
         pytest.importorskip(package.module)
     monkeypatch.setattr("wafl.evaluation.compare.compare", lambda runs, clients, attacks, **_: made.extend(attacks))
-    monkeypatch.setattr("wafl.cli.commands.evaluate.load_seeds", lambda run: {})
-    monkeypatch.setattr("wafl.cli.commands.evaluate.seen_and_unseen", lambda *_: (None, None))
+    monkeypatch.setattr("wafl.cli.commands.saved_runs.load_seeds", lambda run: {})
+    monkeypatch.setattr("wafl.cli.commands.saved_runs.seen_and_unseen", lambda *_: (None, None))
     for name in known_attacks()[kind].options:
         made: list[Any] = []
         text, value = FLAGS.get(name, ("1", 1))
@@ -148,7 +148,7 @@ def test_the_command_checks_the_package_that_the_registry_names(monkeypatch: pyt
     """Before anything is loaded, and for any attack: here PGD needs a package that does not exist."""
     package = Package("no_such_package", extra="nothing")
     known = {**known_attacks(), "pgd": replace(known_attacks()["pgd"], package=package)}
-    monkeypatch.setattr("wafl.cli.commands.evaluate.known_attacks", lambda: known)
+    monkeypatch.setattr("wafl.cli.commands.saved_runs.known_attacks", lambda: known)
     result = CliRunner().invoke(app, ["evaluate", "nowhere", "--attack", "pgd"])
     assert result.exit_code == 2
     message = "Error: attack='pgd' needs the package no_such_package: pip install 'wafl-learn[nothing]'"

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from wafl.cli.main import app
-from wafl.cli.output import lasting_output
-from wafl.cli.terminal import tell
+from wafl.cli.terminal import lasting_output, tell
 from wafl.studies.folder import StudyFolder
 
 EXPERIMENT = """

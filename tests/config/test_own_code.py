@@ -14,7 +14,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from wafl.base.errors import ConfigError, UntrustedError
-from wafl.cli import shared
+from wafl.cli import terminal
 from wafl.cli.main import app
 from wafl.config.own_code import imported, own_code
 from wafl.studies.study import Study
@@ -114,7 +114,7 @@ def test_what_somebody_ran_can_be_read_without_asking(downloaded: Path) -> None:
 
 
 def test_on_a_terminal_somebody_is_asked_once(downloaded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "on_a_terminal", lambda: True)
+    monkeypatch.setattr(terminal, "on_a_terminal", lambda: True)
     declined = invoke("resume", "study", input="n\n")
     assert declined.exit_code == 2
     assert not (downloaded / "ran").exists()

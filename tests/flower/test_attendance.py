@@ -19,7 +19,7 @@ from wafl.flower.app import server
 from wafl.flower.node import site
 from wafl.flower.node.refusals import refusal
 from wafl.flower.node.work import Node
-from wafl.flower.ops.simulation import _for_everyone
+from wafl.flower.ops.app import _for_everyone
 from wafl.flower.server.census import Census
 from wafl.flower.server.exchange import Post
 from wafl.flower.wire.run_config import OWN

@@ -35,8 +35,7 @@ from tests.oracles.sockets import listening
 from wafl.config.read import parse_experiment
 from wafl.flower.ops.app import write_app
 from wafl.flower.ops.guard import app_digest, bundle
-from wafl.flower.ops.loopback import RunHandle
-from wafl.flower.ops.processes import Program
+from wafl.flower.ops.loopback import Program, RunHandle
 from wafl.flower.ops.tls import Certificates, make_certificates
 from wafl.parts.schedule import Schedule
 from wafl.results.saved import load_run

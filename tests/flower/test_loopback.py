@@ -15,8 +15,7 @@ import pytest
 from examples.flower_hospitals.deployed import Deployed
 
 from tests.oracles.programs import pause, restart, resume, stop
-from wafl.flower.ops.loopback import settings
-from wafl.flower.ops.processes import Program, ProgramError
+from wafl.flower.ops.loopback import Program, ProgramError, settings
 from wafl.flower.ops.tls import make_certificates
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are looked for in /proc")

@@ -112,7 +112,7 @@ def test_an_interrupted_simulation_resumes_and_ends_with_the_same_bits(tmp_path:
 
 
 def test_more_nodes_than_clients_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    from wafl.flower.ops.simulation import simulate
+    from wafl.flower.ops.app import simulate
 
     content = {
         "engine": "flower-sim",

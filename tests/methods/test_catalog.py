@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import wafl
 from wafl.base.options import options_of
 from wafl.cli.main import app
-from wafl.config.known_methods import known_methods, range_of
+from wafl.config.known import known_methods, range_of
 
 
 def test_the_page_is_what_the_list_of_methods_says() -> None:

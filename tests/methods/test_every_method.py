@@ -16,8 +16,7 @@ from wafl.local import LOCAL_STEPS
 from wafl.servers import AGGREGATES, OPTIMIZERS, Server
 from wafl.studies.study import Study
 from wafl.train.checkpoint.checkpoint import Checkpoint
-from wafl.tuning.candidate import Candidate
-from wafl.tuning.space import Interval, make_space
+from wafl.tuning.space import Candidate, Interval, make_space
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::wafl.base.errors.TrainingWarning")]
 

@@ -6,8 +6,7 @@ import signal
 import subprocess
 from contextlib import suppress
 
-from wafl.flower.ops.loopback import PATIENCE, READY, Loopback
-from wafl.flower.ops.processes import Program
+from wafl.flower.ops.loopback import PATIENCE, READY, Loopback, Program
 
 
 def pause(program: Program) -> None:

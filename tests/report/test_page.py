@@ -17,10 +17,25 @@ from scipy import stats
 
 from tests.report.reader import Reader
 from wafl.report import charts, sections
-from wafl.report import pictures as images
-from wafl.report import tested as numbers
-from wafl.report.blocks import Cell, Code, Figure, Note, Page, Reading, Section, Stop, Study, Table, Walk, Walks
-from wafl.report.page import as_html, plotly_script, write_page
+from wafl.report.page import (
+    Cell,
+    Code,
+    Conditions,
+    Figure,
+    Note,
+    Page,
+    Reading,
+    Section,
+    Stop,
+    Study,
+    Table,
+    Walk,
+    Walks,
+    as_html,
+    plotly_script,
+    write_page,
+)
+from wafl.report.page import Tested as Row
 
 EVIL = '<script>alert("x")</script>'
 
@@ -88,8 +103,8 @@ def test_a_long_line_is_thinned_out_and_keeps_its_ends() -> None:
 
 def test_the_table_of_methods_emphasizes_the_best_and_sorts_by_means() -> None:
     rows = [
-        numbers.Tested("WAFL", "WAFL", [90.0, 92.0, 91.0], {0.4: [80.0]}, [70.0], 1.5),
-        numbers.Tested("FedAvg", "FedAvg", [93.0, 93.0, 93.0], {0.4: [60.0]}, [50.0], 0.5, diverged=1),
+        Row("WAFL", "WAFL", [90.0, 92.0, 91.0], {0.4: [80.0]}, [70.0], 1.5),
+        Row("FedAvg", "FedAvg", [93.0, 93.0, 93.0], {0.4: [60.0]}, [50.0], 0.5, diverged=1),
     ]
     (table,) = sections.methods(rows, "accuracy").blocks
     assert table.columns == ["method", "clean", "40% attacked", "worst client", "seconds", "diverged"]
@@ -100,7 +115,7 @@ def test_the_table_of_methods_emphasizes_the_best_and_sorts_by_means() -> None:
 
 
 def test_rows_that_read_the_same_are_tied_and_one_alone_is_not_the_best() -> None:
-    rows = [numbers.Tested(name, name, [value]) for name, value in (("A", 97.21), ("B", 97.24), ("C", 97.1))]
+    rows = [Row(name, name, [value]) for name, value in (("A", 97.21), ("B", 97.24), ("C", 97.1))]
     (table,) = sections.methods(rows, "accuracy").blocks
     assert [row[1].best for row in table.rows] == [True, True, False]
     (alone,) = sections.methods(rows[:1], "accuracy").blocks
@@ -110,10 +125,10 @@ def test_rows_that_read_the_same_are_tied_and_one_alone_is_not_the_best() -> Non
 
 def test_differences_from_fedavg_are_paired_by_seed() -> None:
     rows = [
-        numbers.Tested("WAFL", "WAFL", [90.0, 92.0], {0.4: [80.0, 70.0]}),
-        numbers.Tested("FedAvg", "FedAvg", [80.0, 92.0], {0.4: [60.0, 60.0]}),
+        Row("WAFL", "WAFL", [90.0, 92.0], {0.4: [80.0, 70.0]}),
+        Row("FedAvg", "FedAvg", [80.0, 92.0], {0.4: [60.0, 60.0]}),
     ]
-    figure = sections.attacked(rows, "accuracy", numbers.Conditions(attack="PGD")).blocks[0]
+    figure = sections.attacked(rows, "accuracy", Conditions(attack="PGD")).blocks[0]
     wafl, fedavg = figure.views["minus FedAvg"]["data"]
     assert wafl["y"] == [5.0, 15.0]
     assert fedavg["y"] == [0.0, 0.0]
@@ -121,12 +136,12 @@ def test_differences_from_fedavg_are_paired_by_seed() -> None:
 
 def test_strips_show_pixels_side_by_side() -> None:
     pixels = np.array([[[0.0, 1.0], [0.5, 0.0]], [[1.0, 1.0], [0.0, 0.25]]]).repeat(4, 1).repeat(4, 2)
-    drawn = decoded(images.strip(pixels, 0.0, 1.0))
+    drawn = decoded(charts.image_strip(pixels, 0.0, 1.0))
     assert drawn.shape == (8, 17, 4)
     assert drawn[:, :8, 0] == pytest.approx(pixels[0], abs=1 / 255)
     assert drawn[:, 9:, 0] == pytest.approx(pixels[1], abs=1 / 255)
     assert not drawn[:, 8, 3].any(), "the gap is clear"
-    change = decoded(images.difference(pixels, np.zeros_like(pixels)))
+    change = decoded(charts.image_difference(pixels, np.zeros_like(pixels)))
     assert change[:, :8, 3] == pytest.approx(pixels[0], abs=1 / 255)
 
 

@@ -19,8 +19,8 @@ from typer import Typer
 from typer.testing import CliRunner
 
 import wafl
-from wafl.cli.commands import export as command
-from wafl.cli.commands.export import export
+from wafl.cli.commands import saved_runs as command
+from wafl.cli.commands.saved_runs import export
 from wafl.data.preprocessing import Preprocessing
 from wafl.results.export import FORMATS, export_model
 from wafl.tasks.layout import Layout

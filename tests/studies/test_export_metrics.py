@@ -13,7 +13,7 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
-from wafl.cli.commands.export import export
+from wafl.cli.commands.saved_runs import export
 from wafl.config.read import parse_experiment
 from wafl.studies.metrics import export_metrics
 from wafl.studies.study import Study

@@ -18,9 +18,9 @@ from wafl.cli.main import app
 from wafl.config.read import parse_experiment
 from wafl.objectives.ball import learned_gamma
 from wafl.studies import folder as folder_module
-from wafl.studies.extend import extend
 from wafl.studies.folder import StudyFolder
 from wafl.studies.pages.progress import read_lines
+from wafl.studies.repair import extend
 from wafl.studies.study import Study
 
 BASE: dict[str, Any] = {

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 import wafl
 from wafl.cli.main import app
-from wafl.cli.shared import seen_and_unseen
+from wafl.cli.saved import seen_and_unseen
 from wafl.report import plotting
-from wafl.report.blocks import Figure, Section, Table
+from wafl.report.page import Figure, Section, Table
 from wafl.studies.folder import StudyFolder
 from wafl.studies.pages import figures, measured
 from wafl.studies.pages.live import Pages

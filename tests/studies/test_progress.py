@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from wafl.config.read import parse_experiment
-from wafl.report.blocks import Cell, Study
+from wafl.report.page import Cell, Study
 from wafl.studies.folder import StudyFolder
 from wafl.studies.pages.shown import list_of, show_study, summary_of
 

@@ -14,10 +14,9 @@ from tests.studies.commands import contents, flip, interrupt, invoke, methods_tr
 from wafl.base.errors import FolderError, UnfitCheckpointError
 from wafl.base.files import sealed, unsealed
 from wafl.config.read import parse_experiment
-from wafl.studies.extend import extend
 from wafl.studies.folder import StudyFolder
 from wafl.studies.pages.progress import read_lines
-from wafl.studies.repair import Repair, repair
+from wafl.studies.repair import Repair, extend, repair
 from wafl.studies.study import Study
 
 SMALL: dict[str, Any] = {

@@ -17,7 +17,7 @@ from tests.report.reader import Reader
 from wafl.cli.main import app
 from wafl.data.examples import Examples
 from wafl.data.preprocessing import Preprocessing
-from wafl.report.blocks import Walks
+from wafl.report.page import Walks
 from wafl.studies.pages import measured
 from wafl.studies.pages.shown import show_study, together
 

@@ -21,8 +21,7 @@ from wafl.base.json_types import parsed
 from wafl.cli.main import app
 from wafl.cli.terminal import make_console
 from wafl.config.demo import demo_experiment
-from wafl.report.blocks import Page
-from wafl.report.page import as_html
+from wafl.report.page import Page, as_html
 from wafl.results.saved import SAVED
 from wafl.studies.folder import StudyFolder, check_results
 from wafl.studies.pages.progress import read_lines

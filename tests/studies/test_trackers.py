@@ -18,8 +18,7 @@ import pytest
 import wafl
 from wafl.callbacks import Callback, EvaluateEvery, Moment
 from wafl.config.experiment import Trackers
-from wafl.studies.trackers import MLflowTracker, TensorBoardTracker, WandbTracker, make_trackers
-from wafl.studies.trackers.base import numbers
+from wafl.studies.trackers import MLflowTracker, TensorBoardTracker, WandbTracker, make_trackers, numbers
 from wafl.train.checkpoint.checkpoint import Checkpoint
 
 SEEDS = [0, 1, 2]

@@ -13,8 +13,7 @@ import wafl
 from wafl.base.norms import typical_length, typical_price
 from wafl.base.options import Positive, Tunable, options_of
 from wafl.local import LocalStep
-from wafl.tuning.candidate import Candidate, Setting
-from wafl.tuning.space import Interval, Values, check_names, draw_settings, make_space
+from wafl.tuning.space import Candidate, Interval, Setting, Values, check_names, draw_settings, make_space
 
 INF = math.inf
 SCHEDULE = {"rounds": 2, "local_steps": 1, "learning_rate": 0.1}

@@ -13,10 +13,8 @@ import torch
 from torch import nn
 
 import wafl
-from wafl.tuning.candidate import Candidate
-from wafl.tuning.goal import Goal, hold_out
-from wafl.tuning.result import Trial, choose
-from wafl.tuning.space import make_space
+from wafl.tuning.judging import Goal, Trial, choose, hold_out
+from wafl.tuning.space import Candidate, make_space
 
 INF = math.inf
 TARGET = 3.0
@@ -87,7 +85,7 @@ def test_a_run_is_judged_on_the_device_and_stays_where_it_is(
         return SimpleNamespace(rows=[SimpleNamespace(score=SimpleNamespace(accuracy=0.5))])
 
     run = wafl.fit(wafl.models.mlr(few), few, wafl.FedAvg(), rounds=1, local_steps=1)
-    monkeypatch.setattr("wafl.tuning.goal.compare", look)
+    monkeypatch.setattr("wafl.tuning.judging.compare", look)
     assert Goal(hold_out(few, "examples", 0.3, 0), device=torch.device("meta")).value(run) == 0.5
     assert [value.device.type for each in (*judged, run) for value in each.module.parameters()] == [
         "meta", "meta", "cpu", "cpu",

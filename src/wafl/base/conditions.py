@@ -1,4 +1,4 @@
-"""Names of tests in tables and figures: who is tested, and what was done to their examples."""
+"""Texts of tables and figures: the names of tests (who is tested, and on what), and the line above estimates."""
 
 import re
 
@@ -38,3 +38,15 @@ def unseen_clients(shift: str | None = None, under: str = "") -> str:
     """
     clients, test = f"unseen clients with {shift}" if shift else "unseen clients", under or ("" if shift else CLEAN)
     return f"{clients}, {test}" if test else clients
+
+
+def unproven_line(reason: str, side: str = "below") -> str:
+    """Return the first line of a table of estimates, which can be `side` (below or above) the truth.
+
+    >>> unproven_line("no bound is known for its layer GELU")[:64]
+    'Not proven: this model has no proof, because no bound is known f'
+    """
+    return (
+        f"Not proven: this model has no proof, because {reason or 'no bound on its slope is known'}; the numbers below "
+        f"are estimates and can be {side} the truth."
+    )

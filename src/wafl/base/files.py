@@ -114,10 +114,15 @@ def is_locked(path: Path) -> bool:
 def remove_temporary(folder: Path) -> None:
     """Remove what a crash left half written in a folder."""
     for path in folder.glob(f".*{TEMPORARY}"):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a folder with all that is in it, or a file, which may be missing."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sync(folder: Path) -> None:

@@ -35,7 +35,7 @@ from typing import (
 
 from wafl.base.bounds import check_bounds
 from wafl.base.checks import check_seed
-from wafl.base.near import did_you_mean
+from wafl.base.errors import did_you_mean
 
 A_contra = TypeVar("A_contra", contravariant=True)
 B_contra = TypeVar("B_contra", contravariant=True)

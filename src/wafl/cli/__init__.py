@@ -1,4 +1,4 @@
 """The command ``wafl``: what its commands share, tables, progress.
 
-One file per command is in ``commands/``.
+Each module in ``commands/`` has related commands.
 """

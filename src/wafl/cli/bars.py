@@ -13,7 +13,6 @@ from rich.table import Column
 from wafl.callbacks import Callback
 from wafl.results import progress as engine
 from wafl.results.history import History
-from wafl.results.progress import ChosenRadius
 from wafl.studies.pace import Pace, pace_of
 from wafl.studies.study import Study
 from wafl.tuning.tune import Search
@@ -64,7 +63,7 @@ class Bars(Callback):
             self.on_progress(progress)
             self._began[self._training] = time.monotonic(), self._rounds_of(progress) // self._runs[self._training]
 
-    def on_choice(self, index: int, name: str, chosen: ChosenRadius) -> None:
+    def on_choice(self, index: int, name: str, chosen: engine.ChosenRadius) -> None:
         if self._mode == "json":
             print(json.dumps({"event": "choice", "run": name, **asdict(chosen)}), flush=True)
         elif self._mode == "bars":

@@ -9,8 +9,8 @@ import click
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from wafl.base.near import did_you_mean
-from wafl.cli.output import lasting_output
+from wafl.base.errors import did_you_mean
+from wafl.cli.terminal import lasting_output
 
 
 def _table(file: str) -> dict[str, Any]:
@@ -18,7 +18,17 @@ def _table(file: str) -> dict[str, Any]:
 
 
 COMMANDS: dict[str, str] = _table("commands.toml")
-"""The first line of each command's help; its file in ``commands/`` has the command, or the group ``<command>_app``."""
+"""The first line of each command's help; its module in ``commands`` has the command, or the group ``<command>_app``."""
+
+MODULES = {
+    **dict.fromkeys(("run", "resume", "tune"), "train"),
+    **dict.fromkeys(("runs", "repair", "report", "serve"), "studies"),
+    **dict.fromkeys(("evaluate", "theory", "export"), "saved_runs"),
+    "weights": "data",
+    "methods": "config",
+    **dict.fromkeys(("certify", "next-client", "verify", "audit"), "certificates"),
+}
+"""The modules of commands that share one; any other command's module has its name."""
 
 MOVED = {
     "reproduce": "python -m research reproduce",
@@ -73,7 +83,7 @@ class _Command(TyperCommand):
 
 def _load(name: str) -> click.Command:
     word = name.replace("-", "_")
-    module: Any = import_module(f"wafl.cli.commands.{word}")
+    module: Any = import_module(f"wafl.cli.commands.{MODULES.get(name, name)}")
     parent, group = typer.Typer(**LOOKS, add_completion=False), getattr(module, f"{word}_app", None)
     if group is None:
         parent.command(name, cls=_Command)(getattr(module, word))

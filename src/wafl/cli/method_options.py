@@ -9,8 +9,7 @@ import typer
 
 from wafl.base.bounds import read_bounds
 from wafl.base.options import Box, Choice, Matrix, Option, Range
-from wafl.config.known_attacks import describe_option, known_attacks, options_by_name, purposes
-from wafl.config.known_methods import known_methods
+from wafl.config.known import describe_option, known_attacks, known_methods, options_by_name, purposes
 
 PANEL = "Options of the methods (without a file)"
 ATTACK_PANEL = "Options of the attacks and shifts"

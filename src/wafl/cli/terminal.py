@@ -1,16 +1,23 @@
-"""What is printed: names and messages from files are shown, and never obeyed."""
+"""The terminal: output (text from files is never interpreted), errors in one line, shared options, parsed numbers."""
 
+import errno
+import math
+import os
 import shutil
 import sys
-from collections.abc import Iterable
+import warnings
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from typer import Argument, Option
 
 from wafl.base.describe import visible
+from wafl.base.errors import DivergedError, TooFewRepliesError, UnboundedError
 
 
 class _Shown(Console):
@@ -38,3 +45,104 @@ def program_name() -> str:
     """Return how to call this program: ``wafl`` if the shell finds it, otherwise the path that it was called by."""
     program = Path(sys.argv[0])
     return "wafl" if program.name != "wafl" or shutil.which("wafl") else str(program)
+
+
+GONE = {errno.EPIPE, errno.EIO, errno.ESHUTDOWN}
+"""The errors of a pipe whose reader has left, as ``head`` does, or of a terminal that was closed."""
+
+
+@contextmanager
+def lasting_output() -> Generator[None, None, None]:
+    """A block whose output goes nowhere once its reader is gone; what cannot be encoded becomes ``?``."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast(TextIO, _Lasting(stream)) for stream in before)
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        sys.stdout, sys.stderr = before
+
+
+class _Lasting:
+    """A stream that may lose its reader."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        if hasattr(stream, "reconfigure"):
+            cast(Any, stream).reconfigure(errors="replace")
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._give_up(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        """Send what is still in the buffer, and all that follows, nowhere."""
+        if error.errno not in GONE:
+            raise error
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), self._stream.fileno())
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def one_line_errors() -> Generator[None, None, None]:
+    """A block that reports bad input, or training that cannot go on, in one line, and exits with status 2."""
+    try:
+        yield
+    except (ValueError, OSError, DivergedError, UnboundedError, TooFewRepliesError) as error:
+        say(f"Error: {error}", typer.colors.RED)
+        raise typer.Exit(2) from error
+    except MemoryError as error:
+        say("Error: this needs more memory than there is: are the files what they should be?", typer.colors.RED)
+        raise typer.Exit(2) from error
+
+
+Changes = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE")]
+StudyOrRun = Annotated[Path, Argument(metavar="STUDY|RUN")]
+OneStudy = Annotated[Path, Argument(metavar="STUDY")]
+PublicKey = Annotated[Path | None, Option("--key")]
+Trust = Annotated[bool, Option("--trust")]
+
+
+@contextmanager
+def reading(trust: bool) -> Generator[None, None, None]:
+    """A block with errors and warnings in one line; code that a study names runs only with ``trust``, or if allowed."""
+    from wafl.config.own_code import asking
+
+    def allow(what: str) -> bool:
+        return trust or (on_a_terminal() and typer.confirm(visible(f"{what}. Run it"), err=True))
+
+    with one_line_errors(), asking(allow), warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: say(f"Warning: {message}", typer.colors.YELLOW)
+        yield
+
+
+def on_a_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def parse_numbers(name: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{name}={text!r} must be numbers with commas between them, such as 0.2,0.4") from None
+
+
+def parse_norm(text: str) -> float:
+    from wafl.cli.method_options import parse_choice
+
+    return parse_choice("norm", text, (1, 2, math.inf))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wafl.base.checks import check_positive
-from wafl.config.known_methods import known_method, known_methods
+from wafl.config.known import known_method, known_methods
 from wafl.config.toml_file import read_toml
 
 if TYPE_CHECKING:

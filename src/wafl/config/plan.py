@@ -19,7 +19,6 @@ from wafl.base.describe import some
 from wafl.base.errors import ConfigError
 from wafl.callbacks import EVALUATED
 from wafl.config import experiment as config
-from wafl.config.attack_keys import OPTIONS
 from wafl.config.method_keys import CENTER, KINDS, PARTS, MethodTable, OwnMethod
 from wafl.config.own_code import imported, imports, own_code
 from wafl.config.unseen import check_unseen, shifted
@@ -384,7 +383,9 @@ def make_attack(attack: config.Attack) -> Attack | None:
         return None
     kind = ATTACKS[attack.kind]
     if attack.space is not None and "space" not in kind.settings.names:
-        raise ConfigError(f"attack.space = {attack.space!r} needs attack.kind = {_either(OPTIONS['space'])}")
+        raise ConfigError(
+            f"attack.space = {attack.space!r} needs attack.kind = {_either(config.ATTACK_OPTIONS['space'])}"
+        )
     values = {name: getattr(attack, name) for name in kind.settings.names}
     return kind(**{name: _bounds(value) if name == "bounds" else value for name, value in values.items()})
 

@@ -8,8 +8,7 @@ from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from wafl.base.errors import ConfigError
-from wafl.base.near import nearest
+from wafl.base.errors import ConfigError, nearest
 from wafl.base.options import options_of
 from wafl.config.experiment import Between, Experiment
 from wafl.config.keys import Section

@@ -137,8 +137,7 @@ class Comparison:
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
         """Write a page with the table, figures and each client (needs ``wafl-learn[report]``); returns the file."""
-        from wafl.report.blocks import Page, Study
-        from wafl.report.page import check_page_packages, write_page
+        from wafl.report.page import Page, Study, check_page_packages, write_page
 
         check_page_packages()
         facts = {"unit": self.rows[0].score.unit, "runs": str(len({row.run for row in self.rows}))}
@@ -147,7 +146,7 @@ class Comparison:
     def sections(self) -> list[Any]:
         """The sections of a page about the comparison."""
         from wafl.report import sections
-        from wafl.report.tested import Conditions, Tested
+        from wafl.report.page import Conditions, Tested
 
         measure = "loss" if self.rows[0].score.accuracy is None else "accuracy"
         attacks = self._attacks()

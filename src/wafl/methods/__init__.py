@@ -5,7 +5,7 @@ To add a named method, write its preset in its family's file and add one line at
 
 from typing import Any
 
-from wafl.base.near import nearest
+from wafl.base.errors import nearest
 from wafl.methods import attacked, augmented, averaging, ball, learned, penalties, reweighted, servers
 from wafl.methods.method import Method
 from wafl.methods.preset import Preset

@@ -8,9 +8,8 @@ from typing import Any
 
 from wafl.base.conditions import CLEAN, attacked_clients, shorten, unseen_clients
 from wafl.report import charts
-from wafl.report.blocks import Block, Cell, Code, Figure, Section, Table
 from wafl.report.charts import Curve
-from wafl.report.tested import NO_CONDITIONS, Conditions, Tested
+from wafl.report.page import NO_CONDITIONS, Block, Cell, Code, Conditions, Figure, Section, Table, Tested
 
 MOST_LINES = 40
 MOST_CLIENTS = 60

@@ -19,8 +19,7 @@ from wafl.base.bounds import check_box, warn_of_inputs
 from wafl.base.files import sealed, write_whole
 from wafl.base.options import documented
 from wafl.data.bring.intake import Intake
-from wafl.results.card import Promised, Tested, write_card
-from wafl.results.export import FORMATS, Format, export_model
+from wafl.results.export import FORMATS, Format, Promised, Tested, export_model, write_card
 from wafl.results.frames import to_frame, to_html, varying
 from wafl.results.history import History, plot_histories
 from wafl.tasks.fitness import takes_integers
@@ -227,8 +226,7 @@ class Runs(list[Run]):
 
     def report(self, path: str | os.PathLike[str] = "report.html") -> Path:
         """Write a page of what the runs themselves know, as :meth:`Run.report` does for one; returns the file."""
-        from wafl.report.blocks import Page, Study
-        from wafl.report.page import check_page_packages, write_page
+        from wafl.report.page import Page, Study, check_page_packages, write_page
 
         check_page_packages()
         if not self:
@@ -241,8 +239,8 @@ class Runs(list[Run]):
         import json
 
         from wafl.report import sections
-        from wafl.report.blocks import Section
         from wafl.report.charts import Curve
+        from wafl.report.page import Section
 
         labels = [", ".join([run.method, *(f"{name}={value}" for name, value in run.point.items())]) for run in self]
         methods = {label: run.method for label, run in zip(labels, self, strict=True)}

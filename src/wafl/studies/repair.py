@@ -1,20 +1,114 @@
-"""``wafl repair``: keep what is sound of a damaged study, make again what follows from it, and drop the rest."""
+"""Repair a damaged study (``wafl repair``), or give a study more rounds (``wafl resume --set``)."""
 
+import re
 import shutil
 import warnings
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from wafl.base.errors import CheckpointError, CheckpointWarning, FolderError, UnfitCheckpointError
-from wafl.base.files import write_whole
-from wafl.config.plan import Entry
+from wafl.base.errors import CheckpointError, CheckpointWarning, ConfigError, FolderError, UnfitCheckpointError
+from wafl.base.files import remove, write_whole
+from wafl.config.experiment import Experiment
+from wafl.config.plan import Entry, make_plan
+from wafl.config.read import read_experiment
+from wafl.objectives.ball.learned_gamma import LONGEST_WARM_UP
+from wafl.objectives.base import learner_of
 from wafl.results.progress import Progress
 from wafl.results.run import Run
 from wafl.results.saved import load_run
+from wafl.studies.folder import StudyFolder
 from wafl.studies.metrics import joined
+from wafl.studies.same_study import fingerprint_of, refuse_changes
 from wafl.studies.study import Study
+
+ROUNDS = r"schedule\.rounds|methods\.[^.]+\.rounds"
+"""What of a study can change."""
+
+
+def extend(path: Path, changes: Sequence[str]) -> Study:
+    """A study with as many rounds as changes such as ``methods.afl.rounds=800`` say; all is checked before a write."""
+    folder = StudyFolder.existing(path)
+    for change in changes:
+        if not re.fullmatch(ROUNDS, change.partition("=")[0].strip()):
+            raise ConfigError(
+                f"--set {change}: only schedule.rounds, or the rounds of a method, can change in a study that was "
+                f"begun. To change anything else, start another: wafl run {folder.config} --set {change}"
+            )
+    before, after = folder.experiment(), read_experiment(folder.config, changes)
+    if before == after:
+        return Study.resume(path)
+    folder.refuse_older()
+    earlier = _rounds(before)
+    _check(folder, earlier, _rounds(after))
+    study = Study(folder, make_plan(after, folder.source(), trust=False))
+    refuse_changes(folder, fingerprint_of(study.plan))
+    if not study.plan.extensible:
+        nodes = f"engine = {after.engine!r}, whose nodes forget what their clients keep"
+        what = nodes if after.privacy is None else "privacy, whose noise was found for its rounds"
+        raise ConfigError(
+            f"{path} has {what}: for more rounds, start another study with wafl run {folder.config} --set {changes[-1]}"
+        )
+    for entry in study.plan.entries:
+        _check_warm_up(folder, entry, earlier[entry.name])
+    with folder.locked():
+        _extend_checkpoints(study, earlier)
+        folder.extend(study.plan.experiment)
+    return study
+
+
+def _rounds(experiment: Experiment) -> dict[str, int]:
+    """The rounds of each method: its own, or those of the schedule."""
+    return {method.label: method.rounds or experiment.schedule.rounds or 0 for method in experiment.methods}
+
+
+def _check(folder: StudyFolder, before: dict[str, int], after: dict[str, int]) -> None:
+    for name, rounds in after.items():
+        if rounds < before[name]:
+            raise ConfigError(
+                f"rounds={rounds} is below the {before[name]} that {name} has in {folder.path}: rounds can be added, "
+                f"not taken back. For fewer, start another: wafl run {folder.config} --set schedule.rounds={rounds}"
+            )
+    if before == after:
+        raise ConfigError(
+            f"schedule.rounds changes nothing: every method of {folder.path} has rounds of its own. Change those, "
+            f"such as --set methods.{next(iter(after))}.rounds=..."
+        )
+
+
+def _check_warm_up(folder: StudyFolder, entry: Entry, before: int) -> None:
+    """Refuse rounds that would have changed those that were trained."""
+    learner, after = learner_of(entry.method.objective), entry.schedule["rounds"]
+    again = f"Start another study: wafl run {folder.config} --set schedule.rounds={after}"
+    if entry.method.client_weights.counts_rounds and before != after:
+        raise ConfigError(f"the steps of the client weights of {entry.name} end with its {before} rounds. {again}")
+    if learner is None:
+        return
+    grew, would_grow = learner.warm_up(before), learner.warm_up(after)
+    if grew != would_grow:
+        raise ConfigError(
+            f"the ball of {entry.name} grew over the first {grew} of {before} rounds, and would grow over the first "
+            f"{would_grow} of {after}: a ball with a radius takes a third of the rounds, at most {LONGEST_WARM_UP}. "
+            f"{again}"
+        )
+
+
+def _extend_checkpoints(study: Study, earlier: dict[str, int]) -> None:
+    """Let what was trained go on with more rounds; an error if a finished method has not kept where it ended."""
+    trainer, seeds = study.plan.trainer(), study.plan.experiment.seeds
+    done = study.folder.read_results().get("done", [])
+    for entry in study.plan.entries:
+        asked = replace(entry, schedule={**entry.schedule, "rounds": earlier[entry.name]})
+        before, after = (trainer.fingerprint(each.specs(seeds)) for each in (asked, entry))
+        checkpoint = study.checkpoint(entry)
+        if not checkpoint.extend(before, after) and entry.name in done:
+            raise FolderError(
+                f"{study.folder.path} does not hold where {entry.name} ended, {checkpoint.folder}: to train for more "
+                f"rounds, start another study with wafl run {study.folder.config} --set schedule.rounds=..."
+            )
+
 
 FILES = ("run.json", "params.safetensors")
 Sound = dict[str, list[Run] | None]
@@ -73,7 +167,7 @@ def _sound_runs(study: Study, entry: Entry, results: dict[str, Any] | None, done
         except (OSError, ValueError) as error:
             done.dropped.append(f"{folder}: {error}")
             for name in FILES:
-                _remove(folder / name)
+                remove(folder / name)
     missing = [folder for folder in folders if folder not in saved]
     if missing and results is not None and entry.name in results["done"]:
         done.dropped += [f"{folder}: it is missing" for folder in missing]
@@ -139,7 +233,7 @@ def _write_metrics(study: Study, runs: Sound, progress: dict[str, Progress], don
     if content == wanted or (not finished and content.startswith(wanted)):
         return
     if path.is_dir():
-        shutil.rmtree(path)
+        remove(path)
     write_whole(path, wanted)
     done.made.append(f"{path}: from the saved runs{' and the checkpoint' if progress else ''}")
 
@@ -151,10 +245,3 @@ def _lines(study: Study, runs: Sound) -> list[str]:
         if sound := runs[entry.name]:
             lines += study.lines_of(entry, [run.history for run in sound])
     return lines
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -15,7 +15,6 @@ from wafl.base.files import sealed, unsealed, write_whole
 from wafl.base.options import options_of
 from wafl.callbacks import Callbacks
 from wafl.config import experiment as config
-from wafl.config.experiment import Experiment
 from wafl.config.keys import Section
 from wafl.config.method_keys import PART_TABLES, MethodTable, OwnMethod
 from wafl.config.plan import Entry, Plan, embedded, make_plan
@@ -23,9 +22,8 @@ from wafl.config.read import apply_change, read_experiment
 from wafl.parts.schedule import Schedule
 from wafl.studies.study import make_callbacks
 from wafl.train.loop import Trainer
-from wafl.tuning.candidate import Candidate
-from wafl.tuning.goal import Goal, hold_out
-from wafl.tuning.result import Trial, Tuning
+from wafl.tuning.judging import Goal, Trial, Tuning, hold_out
+from wafl.tuning.space import Candidate
 from wafl.tuning.tune import Search
 
 
@@ -166,7 +164,7 @@ def _given(values: config.Between | list[Any]) -> Sequence[Any]:
     return [math.inf if value == "inf" else value for value in values]
 
 
-def tuned_toml(text: str, changes: Sequence[str], experiment: Experiment, tuning: Tuning) -> str:
+def tuned_toml(text: str, changes: Sequence[str], experiment: config.Experiment, tuning: Tuning) -> str:
     """The text of an experiment file with its ``key=value`` changes and the values that were chosen for each method."""
     import tomlkit
 

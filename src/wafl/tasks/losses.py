@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from wafl.base.near import did_you_mean
+from wafl.base.errors import did_you_mean
 from wafl.base.norms import dual, power_norm
 from wafl.base.options import NotNegative, Positive, frozen
 

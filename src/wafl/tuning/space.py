@@ -1,14 +1,14 @@
-"""What is searched, by default what a method's options declare as tunable, and which points of it are tried.
+"""Methods to tune, their search spaces (by default the options declared as tunable), and the points to try.
 
-The first is the method's own setting; then a sequence leaves no part of the space empty. It is Sobol's, shifted by a
-draw from the key (Cranley and Patterson, 1976): each option by itself is covered evenly, and more trials only add
+The first point is the method's own setting; then a sequence leaves no part of the space empty. It is Sobol's, shifted
+by a draw from the key (Cranley and Patterson, 1976): each option by itself is covered evenly, and more trials only add
 points.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
 from typing import Any, Literal
@@ -17,10 +17,59 @@ import torch
 from torch.quasirandom import SobolEngine
 
 from wafl.base.describe import rounded
-from wafl.base.near import did_you_mean
-from wafl.base.options import Choice, Count, EachRound, Option, Range, Tunable
+from wafl.base.errors import did_you_mean
+from wafl.base.options import Choice, Count, EachRound, Option, Range, Tunable, options_of
 from wafl.base.random import Key, Purpose, uniform
-from wafl.tuning.candidate import Candidate, Setting
+from wafl.methods import Method
+from wafl.parts.schedule import Schedule, make_schedule
+from wafl.train.spec import Spec
+
+Setting = dict[str, Any]
+"""The values of what is searched, by the names of options of the method and the schedule."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method to tune, with the options and the schedule of its first trial.
+
+    ``listed`` are values of options to choose from; those of the first trial are among them. ``make`` makes your own
+    method from ``arguments``; then these are searched instead of the method's options. ``only`` are the names that may
+    be searched; None means all.
+    """
+
+    name: str
+    method: Method
+    schedule: Mapping[str, Any]
+    listed: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
+    make: Callable[..., Method] | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    only: Collection[str] | None = None
+
+    def options(self) -> dict[str, tuple[Option, Any]]:
+        """The options that may be searched, each with its declaration and its value in the first trial."""
+        schedule = {
+            name: (option, self.schedule.get(name, option.default))
+            for name, option in options_of(Schedule).items()
+            if name not in ("rounds", "seed")  # trials of a method train equally long, from the same draws
+        }
+        arguments = {name: (Option(name, Any, None, "", None, True), value) for name, value in self.arguments.items()}
+        known = {**(self.method.declared() if self.make is None else arguments), **schedule}
+        return {name: about for name, about in known.items() if self.only is None or name in self.only}
+
+    def method_with(self, setting: Mapping[str, Any]) -> Method:
+        """The method of a trial."""
+        options = {name: value for name, value in setting.items() if name not in options_of(Schedule)}
+        return self.method.with_options(**options) if self.make is None else self.make(**{**self.arguments, **options})
+
+    def schedule_with(self, setting: Mapping[str, Any]) -> dict[str, Any]:
+        """The schedule of a trial, without its seed."""
+        timing = {name: value for name, value in setting.items() if name in options_of(Schedule)}
+        return {**self.schedule, **timing}
+
+    def spec(self, setting: Setting, seed: int) -> Spec:
+        """The run of a trial."""
+        return Spec(self.method_with(setting), make_schedule({**self.schedule_with(setting), "seed": seed}), setting)
+
 
 DIGITS = 3
 """Significant digits of a drawn number: enough to tell values apart, and few enough to read."""

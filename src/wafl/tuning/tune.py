@@ -26,10 +26,8 @@ from wafl.train.embedded import Embedded, find_device
 from wafl.train.fit import train, usual_loss
 from wafl.train.loop import Trainer
 from wafl.train.spec import Spec
-from wafl.tuning.candidate import Candidate, Setting
-from wafl.tuning.goal import Goal, Metric, Way, hold_out
-from wafl.tuning.result import Best, Trial, Tuning, choose
-from wafl.tuning.space import Given, Space, check_names, draw_settings, make_space
+from wafl.tuning.judging import Best, Goal, Metric, Trial, Tuning, Way, choose, hold_out
+from wafl.tuning.space import Candidate, Given, Setting, Space, check_names, draw_settings, make_space
 
 Methods = Method | Sequence[Method] | Mapping[str, Method | tuple[Method, Mapping[str, Any]]]
 OnMethod = Callable[[str, list[Trial]], None]

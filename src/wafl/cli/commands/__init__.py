@@ -1,4 +1,5 @@
-"""One file per command, each loaded when it is called.
+"""The commands: each module is loaded when one of its commands is called.
 
-A new command is a file here and a line in ``wafl.cli.main``.
+A new command is a function here and a line in ``commands.toml``. If its module has another name, add it to ``MODULES``
+in ``wafl.cli.main``.
 """

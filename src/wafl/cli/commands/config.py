@@ -1,4 +1,4 @@
-"""``wafl config``: write, check and document experiment files."""
+"""Commands that describe experiments: ``wafl config`` for their files, ``wafl methods`` for the methods in them."""
 
 import json
 from importlib.resources import files
@@ -9,9 +9,10 @@ import typer
 from rich.markup import escape
 from typer import Argument
 
-from wafl.cli.shared import Changes, Trust, one_line_errors, reading
-from wafl.cli.terminal import make_console, tell
+from wafl.cli.terminal import Changes, Trust, make_console, one_line_errors, reading, tell
+from wafl.config.known import default_of, known_method, known_methods, range_of
 from wafl.config.toml_file import read_toml
+from wafl.evaluation.tables import plain_table
 
 config_app = typer.Typer(help="Experiment files: write a starter, check one, print the schema.", no_args_is_help=True)
 
@@ -61,3 +62,28 @@ def schema() -> None:
 
     text = json.dumps(Experiment.model_json_schema(), indent=1)
     typer.echo(text.replace(": Infinity", ': "inf"'))  # JSON has no infinity; the files take the word too
+
+
+def methods(name: Annotated[str | None, Argument(metavar="[METHOD]")] = None) -> None:
+    """List the methods: what each moves, what its clients send, its options and its paper."""
+    with one_line_errors():
+        if name is None:
+            table = plain_table("method", "moves", "clients send", "options", "paper")
+            table.columns[0].no_wrap = True
+            for each in known_methods().values():
+                options = ", ".join(each.options) or "-"
+                table.add_row(each.name, each.moves, each.sends, options, escape(each.short))
+            make_console().print(table)
+            return
+        method = known_method(name)
+        table = plain_table("option", "default", "range", "what it is")
+        for column in table.columns[:-1]:
+            column.no_wrap = True
+        for option in method.options.values():
+            table.add_row(option.name, default_of(option), escape(range_of(option)), escape(option.doc))
+        console = make_console()
+        console.print(
+            f"[bold]{method.name}[/]: {escape(method.summary)}\n\nmoves: {method.moves}\nclients send: {method.sends}\n"
+            f"use it: {escape(method.use)}\npaper: {escape(method.paper)}"
+        )
+        console.print(table if method.options else "\nIt has no options of its own.")

@@ -1,19 +1,24 @@
-"""``wafl data``: list the data sets, download one, look at one."""
+"""Commands on data sets: ``wafl data`` lists, downloads and shows them; ``wafl weights`` weighs them as clients."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.columns import Columns
 from rich.markup import escape
 from rich.table import Table
-from typer import Argument
+from typer import Argument, Option
 
-from wafl.cli.shared import one_line_errors
-from wafl.cli.terminal import make_console
+from wafl.cli.terminal import make_console, one_line_errors, tell
 from wafl.evaluation.tables import plain_table
+
+if TYPE_CHECKING:
+    from wafl.data.federation import Federation
+    from wafl.data.named.natural import NaturalSource
+    from wafl.data.named.sources import Source
+
 
 data_app = typer.Typer(help="Data sets: list them, download one, look at one.", no_args_is_help=True)
 
@@ -32,7 +37,7 @@ def list_data(data_dir: Path | None = None) -> None:
         table = plain_table("name", "here", ">size", ">train", ">test", "license")
         table.add_row("digits", "[green]in scikit-learn[/]", "", *_counts(DIGITS.num_examples), DIGITS.license)
         for name, source in SOURCES.items():
-            table.add_row(name, *_row(name, folder), source.license)
+            table.add_row(name, *_row(name, source, folder), source.license)
         console = make_console()
         console.print(f"Data folder: {folder}", markup=False, soft_wrap=True, highlight=False)
         console.print(table)
@@ -44,12 +49,10 @@ def list_data(data_dir: Path | None = None) -> None:
             console.print("[dim]‡ pip install 'wafl-learn\\[natural]'[/]", highlight=False)
 
 
-def _row(name: str, folder: Path) -> tuple[str, ...]:
+def _row(name: str, source: "Source", folder: Path) -> tuple[str, ...]:
     """The cells of where a data set is, its size and its counts; a broken file is called broken and hides no other."""
     from wafl.data.named.cache import locate
-    from wafl.data.named.sources import SOURCES
 
-    source = SOURCES[name]
     files = locate(name, folder)
     if files is None:
         how = "bring your own" if not source.files else f"no{'' if source.fetched_by_us else ' †'}"
@@ -76,7 +79,7 @@ def _natural_table(folder: Path) -> Table:
     table.columns[0].no_wrap = True
     for name, source in SOURCES.items():
         if source.group:
-            here, _, train, test = _row(name, folder)
+            here, _, train, test = _row(name, source, folder)
             counts = [count.replace(",", "") for count in (train, test)]
             examples = f"{sum(map(int, counts)):,}" if all(count.isdigit() for count in counts) else ""
             table.add_row(name, here, f"{source.group}s", examples, f"{source.num_classes} classes", source.license)
@@ -134,7 +137,7 @@ def show(
 
     with one_line_errors():
         if name in NATURAL:
-            _show_natural(name, data_dir)
+            _show_natural(name, NATURAL[name], load_dataset(name, data_dir).partition())
             return
         whole = load_dataset(name, data_dir)
         halves = {"train": (whole.x_train, whole.y_train), "test": (whole.x_test, whole.y_test)}
@@ -153,12 +156,7 @@ def show(
         console.print(f"Contact sheet: {path}", markup=False, soft_wrap=True, highlight=False)
 
 
-def _show_natural(name: str, data_dir: Path | None) -> None:
-    from wafl.data import load_dataset
-    from wafl.data.named.natural import NATURAL
-
-    source = NATURAL[name]
-    clients = load_dataset(name, data_dir).partition()
+def _show_natural(name: str, source: "NaturalSource", clients: "Federation") -> None:
     console = make_console(highlight=False)
     console.print(f"[bold]{name}[/]: {source.description}. {source.citation}. License: {source.license}")
     console.print(clients.describe())
@@ -215,3 +213,49 @@ def _counts(counts: Sequence[int] | None, dim: bool = False) -> list[str]:
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size < 1e7 else f"{size / 1e6:.0f} MB"
+
+
+def weights(
+    source: Annotated[list[str], Option("--source", "-s")],
+    target: Annotated[str | None, Option("--target", "-t")] = None,
+    sample: Annotated[int | None, Option(min=1)] = None,
+    seed: Annotated[int, Option(min=0)] = 0,
+    label_aware: Annotated[bool, Option("--label-aware")] = False,
+    label_cost: float | None = None,
+    size: Annotated[int, Option(min=1)] = 28,
+    preprocess: str = "unit",
+    data_dir: Path | None = None,
+    output: Path = Path("weights.png"),
+) -> None:
+    """Compute client weights from optimal transport, and show the distances they come from and the W_2 they reach."""
+    from wafl.cli.tables import transport_weights
+    from wafl.data.named.domains import domains, federation_of
+    from wafl.report.plotting import weights_and_distances
+    from wafl.weights import barycenter, cover, mixture, nearest
+    from wafl.weights.transport.costs import transport_package
+
+    sample = sample or (100 if target is None else 600)
+    options: dict[str, Any] = {"sample": sample, "seed": seed, "label_aware": label_aware, "label_cost": label_cost}
+    with one_line_errors():
+        transport_package()
+        if target is not None:
+            sources = domains(source, target, data_dir=data_dir, size=size, preprocess=preprocess)
+            results = [rule(sources.clients, sources.target, **options) for rule in (nearest, mixture)]
+            clients: Federation = sources.clients
+        else:
+            clients = federation_of(source, data_dir=data_dir, size=size, preprocess=preprocess)
+            results = [cover(clients, **options)]
+            if not label_aware and label_cost is None:
+                results.append(barycenter(clients, sample=sample, seed=seed))
+        output.parent.mkdir(parents=True, exist_ok=True)
+        weights_and_distances(
+            clients.names,
+            results[0].distances,
+            results[0].standard_errors,
+            {f"{result.rule}: W_2 {result.radius:.2f}": result.weights for result in results},
+            target,
+            clients.unit,
+            output,
+        )
+    make_console().print(transport_weights(clients, results, target, sample))
+    tell(f"Figure: {output}")

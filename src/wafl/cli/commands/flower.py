@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from wafl.cli.shared import Changes, one_line_errors
-from wafl.cli.terminal import make_console, say, tell
+from wafl.cli.terminal import Changes, make_console, one_line_errors, say, tell
 
 flower_app = typer.Typer(
     help="Flower: an experiment as a Flower app, and what a deployment needs.",

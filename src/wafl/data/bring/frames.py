@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wafl.base.near import did_you_mean
+from wafl.base.errors import did_you_mean
 
 
 def is_frame(value: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from wafl.base.near import nearest
+from wafl.base.errors import nearest
 from wafl.data.named.natural import NATURAL
 from wafl.data.named.readers import FILE_SETS, KEYS, FileSet, reading
 from wafl.data.named.sources import SOURCES, DownloadError, Source, check_download_packages, download

@@ -1,18 +1,30 @@
-"""An experiment as a Flower app: a folder that ``flwr run`` starts."""
+"""An experiment as a Flower app, a folder that ``flwr run`` starts, and a study that runs as one in a simulation."""
 
 import json
 import re
 import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from wafl.base.errors import TooFewRepliesError
+from wafl.base.extras import require
 from wafl.base.files import write_whole
 from wafl.config.demo import CHOSEN, EPSILON, STEPS
 from wafl.config.experiment import Experiment
 from wafl.config.own_code import imports, top_module
 from wafl.config.read import parse_experiment
+from wafl.flower.node.app_code import INSTALLED
 from wafl.flower.ops.deployment import filled, make_empty
+from wafl.flower.ops.loopback import Loopback
 from wafl.flower.wire.overrides import OPEN
 from wafl.flower.wire.run_config import to_run_config
+from wafl.studies.roster import read_roster, write_roster
+from wafl.studies.study import Study
+from wafl.train.checkpoint.signals import stopped_by_signals
+from wafl.train.trust.admission import Tolerance
 
 
 def write_app(
@@ -57,3 +69,61 @@ def _project_name(name: str) -> str:
     """The name as Flower takes it: letters, digits and hyphens, and a letter first."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     return plain if plain[:1].isalpha() else f"study-{plain}".rstrip("-")
+
+
+PAUSE = 0.5
+START = 300.0
+"""Seconds in which another node must have started."""
+AT_ONCE = 64
+"""Nodes with a message at the same time: what Flower's simulation does for each grows with their number."""
+Show = Callable[[str, int], None]
+"""A function that is called with the name of a method and how many rounds of all its runs are done."""
+
+
+def simulate(study: Study, show: Show = lambda name, done: None) -> dict[str, Any]:
+    """Run the study in a Flower simulation and return its results; progress is kept and can be resumed."""
+    require("ray", extra="flower", what="engine = 'flower-sim'")
+    experiment, folder = study.plan.experiment, study.folder
+    roster, unseen = study.plan.clients.roster, study.plan.unseen
+    roster = replace(roster, unseen=() if unseen is None else unseen.names)
+    nodes, clients = experiment.flower.nodes, roster.num_clients + len(roster.unseen)
+    if nodes > clients:
+        raise ValueError(f"flower.nodes={nodes} is larger than the number of clients, {clients}: lower it")
+    workspace = folder.path.resolve() / "flower"
+    app = workspace / "app"
+    shutil.rmtree(app, ignore_errors=True)
+    write_app(app, _for_everyone(experiment), folder.source(), with_data=True)
+    if read_roster(folder.path) is None:  # so that the server knows whom to wait for, and whom it misses
+        write_roster(folder.path, roster)
+    pending = [entry.name for entry in study.pending()]
+    environment = {"WAFL_STATE": str(folder.checkpoint.resolve() / "nodes"), INSTALLED: "1"}
+    config = {"folder": str(folder.path.resolve())}
+    federation = {"num-supernodes": nodes, "client-resources-num-cpus": 1}
+    with stopped_by_signals(), Loopback(workspace, environment=environment) as loopback:
+        flower_run = loopback.submit(app, config, federation)
+        while not flower_run.done():
+            _report(folder.metrics, pending, show)
+            time.sleep(PAUSE)
+        status = flower_run.wait(60.0)
+        _report(folder.metrics, pending, show)
+        if status != "finished:completed":
+            errors = [text for text in flower_run.log().splitlines() if "Error: " in text]
+            why = errors[-1].partition("Error: ")[2] if errors else f"see {workspace}"
+            raise TooFewRepliesError(f"the simulation ended as {status.removeprefix('finished:')}: {why}")
+    return folder.read_results()
+
+
+def _for_everyone(experiment: Experiment) -> Experiment:
+    """Return the experiment for a server that waits for all nodes, and by default for all replies."""
+    flower = experiment.flower
+    changed = {"min_nodes": flower.nodes, "wait": max(flower.wait, START), "at_once": min(flower.at_once, AT_ONCE)}
+    tolerance = experiment.tolerance or Tolerance(min_replies=1.0)
+    return experiment.model_copy(update={"flower": flower.model_copy(update=changed), "tolerance": tolerance})
+
+
+def _report(metrics: Path, methods: Sequence[str], show: Show) -> None:
+    """Show how many rounds of each method are done, by the lines of the metrics."""
+    lines = metrics.read_bytes() if metrics.exists() else b""
+    for name in methods:
+        if done := lines.count(f'{{"method": "{name}"'.encode()):
+            show(name, done)

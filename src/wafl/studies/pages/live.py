@@ -14,8 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from wafl.base.files import is_temporary
-from wafl.report.blocks import Page
-from wafl.report.page import as_html, check_page_packages, plotly_script
+from wafl.report.page import Page, as_html, check_page_packages, plotly_script
 from wafl.studies.folder import StudyFolder
 from wafl.studies.pages.shown import list_of, show_study, summary_of
 

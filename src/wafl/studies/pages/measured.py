@@ -17,9 +17,8 @@ from wafl.evaluation.evaluate import present_clients
 from wafl.models import title as model_title
 from wafl.objectives import Wasserstein
 from wafl.objectives.surrogate import move_one_lane
-from wafl.report import charts, pictures, sections
-from wafl.report.blocks import Block, Figure, Pictures, Reading, Section, Stop, Walk, Walks
-from wafl.report.charts import Chart, Curve
+from wafl.report import charts, sections
+from wafl.report.page import Block, Figure, Pictures, Reading, Section, Stop, Walk, Walks
 from wafl.results.run import Run
 from wafl.studies.pages.shown import radius_against_gamma
 from wafl.theory import calibrate, certify
@@ -188,11 +187,11 @@ def _sweeps(runs: Mapping[str, Run], clients: Federation) -> list[tuple[Walk, st
     return walks
 
 
-def _chart(label: str, method: str, axis: str, steps: Sequence[_Step], column: str) -> Chart:
+def _chart(label: str, method: str, axis: str, steps: Sequence[_Step], column: str) -> charts.Chart:
     """Draw the certified or estimated loss by radius, and the loss that was reached."""
     radii, bounds = [radius for _, radius, _, _ in steps], [bound for _, _, _, bound in steps]
-    reached = Curve("reached", radii, [shift.loss for _, _, shift, _ in steps], dash=True, of=label)
-    curves, palette = [Curve(column, radii, bounds, of=label), reached], charts.colors([label], [method])
+    reached = charts.Curve("reached", radii, [shift.loss for _, _, shift, _ in steps], dash=True, of=label)
+    curves, palette = [charts.Curve(column, radii, bounds, of=label), reached], charts.colors([label], [method])
     return charts.lines(curves, axis, "expected loss", palette, marks=True)
 
 
@@ -210,14 +209,14 @@ def _stops(steps: Sequence[_Step], column: str, clients: Federation, *, bound: b
 
 def _strips(shift: _Shifted, clients: Federation, chosen: Tensor) -> Pictures | None:
     """Pictures of a few examples: original, moved and their difference; None if they are no images."""
-    if not pictures.image_shape(clients.input_shape) or not len(chosen):
+    if not charts.image_shape(clients.input_shape) or not len(chosen):
         return None
     original, moved = (values[chosen].float().numpy() for values in (shift.x, shift.moved))
     low, high = clients.bounds or (float(original.min()), float(original.max()))
     strips = {
-        "original": pictures.strip(original, low, high),
-        "moved": pictures.strip(moved, low, high),
-        "difference": pictures.difference(moved, original),
+        "original": charts.image_strip(original, low, high),
+        "moved": charts.image_strip(moved, low, high),
+        "difference": charts.image_difference(moved, original),
     }
     return Pictures(strips)
 
@@ -226,7 +225,7 @@ def _moves(runs: Mapping[str, Run], clients: Federation) -> Section | None:
     """The section with the smallest ball of each norm in which a model's loss doubles, and what moves in it."""
     clients = _thinned(clients, MOST_MOVED)
     chosen, blocks = _pictured(clients), list[Block]()
-    image = pictures.image_shape(clients.input_shape)
+    image = charts.image_shape(clients.input_shape)
     for label, run in list(_distinct(runs).items())[:3]:
         mixture, rest = Mixture.of(run, clients, "test"), 0.0
         strips, sizes = dict[str, str](), list[str]()
@@ -291,11 +290,11 @@ def _features(shift: _Shifted, clients: Federation) -> list[tuple[str, float, st
 
 def _calibration(runs: Mapping[str, Run], clients: Federation) -> Section | None:
     gammas = [10.0**power for power in (-2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2)]
-    curves: list[Curve] = []
+    curves: list[charts.Curve] = []
     for label, run in list(_distinct(runs).items())[:4]:
         ball = calibrate(run, clients, gammas=gammas, part="test", steps=50, tolerance=1e-4)
         pairs = [(g, r) for g, r in zip(ball.gammas, ball.radii, strict=True) if 0 < r < math.inf]
-        curves.append(Curve(label, [g for g, _ in pairs], [r for _, r in pairs]))
+        curves.append(charts.Curve(label, [g for g, _ in pairs], [r for _, r in pairs]))
     what = (
         f"of each gamma (l2 ball, in {clients.unit}), for the trained models on their clients' clean test examples. "
         f"One seed. Data: {clients.title}. Model: {_models(runs)}"

@@ -15,7 +15,7 @@ from wafl.base.json_types import check_types, parsed_table
 from wafl.config.experiment import Experiment
 from wafl.config.method_keys import MethodTable
 from wafl.report import charts
-from wafl.report.blocks import Cell, Section, Table
+from wafl.report.page import Cell, Section, Table
 from wafl.studies.folder import Status
 from wafl.studies.pace import Lines, Pace, pace_of, point_of
 

@@ -8,16 +8,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
-from wafl.base.conditions import attacked_clients, shorten, unseen_clients
+from wafl.base.conditions import attacked_clients, shorten, unproven_line, unseen_clients
 from wafl.base.describe import some
-from wafl.base.unproven import unproven_line
 from wafl.config.experiment import Experiment
 from wafl.models import TITLES
 from wafl.report import charts, sections
-from wafl.report.blocks import Block, Cell, Figure, Note, Section, Study, Table
-from wafl.report.charts import Curve
-from wafl.report.sections import QUANTITIES
-from wafl.report.tested import Conditions, Tested
+from wafl.report.page import Block, Cell, Conditions, Figure, Note, Section, Study, Table, Tested
 from wafl.studies.attendance import privacies, read_nodes
 from wafl.studies.folder import StudyFolder, refuse_links
 from wafl.studies.pace import Lines, point_of
@@ -159,21 +155,21 @@ def _method_of(label: str, row: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) else label
 
 
-def _by_round(lines: Lines, titles: Mapping[str, str]) -> tuple[dict[str, list[Curve]], dict[str, str]]:
+def _by_round(lines: Lines, titles: Mapping[str, str]) -> tuple[dict[str, list[charts.Curve]], dict[str, str]]:
     """Means over the seeds, by quantity and run; and the method of each run."""
     values: dict[str, dict[str, dict[int, list[float]]]] = {}
     methods: dict[str, str] = {}
     for row in lines:
         label = labels_of(row, titles)
         methods[label] = str(row["method"])
-        for key, quantity in QUANTITIES.items():
+        for key, quantity in sections.QUANTITIES.items():
             value = row.get(key)
             if isinstance(value, int | float):
                 points = values.setdefault(quantity, {}).setdefault(label, {})
                 points.setdefault(row["round"] + 1, []).append(100.0 * value if "%" in quantity else value)
     curves = {
-        quantity: [Curve(label, sorted(at), [fmean(at[x]) for x in sorted(at)]) for label, at in runs.items()]
-        for quantity, runs in ((name, values[name]) for name in QUANTITIES.values() if name in values)
+        quantity: [charts.Curve(label, sorted(at), [fmean(at[x]) for x in sorted(at)]) for label, at in runs.items()]
+        for quantity, runs in ((name, values[name]) for name in sections.QUANTITIES.values() if name in values)
         if quantity != "gamma" or any(len({fmean(each) for each in points.values()}) > 1 for points in runs.values())
     }
     return curves, methods
@@ -187,12 +183,12 @@ def _radius_and_gamma(lines: Lines, titles: Mapping[str, str]) -> Section | None
         if isinstance(gamma, int | float) and isinstance(radius, int | float) and gamma > 0 and radius > 0:
             last.setdefault(titles.get(row["method"], row["method"]), {})[str(point_of(row))] = gamma, radius
     ends = {title: sorted(runs.values()) for title, runs in last.items()}
-    curves = [Curve(title, [g for g, _ in pairs], [r for _, r in pairs]) for title, pairs in ends.items()]
+    curves = [charts.Curve(title, [g for g, _ in pairs], [r for _, r in pairs]) for title, pairs in ends.items()]
     several = len({gamma for pairs in ends.values() for gamma, _ in pairs}) > 1
     return radius_against_gamma(curves, "at the end of training, one point per run") if several else None
 
 
-def radius_against_gamma(curves: Sequence[Curve], what: str) -> Section:
+def radius_against_gamma(curves: Sequence[charts.Curve], what: str) -> Section:
     """The section with the paper's figure 2."""
     chart = charts.lines(curves, "gamma", "achieved radius", log=True, marks=True)
     chart["layout"]["yaxis"]["type"] = "log"
@@ -205,7 +201,7 @@ def _rounds(lines: Lines, titles: Mapping[str, str], conditions: Conditions) -> 
     curves, methods = _by_round(lines, titles)
     seeds = len({row["seed"] for row in lines if isinstance(row.get("seed"), int)})
     means = f"Lines are means over {seeds} seeds." if seeds > 1 else "One seed."
-    tested = " Accuracy and test loss are on clean test data." if QUANTITIES["test_loss"] in curves else ""
+    tested = " Accuracy and test loss are on clean test data." if sections.QUANTITIES["test_loss"] in curves else ""
     return sections.rounds(curves, methods, f"{means}{tested}{conditions.setting}")
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from wafl.attacks import Attack
 from wafl.data.federation import Federation
 from wafl.evaluation.compare import compare
-from wafl.report.blocks import Page, Study
-from wafl.report.page import check_page_packages, write_page
+from wafl.report.page import Page, Study, check_page_packages, write_page
 from wafl.results.run import Run, Runs
 from wafl.studies.pages.measured import measure
 from wafl.studies.pages.progress import rounds_in_words

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from wafl.base.conditions import unproven_line
 from wafl.base.norms import norm_name
-from wafl.base.unproven import unproven_line
 from wafl.tasks.task import Task
 from wafl.theory.certificates.mixture import Asked, AskMeans
 from wafl.theory.certificates.sampling import Domain
@@ -225,8 +225,7 @@ class Certificates:
         Returns:
             The file.
         """
-        from wafl.report.blocks import Page, Section, Study, Walks
-        from wafl.report.page import check_page_packages, write_page
+        from wafl.report.page import Page, Section, Study, Walks, check_page_packages, write_page
 
         check_page_packages()
         walks = [certificates.walk(name) for name, certificates in {"this run": self, **others}.items()]
@@ -242,7 +241,7 @@ class Certificates:
     def walk(self, name: str) -> Any:
         """What a page's slider moves through."""
         from wafl.report import charts
-        from wafl.report.blocks import Reading, Stop, Walk
+        from wafl.report.page import Reading, Stop, Walk
 
         curve = self.curve()
         best = f"loss {self.column}"

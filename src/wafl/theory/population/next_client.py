@@ -8,10 +8,10 @@ from typing import Annotated
 
 from torch import nn
 
+from wafl.base.conditions import unproven_line
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import norm_name
 from wafl.base.options import frozen
-from wafl.base.unproven import unproven_line
 from wafl.data.arguments import check_alike, check_arguments
 from wafl.data.federation import Federation
 from wafl.results.run import Run

@@ -1,22 +1,16 @@
-"""What commands share: errors in one line, saved runs and their data, numbers on the command line."""
+"""Saved runs and their data, as commands load them: what is unfinished, diverged or changed is reported."""
 
 from __future__ import annotations
 
-import math
 import re
-import sys
-import warnings
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from typer import Argument, Option
 
-from wafl.base.describe import visible
-from wafl.base.errors import DivergedError, FolderError, TooFewRepliesError, UnboundedError
+from wafl.base.errors import FolderError
 from wafl.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -26,49 +20,12 @@ if TYPE_CHECKING:
     from wafl.studies.folder import StudyFolder
 
 
-@contextmanager
-def one_line_errors() -> Generator[None, None, None]:
-    """A block that reports bad input, or training that cannot go on, in one line, and exits with status 2."""
-    try:
-        yield
-    except (ValueError, OSError, DivergedError, UnboundedError, TooFewRepliesError) as error:
-        say(f"Error: {error}", typer.colors.RED)
-        raise typer.Exit(2) from error
-    except MemoryError as error:
-        say("Error: this needs more memory than there is: are the files what they should be?", typer.colors.RED)
-        raise typer.Exit(2) from error
-
-
-Changes = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE")]
-StudyOrRun = Annotated[Path, Argument(metavar="STUDY|RUN")]
-OneStudy = Annotated[Path, Argument(metavar="STUDY")]
-PublicKey = Annotated[Path | None, Option("--key")]
-Trust = Annotated[bool, Option("--trust")]
-
-
-@contextmanager
-def reading(trust: bool) -> Generator[None, None, None]:
-    """A block with errors and warnings in one line; code that a study names runs only with ``trust``, or if allowed."""
-    from wafl.config.own_code import asking
-
-    def allow(what: str) -> bool:
-        return trust or (on_a_terminal() and typer.confirm(visible(f"{what}. Run it"), err=True))
-
-    with one_line_errors(), asking(allow), warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: say(f"Warning: {message}", typer.colors.YELLOW)
-        yield
-
-
 def check_signing(key: Path | None, *, private: bool) -> None:
     """Read the key of a signature, if there is one, before any work that a wrong key would waste."""
     if key is not None:
         from wafl.promises.sign import read_key
 
         read_key(key, private=private)
-
-
-def on_a_terminal() -> bool:
-    return sys.stdin.isatty()
 
 
 def load_runs(folder: Path) -> dict[str, Run]:
@@ -227,16 +184,3 @@ def _study_of(folder: Path) -> StudyFolder | None:
 
     folders = (folder, folder.resolve().parent, folder.resolve().parent.parent)
     return next((StudyFolder.existing(path) for path in folders if StudyFolder.is_in(path)), None)
-
-
-def parse_numbers(name: str, text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"{name}={text!r} must be numbers with commas between them, such as 0.2,0.4") from None
-
-
-def parse_norm(text: str) -> float:
-    from wafl.cli.method_options import parse_choice
-
-    return parse_choice("norm", text, (1, 2, math.inf))

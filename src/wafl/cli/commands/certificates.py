@@ -1,0 +1,174 @@
+"""Commands about certificates: ``wafl certify``, ``next-client``, ``verify`` and ``audit``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from wafl.cli.saved import check_signing, load_runs, only_run, seen_and_unseen
+from wafl.cli.terminal import PublicKey, StudyOrRun, Trust, make_console, parse_norm, parse_numbers, reading, say, tell
+
+if TYPE_CHECKING:
+    from wafl.data.federation import Federation
+    from wafl.results.run import Run
+
+
+def certify(
+    run: StudyOrRun,
+    output: Annotated[Path, Option("--output", "-o")] = Path("certificate.json"),
+    radii: str = "0,0.1,0.25,0.5,1,2",
+    norm: str = "2",
+    power: Annotated[int, Option(min=1, max=2)] = 2,
+    metric: str = "loss",
+    part: str = "train",
+    confidence: float | None = None,
+    points: Annotated[int | None, Option(min=1)] = None,
+    sign: Annotated[Path | None, Option(metavar="KEY")] = None,
+    data_dir: Path | None = None,
+    trust: Trust = False,
+) -> None:
+    """Write a certificate: how large the expected loss can be within each radius, as a file that anyone can check."""
+    from wafl.base.shown import shown
+
+    with reading(trust):
+        wanted = parse_numbers("radii", radii)
+        options: dict[str, Any] = {"norm": parse_norm(norm), "power": power, "metric": metric, "part": part}
+        check_signing(sign, private=True)
+        if points is not None:
+            from wafl.weights.transport.costs import transport_package
+
+            transport_package()
+        name, model = only_run(run)
+        from wafl.promises.issue import issue
+
+        clients, _ = seen_and_unseen({name: model}, run, data_dir)
+        say(f"Certifying {name} at {len(wanted)} radii: seconds for a linear model, minutes for a network.")
+        with shown(f"certify {name}"):
+            promise = issue(model, clients, radii=wanted, confidence=confidence, points=points, **options)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        page = promise.save(output, key=sign)
+    tell(f"{promise}\n\nWritten: {output} and {page}")
+
+
+def next_client(
+    run: StudyOrRun,
+    radius: Annotated[float, Option(min=0.0)] = 0.0,
+    population_radius: Annotated[float, Option(min=0.0)] = 0.0,
+    norm: str = "2",
+    metric: str = "loss",
+    confidence: float | None = None,
+    output: Annotated[Path | None, Option("--output", "-o")] = None,
+    sign: Annotated[Path | None, Option(metavar="KEY")] = None,
+    data_dir: Path | None = None,
+    trust: Trust = False,
+) -> None:
+    """Say what a client that nobody has seen may expect, from those that were held out of training."""
+    with reading(trust):
+        if sign is not None and output is None:
+            raise ValueError("--sign signs a file: give --output too")
+        options: dict[str, Any] = {"norm": parse_norm(norm), "metric": metric, "confidence": confidence}
+        check_signing(sign, private=True)
+        name, model = only_run(run)
+        from wafl.promises.issue import issue_next_client
+        from wafl.theory.population.next_client import next_client as expect
+
+        seen, unseen = seen_and_unseen({name: model}, run, data_dir)
+        if unseen is None:
+            raise ValueError(f"{run} held no client out of training: train it with data.unseen, such as 0.5")
+        if output is None:
+            result = expect(model, seen, unseen, radius=radius, population_radius=population_radius, **options)
+            result.next_confidence(own_sampling=False)  # raises if nothing about the next client has this confidence
+        else:
+            result = issue_next_client(model, seen, unseen, radius=radius + population_radius, **options)
+            output.parent.mkdir(parents=True, exist_ok=True)
+            result.save(output, key=sign)
+    tell(str(result))
+
+
+UNSIGNED = (
+    "No key was given: whoever changes the file can change its numbers with it, and a digest only detects accidents. "
+    "Give --key, a public key that you have from the issuer."
+)
+
+
+def verify(
+    certificate: Annotated[Path, Argument(metavar="CERTIFICATE")],
+    model: Annotated[Path | None, Option(metavar="RUN")] = None,
+    data: Annotated[Path | None, Option(metavar="FOLDER|STUDY")] = None,
+    key: PublicKey = None,
+    data_dir: Path | None = None,
+    trust: Trust = False,
+) -> None:
+    """Check a certificate: prove again what the model and the data allow, and say what is only attested."""
+    with reading(trust):
+        check_certificate(certificate)
+        check_signing(key, private=False)
+        from wafl.cli.tables import verification
+        from wafl.promises.read import read_file
+        from wafl.promises.verify import verify as check
+
+        run = None if model is None else only_run(model)[1]
+        held = read_file(certificate)[0].parts.claim.part == "all"
+        clients = None if data is None else read_data(data, run, data_dir, held=held)
+        result = check(certificate, model=run, data=clients, key=key)
+    tell(f"{result.promise}\n")
+    make_console().print(verification(certificate, result))
+    if key is None:
+        say(UNSIGNED, typer.colors.YELLOW)
+    if not result.ok:
+        raise typer.Exit(1)
+
+
+def check_certificate(file: Path) -> None:
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} is not a file: give a certificate, which wafl certify writes")
+
+
+def read_data(folder: Path, run: "Run | None", data_dir: Path | None, *, held: bool = False) -> "Federation":
+    """The clients of a study or run (``held``: those that never trained), or of files, whose bytes the run prepares."""
+    from dataclasses import replace
+
+    import torch
+
+    from wafl.data.client_files import read_folder
+
+    if (folder / "run.json").is_file() or (folder / "config.toml").is_file():
+        seen, unseen = seen_and_unseen(load_runs(folder), folder, data_dir)
+        if not held:
+            return seen
+        if unseen is None:
+            raise ValueError(f"{folder} held no client out of training: give a study with data.unseen")
+        return unseen
+    prepare = None if run is None or run.intake.prepare.name == "none" else run.intake.prepare
+    clients = read_folder(folder, preprocess=None if prepare is None else prepare.name)
+    if prepare is None or clients.train.raw.dtype != torch.uint8:
+        return clients  # numbers other than bytes are taken as they are
+    return replace(clients.prepared_by(prepare), unit=prepare.unit, bounds=prepare.bounds)
+
+
+def audit(
+    certificate: Annotated[Path, Argument(metavar="CERTIFICATE")],
+    data: Annotated[Path, Option(metavar="FOLDER")],
+    model: Annotated[Path, Option(metavar="RUN")],
+    key: PublicKey = None,
+    trust: Trust = False,
+) -> None:
+    """See how far your own data are from those of a certificate, label by label, and what it certifies for them."""
+    with reading(trust):
+        check_certificate(certificate)
+        check_signing(key, private=False)
+        from wafl.cli.tables import audited
+        from wafl.promises.audit import audit as look
+        from wafl.promises.verify import verify as check
+        from wafl.weights.transport.costs import transport_package
+
+        transport_package()
+        run = only_run(model)[1]
+        checked = check(certificate, model=run, key=key)
+        if not checked.ok:
+            raise ValueError(f"{certificate} has wrong lines: wafl verify {certificate} --model {model} shows them")
+        result = look(certificate, run, read_data(data, run, None))
+    make_console().print(audited(certificate, result))
+    if key is None:
+        say(UNSIGNED, typer.colors.YELLOW)

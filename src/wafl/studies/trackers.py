@@ -1,0 +1,335 @@
+"""Trackers, which log metrics to other tools too: TensorBoard, MLflow and Weights & Biases, each an extra."""
+
+import json
+import os
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from wafl.base.extras import require
+from wafl.callbacks import Callback, Moment
+from wafl.results.history import History, Record
+from wafl.results.run import Run
+
+if TYPE_CHECKING:
+    from wafl.config.experiment import Trackers
+
+Plain = str | int | float
+
+
+class Log(ABC):
+    """The log of one run's rounds."""
+
+    @abstractmethod
+    def write(self, record: Record) -> None:
+        """Log one round."""
+
+    @abstractmethod
+    def close(self, diverged: str | None) -> None:
+        """End the log: the run is done, or has diverged for this reason."""
+
+
+class Tracker(Callback, ABC):
+    """A callback that logs every number of every round, one log per run of a sweep.
+
+    A log is opened when the tracker first hears of its run, and begins with the rounds of the run's history. So
+    after a resume, or if a crash lost what was not yet written, a log holds every round. How a tracker treats a round
+    that was logged before is in its own description.
+
+    Put a tracker after the callbacks whose metrics it should log.
+    """
+
+    def __init__(self) -> None:
+        self._logs: dict[int, Log] = {}
+
+    @abstractmethod
+    def _open(self, index: int, run: Run) -> Log:
+        """Open a log with the run's settings; ``index`` is the run's index in its sweep."""
+
+    def on_round(self, moment: Moment) -> None:
+        if moment.index not in self._logs:
+            self._logs[moment.index] = self._join(moment.index, moment.run, moment.history)
+        self._logs[moment.index].write(moment.final_record())
+
+    def on_end(self, index: int, run: Run) -> None:
+        log = self._logs.pop(index, None) or self._join(index, run, run.history)
+        log.close(run.diverged)
+
+    def _join(self, index: int, run: Run, before: History) -> Log:
+        log = self._open(index, run)
+        for record in before:
+            log.write(record)
+        return log
+
+
+def numbers(record: Record) -> dict[str, float]:
+    """Return all numbers of a round, by name."""
+    return {name: float(value) for name, value in {**record.numbers(), **record.metrics}.items()}
+
+
+def name_of(run: Run) -> str:
+    """Return the name of a run, the same in every process: its method, swept values and seed."""
+    varied = ", ".join(f"{name}={value}" for name, value in run.point.items())
+    return f"{run.method} ({varied})" if varied else run.method
+
+
+def settings_of(run: Run) -> dict[str, Any]:
+    """Return the settings of a training, without the scalars, which it may learn."""
+    return {name: value for name, value in run.settings.items() if name != "scalars"}
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Plain]:
+    """Flatten nested settings to one level, without None, and with lists as JSON.
+
+    >>> flat({"method": {"name": "WAFL", "objective": {"gamma": 1.0, "bounds": [0, 1], "radius": None}}})
+    {'method.name': 'WAFL', 'method.objective.gamma': 1.0, 'method.objective.bounds': '[0, 1]'}
+    """
+    level: dict[str, Plain] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            level |= flat(value, f"{prefix}{name}.")  # pyright: ignore[reportUnknownArgumentType]
+        elif value is not None:
+            level[f"{prefix}{name}"] = value if isinstance(value, str | int | float) else json.dumps(value)
+    return level
+
+
+class TensorBoardTracker(Tracker):
+    """A tracker that writes ``folder/<index>-<name>`` for each run: scalars per round, and its settings.
+
+    Use ``wafl.fit(..., callbacks=[TensorBoardTracker("logs")])``, then ``tensorboard --logdir logs``. A process that
+    joins a run writes all its rounds again, and tells TensorBoard to forget the old ones: no round is shown twice.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        super().__init__()
+        require("tensorboard", extra="tensorboard", what="TensorBoardTracker")
+        self._folder = Path(folder)
+
+    def _open(self, index: int, run: Run) -> Log:
+        return _Events(self._folder / f"{index}-{_slug(name_of(run))}", settings_of(run))
+
+
+class _Events(Log):
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        hparams = require("tensorboard.plugins.hparams.summary_v2", extra="tensorboard", what="TensorBoardTracker")
+        writing = require("torch.utils.tensorboard", extra="tensorboard", what="TensorBoardTracker")
+        self._writer: Any = writing.SummaryWriter(str(folder), purge_step=0)
+        self._writer.file_writer.add_summary(hparams.hparams_pb(flat(settings)))
+        self._writer.add_text("settings", f"```json\n{json.dumps(settings, indent=1)}\n```", 0)
+
+    def write(self, record: Record) -> None:
+        for name, value in numbers(record).items():
+            self._writer.add_scalar(name, value, record.round)
+        self._writer.flush()
+
+    def close(self, diverged: str | None) -> None:
+        if diverged is not None:
+            self._writer.add_text("diverged", diverged, 0)
+        self._writer.close()
+
+
+def _slug(name: str) -> str:
+    """The name as a folder's, without characters that trouble file systems or shells.
+
+    >>> _slug("WAFL (gamma=1.0, seed=0)")
+    'WAFL-gamma=1.0-seed=0'
+    """
+    return re.sub(r"[^\w.=+-]+", "-", name).strip("-")
+
+
+KEY, DIVERGED = "wafl.key", "wafl.diverged"
+_LONGEST = 500
+"""The most characters of a parameter in every store of MLflow."""
+_ALLOW_FILES = "MLFLOW_ALLOW_FILE_STORE"
+
+
+class MLflowTracker(Tracker):
+    """A tracker that logs metrics per round, and settings as parameters. A run that diverged has the status FAILED.
+
+    MLflow shows a folder with ``MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri mlruns``.
+
+    Args:
+        experiment: what MLflow calls the experiment.
+        tracking_uri: a server, a database or a folder; by default ``$MLFLOW_TRACKING_URI``, or the folder ``mlruns``.
+        key: names this training. With the same key, an interrupted run continues in the MLflow run it had, and a round
+            that is there already is not logged again. Without a key, every process makes its own runs.
+    """
+
+    def __init__(
+        self, experiment: str, tracking_uri: str | os.PathLike[str] | None = None, *, key: str | None = None
+    ) -> None:
+        super().__init__()
+        mlflow = require("mlflow", extra="mlflow", what="MLflowTracker")
+        uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or Path("mlruns")
+        uri = uri if isinstance(uri, str) else Path(uri).resolve().as_uri()
+        self._key = key
+        try:
+            with _files_allowed():
+                self._client: Any = mlflow.MlflowClient(tracking_uri=uri)
+            known = self._client.get_experiment_by_name(experiment)
+            self._experiment: str = known.experiment_id if known else self._client.create_experiment(experiment)
+        except (mlflow.MlflowException, ImportError) as error:
+            raise ValueError(f"MLflow cannot log to {uri}: {error}") from error
+
+    def _open(self, index: int, run: Run) -> Log:
+        tags: dict[str, str] = {}
+        if self._key is not None:
+            tags[KEY] = sha256(f"{self._key}/{index}".encode()).hexdigest()
+            filter_string = f"tags.`{KEY}` = '{tags[KEY]}'"
+            for begun in self._client.search_runs([self._experiment], filter_string, max_results=1):
+                self._client.update_run(begun.info.run_id, status="RUNNING")
+                return _Metrics(self._client, begun.info.run_id)
+        made = self._client.create_run(self._experiment, run_name=name_of(run), tags=tags)
+        for name, value in flat(settings_of(run)).items():
+            text = str(value)
+            short = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+            self._client.log_param(made.info.run_id, name, short)
+        return _Metrics(self._client, made.info.run_id)
+
+
+class _Metrics(Log):
+    """The log of one run of MLflow, in which no round is logged twice."""
+
+    def __init__(self, client: Any, run_id: str) -> None:
+        self._client, self._run_id = client, run_id
+        self._metric: Any = require("mlflow.entities", extra="mlflow", what="MLflowTracker").Metric
+        self._logged = {
+            (name, metric.step)
+            for name in client.get_run(run_id).data.metrics
+            for metric in client.get_metric_history(run_id, name)
+        }
+
+    def write(self, record: Record) -> None:
+        now = int(time.time() * 1000)
+        named = {_allowed(name): value for name, value in numbers(record).items()}
+        metrics = [
+            self._metric(name, value, now, record.round)
+            for name, value in named.items()
+            if (name, record.round) not in self._logged
+        ]
+        if metrics:
+            self._client.log_batch(self._run_id, metrics=metrics)
+
+    def close(self, diverged: str | None) -> None:
+        if diverged is not None:
+            self._client.set_tag(self._run_id, DIVERGED, diverged)
+        self._client.set_terminated(self._run_id, "FINISHED" if diverged is None else "FAILED")
+
+
+@contextmanager
+def _files_allowed() -> Generator[None, None, None]:
+    """A block in which MLflow 3 opens a store of files; its databases need packages that its client does not."""
+    before = os.environ.get(_ALLOW_FILES)
+    os.environ.setdefault(_ALLOW_FILES, "true")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_ALLOW_FILES]
+
+
+def _allowed(name: str) -> str:
+    """A metric's name in the characters that MLflow takes.
+
+    >>> _allowed("accuracy@5 (clean)")
+    'accuracy_5 _clean_'
+    """
+    return re.sub(r"[^\w.\- /:]", "_", name)
+
+
+_OPEN: dict[str, Any] = {}
+"""This process's runs by id: wandb refuses to open one twice, as a notebook does that interrupts and resumes."""
+
+
+class WandbTracker(Tracker):
+    """A tracker that logs numbers per round, and settings as the config. A run that diverged has failed.
+
+    Args:
+        project: what wandb calls the project.
+        mode: ``online``, ``offline`` or ``disabled``; by default what ``$WANDB_MODE`` or wandb's own settings say.
+        folder: where wandb keeps its files; offline they wait there for ``wandb sync``.
+        key: names this training. With the same key, an interrupted run continues in the wandb run it had. Online,
+            rounds that are there already stay as they are. Offline, each process writes its own run folder with all
+            rounds so far, under the same id: sync the last one.
+        group: what wandb calls the group of the runs of a sweep.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        *,
+        mode: Literal["online", "offline", "disabled"] | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        key: str | None = None,
+        group: str | None = None,
+    ) -> None:
+        super().__init__()
+        self._wandb: Any = require("wandb", extra="wandb", what="WandbTracker")
+        self._project, self._mode, self._key, self._group = project, mode, key, group
+        self._folder = None if folder is None else Path(folder)
+        if (mode or self._wandb.setup().settings.mode) == "online":
+            try:
+                self._wandb.login()
+            except self._wandb.Error as error:
+                raise ValueError(f"wandb cannot log in: {error} Or set WANDB_MODE=offline, and sync later") from error
+
+    def _open(self, index: int, run: Run) -> Log:
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        identity = None if self._key is None else sha256(f"{self._key}/{index}".encode()).hexdigest()[:16]
+        if identity in _OPEN:
+            _OPEN.pop(identity).finish(exit_code=1)
+        # Many runs share this process, so its output and its machine are not those of any one run.
+        settings = self._wandb.Settings(console="off", silent=True, x_disable_stats=True)
+        opened: Any = self._wandb.init(
+            project=self._project,
+            name=name_of(run),
+            id=identity,
+            resume=None if identity is None else "allow",
+            group=self._group,
+            config=settings_of(run),
+            dir=None if self._folder is None else str(self._folder),
+            mode=self._mode,
+            reinit="create_new",
+            settings=settings,
+        )
+        _OPEN[opened.id] = opened
+        return _WandbRun(opened)
+
+
+class _WandbRun(Log):
+    """The log of one run of wandb, in which no round is logged twice."""
+
+    def __init__(self, run: Any) -> None:
+        self._run, self._first = run, int(run.step)  # a run continued online begins after its last step
+
+    def write(self, record: Record) -> None:
+        if record.round >= self._first:
+            self._run.log(numbers(record), step=record.round)
+
+    def close(self, diverged: str | None) -> None:
+        _OPEN.pop(self._run.id, None)
+        if diverged is not None:
+            self._run.summary["diverged"] = diverged
+        self._run.finish(exit_code=0 if diverged is None else 1)
+
+
+def make_trackers(trackers: "Trackers", folder: Path, method: str) -> list[Tracker]:
+    """Make the trackers of one method, with files in the study's folder unless ``$MLFLOW_TRACKING_URI`` is set."""
+    made: list[Tracker] = []
+    about = folder / "about.json"  # by which a study that was removed and begun again in the same folder is another
+    content = about.read_bytes() if about.is_file() else b""
+    key = f"{sha256(str(folder.resolve()).encode() + content).hexdigest()}/{method}"
+    if trackers.tensorboard:
+        made.append(TensorBoardTracker(folder / "tensorboard" / method))
+    if trackers.mlflow:
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or folder / "mlflow"
+        made.append(MLflowTracker(trackers.project, uri, key=key))
+    if trackers.wandb:
+        made.append(WandbTracker(trackers.project, folder=folder, key=key, group=f"{folder.name}-{method}"))
+    return made
