@@ -10,7 +10,7 @@ from wafl.base.norms import norm_name
 from wafl.cli.tables import plain_table
 from wafl.results.run import Run
 from wafl.theory import Bound, Certificates, Summary
-from wafl.theory.guarantees import Promised
+from wafl.theory.summary import Promised
 
 
 def promises(name: str, certificates: Certificates, radius: float, rows: Sequence[Promised]) -> Table:
