@@ -13,7 +13,7 @@ the smaller the ball is on which they hold (:class:`Nearby`). From ``t = max_j K
 above the loss at the example itself. The distances up to there are cut into pieces, each with the lines of the ball
 that ends where it ends; pieces that promise more than is reached at the end of any are cut in two.
 
-Those lines, for a network of linear layers ``W_l`` and activations f (ReLU, tanh, sigmoid), on the ball of radius t around x:
+These lines, for linear layers ``W_l`` and activations f (ReLU, tanh, sigmoid), on the ball of radius t around x:
 
 1. Forward, each input of an activation has a Lipschitz constant ``D_l`` on that ball, and all of a layer together one
    in l2, ``E_l``: ``D_1`` is the dual norm of a row of ``W_1``. With ``h_l`` the steepest secants of the activations
