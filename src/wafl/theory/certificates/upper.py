@@ -1,16 +1,4 @@
-"""Reports of clients for a certificate: phi_gamma from above or from below, and the cost of the moves behind it.
-
-The ball may let labels change too, at a price kappa (``label_cost``). A move then costs
-``||x' - x||^p + kappa 1(y' != y)``. A supremum over examples and labels is one over examples for each label, so with
-any report on phi_gamma
-
-    sup over (x', y') = max over k of  phi_gamma(x, k) - gamma kappa 1(k != y),
-
-which is as tight as the report. Targets move by ``kappa ||y' - y||^2``: with the loss ``a ||s - y||^2`` and
-``gamma kappa > a``, the best target makes the loss larger by the factor ``c = gamma kappa / (gamma kappa - a)``, and
-
-    sup over (x', y') of loss - gamma cost = sup over x' of c loss - gamma ||x' - x||^2 = c phi_(gamma / c)(x, y).
-"""
+"""What clients report for a certificate: phi_gamma from above or from below, and the cost of the moves behind it."""
 
 import hashlib
 import math
