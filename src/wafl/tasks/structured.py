@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from wafl.tasks.gpu import precision
-from wafl.tasks.gpu.fused import Fused, fuse
+from wafl.tasks.gpu.kernels import Fused, fuse
 from wafl.tasks.inputs import Inputs, Shifted, dense, shared
 from wafl.tasks.layout import Layout, trainable
 from wafl.tasks.losses import OutputLoss, output_loss, value_and_slope
