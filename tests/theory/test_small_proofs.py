@@ -19,8 +19,7 @@ from wafl.theory.constants.linear_models import Domain, at_parameters, over_ball
 from wafl.theory.networks.activations import KNOWN
 from wafl.theory.networks.margins import Hidden, Nearby
 from wafl.theory.phi.branch_and_bound import branch
-from wafl.theory.phi.class_pull import Ball
-from wafl.theory.phi.incumbents import settle, value_at
+from wafl.theory.phi.incumbents import Ball, settle, value_at
 from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
 from wafl.theory.phi.settled import above_tangent
 

@@ -18,8 +18,7 @@ from wafl.tasks.losses import CrossEntropy, OutputLoss
 from wafl.theory.constants.linear_models import known as is_known
 from wafl.theory.phi import squared_error as regression
 from wafl.theory.phi.branch_and_bound import EASY, branch
-from wafl.theory.phi.class_pull import Ball
-from wafl.theory.phi.incumbents import climb, summit
+from wafl.theory.phi.incumbents import Ball, climb, summit
 from wafl.theory.phi.lines import along_coordinates, along_lines
 from wafl.theory.phi.settled import settled_above, within_ellipsoids
 

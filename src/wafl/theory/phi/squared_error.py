@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from wafl.tasks.losses import SquaredError
-from wafl.theory.phi.class_pull import CHUNK
+from wafl.theory.phi.incumbents import CHUNK
 
 MOST_INPUTS = {1: 1 << 20, 2: 1 << 20, 3: 1024}
 """How many inputs there may be, by the number of outputs: in space there are about twice their square of points."""
