@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from wafl.tasks.losses import OutputLoss, value_and_slope
-from wafl.tasks.structure.chain import Chain, Passed
-from wafl.tasks.structure.sequence import is_plain, members
+from wafl.tasks.structure.sequence import Chain, Passed, is_plain, members
 
 
 def kernels(name: str) -> Any:
