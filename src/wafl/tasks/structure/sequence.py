@@ -1,4 +1,4 @@
-"""Plain layers one after another: how they are recognized, how much work they are, and their derivatives, for all lanes.
+"""Plain layers one after another: how to recognize them, how much work they are, and their derivatives in all lanes.
 
 The work decides whether a CPU computes lanes together. A small convolution takes longer to call than to compute, so all
 lanes go into one call. A large one keeps the processor busy by itself, and the convolution of many lanes, whose filters
