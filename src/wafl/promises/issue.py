@@ -20,7 +20,7 @@ from wafl.data.arguments import check_alike, check_arguments
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.bets import STAKES, paid, rank_of
-from wafl.promises.known import Known, known
+from wafl.promises.known import Ball, Known, Metric, known
 from wafl.promises.promise import (
     FORMAT,
     NORMS,
@@ -41,7 +41,6 @@ from wafl.promises.promise import (
 )
 from wafl.promises.published_labels import publish
 from wafl.promises.quantities import quantity_of
-from wafl.promises.quantity import Ball, Metric
 from wafl.promises.read import read_promise
 from wafl.promises.verify import Checker, ball_of, check, module_and_loss
 from wafl.results.run import Run

@@ -26,8 +26,8 @@ from wafl.base.files import SEAL, write_whole
 from wafl.base.fingerprint import model_digest
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
+from wafl.promises.known import Metric
 from wafl.promises.quantities import quantity_of
-from wafl.promises.quantity import Metric
 from wafl.promises.sign import ALGORITHM, sign
 
 LENGTHS = {"l1": "sum of the changes", "l2": "Euclidean length", "l_inf": "largest change"}

@@ -28,8 +28,7 @@ from torch import Tensor
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import dual, power_norm
 from wafl.promises.attack import error_candidates, loss_candidates
-from wafl.promises.known import UNIT, WIDER, Known, Outputs
-from wafl.promises.quantity import Ball, Candidate, Gammas, Quantity, Range, Target
+from wafl.promises.known import UNIT, WIDER, Ball, Candidate, Gammas, Known, Outputs, Quantity, Range, Target
 
 PIECES = 64
 """Into how many pieces the distances are cut."""

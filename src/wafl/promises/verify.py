@@ -26,7 +26,7 @@ from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.attack import candidates, reached
 from wafl.promises.bets import STAKES, paid, rank_of, upper_mean
-from wafl.promises.known import UNIT, WIDER, Known, known
+from wafl.promises.known import UNIT, WIDER, Ball, Known, known
 from wafl.promises.promise import (
     NORMS,
     Claim,
@@ -43,7 +43,6 @@ from wafl.promises.promise import (
 )
 from wafl.promises.published_labels import differences
 from wafl.promises.quantities import largest_surrogate, quantity_of, steepest_slope, surrogates
-from wafl.promises.quantity import Ball
 from wafl.promises.read import read_file
 from wafl.promises.sign import is_signed_by
 from wafl.results.run import Run
