@@ -14,7 +14,7 @@ import torch
 
 import wafl
 from wafl.data.named.sources import RemoteFile, download
-from wafl.promises.sign import sign
+from wafl.promises.promise import sign
 
 EVERYTHING = {
     "PIL", "cryptography", "filelock", "flwr", "jinja2", "matplotlib", "mlflow", "onnx", "ot", "pandas", "parselmouth",
