@@ -14,7 +14,7 @@ import torch
 
 import wafl
 from wafl.data.named.sources import RemoteFile, download
-from wafl.promises.promise import sign
+from wafl.promises.sign import sign
 
 EVERYTHING = {
     "PIL", "cryptography", "filelock", "flwr", "jinja2", "matplotlib", "mlflow", "onnx", "ot", "pandas", "parselmouth",

@@ -62,7 +62,7 @@ def reading(trust: bool) -> Generator[None, None, None]:
 def check_signing(key: Path | None, *, private: bool) -> None:
     """Read the key of a signature, if there is one, before any work that a wrong key would waste."""
     if key is not None:
-        from wafl.promises.promise import read_key
+        from wafl.promises.sign import read_key
 
         read_key(key, private=private)
 

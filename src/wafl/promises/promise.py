@@ -6,8 +6,6 @@ population that they were drawn from. The **witnesses** are a gamma per radius a
 mean of phi_gamma, so that a client that has only its own data can check its own line; and bets, where it is about what
 was drawn from. Everything else, such as the slopes, the loss and every sentence, follows from model and data and is not
 in the file. No example is in it.
-
-Signatures are Ed25519, with keys as ``openssl genpkey -algorithm ed25519`` or ``ssh-keygen`` writes them.
 """
 
 import copy
@@ -24,53 +22,13 @@ from typing import Any, Literal
 
 from torch import nn
 
-from wafl.base.extras import require
 from wafl.base.files import SEAL, write_whole
 from wafl.base.fingerprint import model_digest
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.known import Metric
 from wafl.promises.quantities import quantity_of
-
-ALGORITHM = "Ed25519"
-
-
-def sign(content: bytes, key: str | os.PathLike[str]) -> str:
-    """The signature in hexadecimal digits; ``key`` is the file of a private key without a password."""
-    return read_key(key, private=True).sign(content).hex()
-
-
-def is_signed_by(content: bytes, signature: str, key: str | os.PathLike[str]) -> bool:
-    """Whether the owner of the public key in this file has signed exactly these bytes."""
-    public = read_key(key, private=False)
-    from cryptography.exceptions import InvalidSignature
-
-    try:
-        public.verify(bytes.fromhex(signature), content)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
-
-
-def read_key(file: str | os.PathLike[str], *, private: bool) -> Any:
-    """Read a key in PEM or in the format of OpenSSH; raise a ValueError for any other file."""
-    require("cryptography", extra="sign", what="a signature")
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization as library
-
-    path = Path(file)
-    data, kind = path.read_bytes(), "private" if private else "public"
-    for form in ("pem", "ssh"):
-        try:
-            key = getattr(library, f"load_{form}_{kind}_key")(data, *([None] if private else []))
-        except (ValueError, TypeError, UnsupportedAlgorithm):
-            continue
-        if type(key).__name__ == f"{ALGORITHM}{kind.capitalize()}Key":
-            return key
-        raise ValueError(f"{path} is not an {ALGORITHM} key: make one with openssl genpkey -algorithm ed25519")
-    make = "genpkey -algorithm ed25519 -out key.pem" if private else "pkey -in key.pem -pubout -out public.pem"
-    raise ValueError(f"{path} holds no {kind} key without a password: openssl {make} makes one")
-
+from wafl.promises.sign import ALGORITHM, sign
 
 LENGTHS = {"l1": "sum of the changes", "l2": "Euclidean length", "l_inf": "largest change"}
 WHO = {"mean": "all clients, in the mean", "share": "each of at least {} of all clients", "next": "the next client"}

@@ -12,8 +12,9 @@ from typing import Any
 from wafl.base.files import SEAL, read_limited
 from wafl.base.json_types import as_type, check_types, parsed_table
 from wafl.promises.bets import STAKES
-from wafl.promises.promise import ALGORITHM, FORMAT, Content, Promise, to_bytes, whole_file
+from wafl.promises.promise import FORMAT, Content, Promise, to_bytes, whole_file
 from wafl.promises.quantities import quantity_of
+from wafl.promises.sign import ALGORITHM
 
 LARGEST_FILE = 2**28
 """The most bytes of a file that is read: about a hundred thousand clients at ten radii."""

@@ -37,7 +37,6 @@ from wafl.promises.promise import (
     Witness,
     digest_of,
     examples_of,
-    is_signed_by,
     plain,
     rounded_up,
     to_bytes,
@@ -45,6 +44,7 @@ from wafl.promises.promise import (
 from wafl.promises.published_labels import differences
 from wafl.promises.quantities import largest_surrogate, quantity_of, steepest_slope, surrogates
 from wafl.promises.read import read_file
+from wafl.promises.sign import is_signed_by
 from wafl.results.run import Run
 from wafl.tasks.losses import OutputLoss, output_loss
 from wafl.tasks.task import Loss
