@@ -1,6 +1,6 @@
 """Client weights that climb the clients' losses (AFL, GroupDRO, DRFA, Scaff-PD, FedDG-GA), on the probability simplex.
 
-The projection is Michelot's finite algorithm (JOTA, 1986), which needs no sorting.
+The projection onto the simplex is Michelot's finite algorithm (JOTA, 1986), which needs no sorting.
 
 AFL: Mohri, Sivek and Suresh, "Agnostic federated learning" (ICML 2019), stochastic AFL: every client takes one step
 from the same parameters and reports its loss there; the model descends the weighted loss, and the weights ascend it.
