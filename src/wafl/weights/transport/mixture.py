@@ -1,4 +1,4 @@
-"""Client weights from optimal transport: the mixture nearest to a target or the farthest client, and the paper's programs."""
+"""Client weights from optimal transport: mixtures nearest to a target or to the farthest client, and barycenters."""
 
 import math
 import warnings
