@@ -17,7 +17,7 @@ from torch import Tensor
 from wafl.base.conditions import CLEAN, attacked_clients, shorten, unseen_clients
 from wafl.base.options import Range
 from wafl.base.random import Key, Purpose, bits
-from wafl.evaluation.tables import SPLITS, Entry
+from wafl.evaluation.entry import SPLITS, Entry
 from wafl.results.frames import to_frame, to_html, varying
 
 

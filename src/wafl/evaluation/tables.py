@@ -16,31 +16,7 @@ from rich.text import Text
 
 from wafl.base.conditions import unseen_clients
 from wafl.base.describe import visible
-
-SPLITS = ("train", "test", "unseen")
-"""What clients that train hold for training and for testing, and what clients that never train hold."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """The numbers of one row: a model, trained with one or several seeds, under one attack on a share of the clients.
-
-    Accuracies, or losses for a regression: ``pooled`` is over all examples, one value per seed, ``interval`` is that of
-    their mean; ``middle`` and ``std`` are across clients. ``unseen`` has those of clients that took no part, and
-    ``shift`` describes how their examples were shifted.
-    """
-
-    accuracy: bool
-    pooled: Sequence[float]
-    interval: Sequence[float]
-    middle: float
-    std: float
-    worst: float
-    worst_tenth: float
-    loss: float
-    unseen: Mapping[str, Any] | None
-    shift: str = ""
-
+from wafl.evaluation.entry import SPLITS, Entry
 
 Tested = Mapping[str, Mapping[str, Mapping[float, Entry]]]
 """By attack, run and share of attacked clients."""

@@ -30,7 +30,7 @@ from wafl.base.files import is_locked, lock, not_plain, read_limited, sealed, sy
 from wafl.base.json_types import check_types
 from wafl.config.experiment import Experiment
 from wafl.config.read import read_experiment
-from wafl.evaluation.tables import SPLITS
+from wafl.evaluation.entry import SPLITS
 
 ABOUT: dict[str, Any] = {
     "format?": int,
