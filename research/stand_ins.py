@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wafl.data.named.natural import NATURAL
-from wafl.data.named.natural_tables import Table
+from wafl.data.named.natural import NATURAL, Table
 
 
 def read_tables(folder: Path) -> None:

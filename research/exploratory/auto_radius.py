@@ -37,8 +37,7 @@ from benchmarks import options
 from research.leaderboard.tasks import tasks_of
 from research.registration import registered
 from wafl.base.errors import TrainingWarning
-from wafl.data.named.natural import NATURAL
-from wafl.data.named.natural_tables import Table
+from wafl.data.named.natural import NATURAL, Table
 
 RATES = {"turned-digits": 0.3, "mlbench-vowel": 0.5, "smartwatch": 0.5}
 """The learning rate on each data set."""

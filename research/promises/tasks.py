@@ -16,7 +16,7 @@ from wafl.data import load_dataset
 from wafl.data.federation import Federation
 from wafl.data.named.cache import data_folder
 from wafl.data.named.datasets import Dataset
-from wafl.data.named.natural_tables import read_frame
+from wafl.data.named.natural import read_frame
 from wafl.shifts import Shift, blur, gaussian_noise, rotation
 
 MOVES = {

@@ -39,7 +39,7 @@ def test_blocks_and_pieces_of_any_size_pack_the_same(monkeypatch, fraction):
     whole = wafl.Federation.from_arrays(iter(pairs), test_fraction=fraction)
     monkeypatch.setattr("wafl.data.bring.arrays.FEW", 2)
     monkeypatch.setattr("wafl.data.bring.arrays.MANY", 5)
-    monkeypatch.setattr("wafl.data.bring.one_array.PIECE", 200)
+    monkeypatch.setattr("wafl.data.examples.PIECE", 200)
     again = wafl.Federation.from_arrays(iter(pairs), test_fraction=fraction)
     assert again.fingerprint() == whole.fingerprint()
     assert [tags(again.train.of(i)[0]) for i in range(40)] == [tags(whole.train.of(i)[0]) for i in range(40)]

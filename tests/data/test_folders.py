@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import wafl
-from wafl.data.bring.arrow import write_folder
+from wafl.data.bring.folders import write_folder
 from wafl.data.mapped import Mapped
 
 RNG = np.random.default_rng(0)

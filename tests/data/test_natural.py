@@ -14,9 +14,16 @@ from typer.testing import CliRunner
 
 import wafl
 from wafl.cli.main import app
-from wafl.data.named import natural, natural_tables
-from wafl.data.named.natural import NATURAL
-from wafl.data.named.natural_tables import STATISTICS, WINDOW, read_frame, read_hospitals, read_smartwatch, read_states
+from wafl.data.named import natural
+from wafl.data.named.natural import (
+    NATURAL,
+    STATISTICS,
+    WINDOW,
+    read_frame,
+    read_hospitals,
+    read_smartwatch,
+    read_states,
+)
 
 SENSORS = np.random.default_rng(0).normal(size=(3, 2 * WINDOW + 7, 6))
 
@@ -126,7 +133,7 @@ def test_hospitals_and_states_are_columns_of_their_tables(monkeypatch: pytest.Mo
     frame = {name: np.arange(3) + len(name) for names in features.values() for name in names}
     frame |= {"died": np.array([0, 1, 0]), "provnum": np.array([30001, 30001, 32000])}
     frame |= {"fatal": np.array([5, 2, 4]), "pop": np.array([1e4, 2e4, 4e4]), "state": np.array(["al", "al", "wy"])}
-    monkeypatch.setattr(natural_tables, "read_frame", lambda _: frame)
+    monkeypatch.setattr(natural, "read_frame", lambda _: frame)
     hospitals, states = read_hospitals(Path(), features["hospitals"]), read_states(Path(), features["states"])
     assert list(hospitals.y) == ["lived", "died", "lived"]
     assert hospitals.who == ["hospital 030001", "hospital 030001", "hospital 032000"]

@@ -18,7 +18,7 @@ from tests.oracles import objective as oracles
 from tests.oracles import theory
 from tests.promises.files import forge, status
 from wafl.promises.audit import _limit, _power
-from wafl.promises.known import known
+from wafl.promises.known import Ball, known
 from wafl.promises.published_labels import (
     Cell,
     cells_of,
@@ -31,7 +31,6 @@ from wafl.promises.published_labels import (
     resamples,
 )
 from wafl.promises.quantities import quantity_of
-from wafl.promises.quantity import Ball
 from wafl.tasks.losses import CrossEntropy
 
 MODEL = oracles.linear_model(np.array([[-4.0, 0.5], [4.0, 0.0], [0.0, 3.0]]), np.array([2.0, -2.0, 0.0]))

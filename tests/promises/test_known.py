@@ -13,10 +13,8 @@ from torch import Tensor, nn
 import wafl
 from tests.models.layers import LAYERS, operator
 from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear
-from wafl.promises.bound import largest_surrogate, surrogates
-from wafl.promises.known import Known, known
-from wafl.promises.quantities import quantity_of
-from wafl.promises.quantity import Ball
+from wafl.promises.known import Ball, Known, known
+from wafl.promises.quantities import largest_surrogate, quantity_of, surrogates
 from wafl.tasks.losses import CrossEntropy, OutputLoss
 from wafl.theory.constants.layer_by_layer import last_layer
 

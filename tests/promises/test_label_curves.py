@@ -8,11 +8,9 @@ import torch
 from torch import nn
 
 import wafl
-from wafl.promises.bound import steepest_slope
-from wafl.promises.known import known
+from wafl.promises.known import Ball, known
 from wafl.promises.published_labels import certified_loss
-from wafl.promises.quantities import quantity_of
-from wafl.promises.quantity import Ball
+from wafl.promises.quantities import quantity_of, steepest_slope
 from wafl.tasks.losses import CrossEntropy
 
 

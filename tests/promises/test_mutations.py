@@ -21,8 +21,7 @@ import wafl
 from tests.oracles.betting import HEDGE, log_capital
 from tests.promises.mutations import GRID, Content, check_mutations, grid_losses, priced
 from wafl.models.layers import LipschitzLinear, MaxMin, NormalizedLinear
-from wafl.promises.in_words import statement
-from wafl.promises.promise import digest_of
+from wafl.promises.promise import digest_of, statement
 
 KINDS: dict[str, dict[str, Any]] = {
     "linear, loss": {"model": "linear", "radii": [0.0, 0.4]},

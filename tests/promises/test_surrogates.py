@@ -8,10 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from wafl.promises.bound import largest_surrogate, surrogates
-from wafl.promises.known import Known, known
-from wafl.promises.quantities import quantity_of
-from wafl.promises.quantity import Ball
+from wafl.promises.known import Ball, Known, known
+from wafl.promises.quantities import largest_surrogate, quantity_of, surrogates
 from wafl.tasks.losses import CrossEntropy
 
 LINE = torch.linspace(-4.0, 4.0, 161, dtype=torch.float64)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from wafl.tasks.losses import CrossEntropy, SquaredError, value_and_slope
-from wafl.tasks.structure.chain import ELEMENTWISE, Chain
+from wafl.tasks.structure.sequence import ELEMENTWISE, Chain
 from wafl.tasks.structured import LayeredTask, make_task
 
 OPTIONS = (nn.LeakyReLU(0.3), nn.ELU(0.7), nn.GELU("tanh"), nn.Softplus(2.0, 1.0))

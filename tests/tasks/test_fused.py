@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from wafl.tasks import structured
-from wafl.tasks.gpu.fused import fuse
+from wafl.tasks.gpu.kernels import fuse
 from wafl.tasks.gpu.precision import computing
 from wafl.tasks.layout import Layout
 from wafl.tasks.losses import output_loss
@@ -52,8 +52,7 @@ class Layers:
 def layers_as_kernels(monkeypatch) -> None:
     monkeypatch.setattr(one_by_one, "_streams", lambda count: [])
     # These tensors are on no GPU, though the machine may have one.
-    monkeypatch.setattr("wafl.tasks.gpu.pooling.kernels", lambda name: None)
-    monkeypatch.setattr("wafl.tasks.gpu.fused.kernels", lambda name: Layers)
+    monkeypatch.setattr("wafl.tasks.gpu.kernels.kernels", lambda name: Layers if name.endswith("conv_kernel") else None)
 
 
 def network(*, depth: int = 2, second: int = 32, pool: nn.Module | None = None, side: int = 3) -> nn.Sequential:

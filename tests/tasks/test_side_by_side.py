@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from wafl.tasks.gpu.pooling import Pooling, with_pooling
+from wafl.tasks.gpu.kernels import Pooling, with_pooling
 from wafl.tasks.gpu.precision import aligned, casts_of, computing
 from wafl.tasks.modes import one_by_one
 from wafl.tasks.modes.one_by_one import side_by_side
@@ -28,7 +28,7 @@ def network(*, statistics: bool = False) -> nn.Module:
 def no_streams(monkeypatch) -> None:
     monkeypatch.setattr(one_by_one, "_streams", lambda count: [])
     # These tensors are on no GPU, though the machine may have one.
-    monkeypatch.setattr("wafl.tasks.gpu.pooling.kernels", lambda name: None)
+    monkeypatch.setattr("wafl.tasks.gpu.kernels.kernels", lambda name: None)
 
 
 def problem_of(model: nn.Module) -> tuple[Problem, torch.Tensor, torch.Tensor]:
@@ -123,7 +123,7 @@ def test_a_sequence_that_pools_shares_its_layers_and_computes_the_same(monkeypat
             return nn.functional.max_pool2d((images + bias[:, None, None]).relu(), 2)
 
     assert with_pooling(model) is model or torch.cuda.is_available()  # there is no Triton without CUDA
-    monkeypatch.setattr("wafl.tasks.gpu.pooling._kernel", lambda: Kernel)
+    monkeypatch.setattr("wafl.tasks.gpu.kernels._kernel", lambda: Kernel)
     pooling = with_pooling(model)
     assert isinstance(pooling, Pooling)
     assert list(pooling.state_dict()) == list(model.state_dict())
@@ -140,6 +140,6 @@ def test_a_sequence_that_pools_shares_its_layers_and_computes_the_same(monkeypat
     "pool", [nn.MaxPool2d(3), nn.MaxPool2d(2, stride=1), nn.MaxPool2d(2, ceil_mode=True), nn.AvgPool2d(2)], ids=str
 )
 def test_other_poolings_are_left_alone(pool: nn.Module, monkeypatch) -> None:
-    monkeypatch.setattr("wafl.tasks.gpu.pooling._kernel", lambda: object())
+    monkeypatch.setattr("wafl.tasks.gpu.kernels._kernel", lambda: object())
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), pool)
     assert with_pooling(model) is model

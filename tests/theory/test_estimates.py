@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import wafl
 from wafl.studies.pages.measured import measure
-from wafl.theory.guarantees import promised
+from wafl.theory.summary import promised
 
 SEQUENCE = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 2))
 

@@ -6,7 +6,7 @@ import pytest
 
 import wafl
 from wafl.theory import certify
-from wafl.theory.guarantees import promised
+from wafl.theory.summary import promised
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tests.oracles import reached, theory
 from tests.theory.networks import ARCHITECTURES, KINDS, drawn, losses
 from wafl.base.errors import UnsoundError
 from wafl.theory.certificates import certify as certificates
-from wafl.theory.certificates.labels import LabelsMove
+from wafl.theory.certificates.mixture import LabelsMove
 
 Array = NDArray[np.float64]
 NORMS = (1, 2, math.inf)

@@ -17,8 +17,7 @@ from wafl.tasks.losses import CrossEntropy, SquaredError, output_loss
 from wafl.theory.certificates.upper import ErrorSurrogate
 from wafl.theory.phi import linear_model as phi
 from wafl.theory.phi.branch_and_bound import Kept, squared_distances
-from wafl.theory.phi.class_pull import Ball
-from wafl.theory.phi.incumbents import Incumbent, climb, value_at
+from wafl.theory.phi.incumbents import Ball, Incumbent, climb, value_at
 from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
 from wafl.theory.phi.lines import along_lines
 from wafl.theory.phi.settled import settled_above, within_ellipsoids

@@ -17,10 +17,9 @@ from wafl.theory.certificates.mixture import Mixture
 from wafl.theory.constants.layer_by_layer import last_layer
 from wafl.theory.constants.linear_models import Domain, at_parameters, over_ball
 from wafl.theory.networks.activations import KNOWN
-from wafl.theory.networks.margin_lines import Hidden, Nearby
+from wafl.theory.networks.margins import Hidden, Nearby
 from wafl.theory.phi.branch_and_bound import branch
-from wafl.theory.phi.class_pull import Ball
-from wafl.theory.phi.incumbents import settle, value_at
+from wafl.theory.phi.incumbents import Ball, settle, value_at
 from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
 from wafl.theory.phi.settled import above_tangent
 
@@ -168,7 +167,7 @@ def test_branch_and_bound_of_two_classes_misses_no_maximum(norm: float) -> None:
     assert (upper.numpy() <= wanted + 0.05 + 1e-6).all()
 
 
-# margin_lines.py
+# margins.py, the lines of a network
 
 
 @pytest.mark.parametrize("kind", KNOWN)

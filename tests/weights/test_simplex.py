@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from wafl.weights import project_to_simplex
-from wafl.weights.simplex import ROW, indices_of
+from wafl.weights.learned import ROW, indices_of
 
 
 @pytest.mark.parametrize(

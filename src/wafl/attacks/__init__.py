@@ -6,8 +6,7 @@ and add one line to ``ATTACKS``.
 
 from wafl.attacks.autoattack import AutoAttack
 from wafl.attacks.base import Attack, Function, OwnAttack, Population, Settings
-from wafl.attacks.bounded import FGSM, PGD, BoundedAttack, same_but_size
-from wafl.attacks.distribution import WassersteinShift
+from wafl.attacks.bounded import FGSM, PGD, BoundedAttack, WassersteinShift, same_but_size
 
 __all__ = [
     "ATTACKS", "FGSM", "PGD", "Attack", "AutoAttack", "BoundedAttack", "Function", "OwnAttack", "Population",

@@ -1,24 +1,26 @@
-"""Attacks inside a ball around each example: PGD and FGSM."""
+"""Attacks within a radius: PGD and FGSM around each example, and the worst shift of a whole distribution."""
 
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wafl.attacks.base import BOUNDS, SPACE, Attack, Population, Settings, refuse_space, where
 from wafl.base.bounds import DATA, Bounds, in_words
-from wafl.base.checks import check_seed
+from wafl.base.checks import check_seed, check_space
 from wafl.base.norms import norm_name
-from wafl.base.options import Box, Choice, Count, NotNegative, Positive, frozen, options_of
+from wafl.base.options import Box, Choice, Count, Norm, NotNegative, Positive, Range, check_options, frozen, options_of
 from wafl.base.random import Key
-from wafl.objectives import BoundedAscent, ObjectiveState, ProjectedAscent
+from wafl.objectives import BoundedAscent, Move, ObjectiveState, ProjectedAscent, Wasserstein
+from wafl.objectives.surrogate import move_one_lane, single_lane
+from wafl.results.run import Run
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
-from wafl.tasks.task import Moved
+from wafl.tasks.task import Loss, Moved
 
 EPSILON = "The radius of the ball, in the units of the data."
 NORMS = Choice((2, math.inf))
@@ -135,3 +137,163 @@ class FGSM(BoundedAttack):
 
     def objective(self) -> BoundedAscent:
         return BoundedAscent(**vars(self))
+
+
+SAME, NEAR = 1e-6, 1e-2
+"""How close the last two gammas are: where mass may be split, a mixture of both misses the square of that."""
+
+
+@dataclass(frozen=True)
+class SplitMass:
+    """A distribution with each example in two places: the share ``far_share [N]`` of its mass is at ``far``."""
+
+    near: Tensor
+    far: Tensor
+    far_share: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor) -> Self:
+        """The distribution with all of each example in one place."""
+        return cls(x, x, x.new_zeros(x.shape[1]))
+
+    def one_each(self, problem: Problem, y: Tensor) -> Tensor:
+        """One place for each example; a split one goes part of the way, at no higher cost, if its loss grows so."""
+        lead = (1, -1, *(1,) * (self.near.ndim - 2))
+        mixed = torch.lerp(self.near, self.far, self.far_share.view(lead))
+        better = (problem.loss(mixed, y) > problem.loss(self.near, y)).view(lead)
+        return torch.where(better, mixed, self.near)
+
+
+@frozen
+class WassersteinShift(Attack):
+    """The worst distribution within ``radius`` of the population: the case that the theory is about.
+
+    One gamma is used for the whole weighted population. It is found by bisection, so that the weighted mean squared
+    distance is at most ``radius**2``; if that mean jumps at some gamma, only some of the examples move on: those that
+    gain the most for their cost. The worst distribution splits the mass of the last of them, as :meth:`worst_loss`
+    does. Moved examples cannot be split, so where they are asked for, that one goes part of the way: with many examples
+    it makes no difference.
+    """
+
+    pointwise: ClassVar[bool] = False
+    settings: ClassVar[Settings] = Settings("radius", 1.0, ("norm", "bounds", "space"))
+
+    radius: Annotated[
+        float, Range(0.0, hint=", in the units of the data"), "The radius of the W_2 ball, in the units of the data."
+    ]
+    norm: Annotated[float, Norm, "The norm that distances are measured in: 1, 2 or inf."] = 2
+    steps: Annotated[int, "The most ascent steps at each gamma."] = 100
+    tolerance: Annotated[float, "An example stops this close to its fixed point, relative to its move."] = 1e-5
+    bounds: Annotated[Bounds, Box(), BOUNDS] = DATA
+    space: Annotated[str | None, SPACE] = None
+
+    @property
+    def reach(self) -> tuple[str, float, float] | None:
+        return "radius", self.radius, self.norm
+
+    def __post_init__(self) -> None:
+        check_space(self.space, self.bounds)
+        check_options(self)
+        self._objective(1.0)
+
+    def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
+        refuse_space(self, self.space)
+        return self._shifted(problem, population, seed)
+
+    def move_lanes(self, problem: Problem, x: Inputs, y: Tensor, seed: int, rows: Tensor) -> Moved:
+        if self.space is None:
+            return super().move_lanes(problem, x, y, seed, rows)
+        features: list[Tensor] = []
+        for lane in range(x.lanes):
+            behind = Problem(problem.task, problem.params[lane : lane + 1]).behind(self.space, Inputs(x.base, 1))
+            population = Population(behind.at_rest, y[lane : lane + 1], rows)
+            features.append(self._shifted(behind, population, seed))
+        return problem.behind(self.space, x).shifted(torch.cat(features))
+
+    def worst_loss(self, model: nn.Module | Run, x: Any, y: Any, *, loss: Loss | None = None, seed: int = 0) -> float:
+        """The expected loss of the worst distribution, in which the mass of one example may be in two places.
+
+        The examples are ``x [N, ...]`` with labels or regression targets ``y [N]``. The loss is by default that of a
+        run, and cross-entropy for a plain model; random starts are drawn from the seed.
+
+        >>> model = nn.Linear(1, 2)
+        >>> weight = {"weight": torch.tensor([[4.0], [-4.0]]), "bias": torch.zeros(2)}
+        >>> found = model.load_state_dict(weight)
+        >>> round(WassersteinShift(2.0, bounds=None).worst_loss(model, [[1.0]], [0]), 2)
+        8.0
+        """
+        self.check_length()
+        refuse_space(self, self.space)
+        problem, inputs, labels = single_lane(model, x, y, loss)
+        return self.loss_of_worst(problem, Population(inputs, labels), seed)
+
+    def loss_of_worst(self, problem: Problem, population: Population, seed: int = 0) -> float:
+        """The loss of :meth:`worst_loss`, of a weighted population."""
+        split = self._worst(problem, population, seed, NEAR)
+        near, far = (problem.loss(points, population.y)[0] for points in (split.near, split.far))
+        return float(population.shares() @ torch.lerp(near, far, split.far_share))
+
+    def _shifted(self, problem: Problem, population: Population, seed: int) -> Tensor:
+        return self._worst(problem, population, seed, SAME).one_each(problem, population.y)
+
+    def _worst(self, problem: Problem, population: Population, seed: int, close: float) -> SplitMass:
+        x, y, share = population.x, population.y, population.shares()
+        budget = self.radius**2
+        if budget == 0:
+            return SplitMass.of(x)
+
+        def at(gamma: float) -> Move:
+            return move_one_lane(self._objective(gamma), problem, x, y, seed)
+
+        def spent(move: Move) -> float:
+            return float(share @ move.cost[0])
+
+        low, high = 1.0, 1.0
+        near = far = at(1.0)
+        while spent(near) > budget:
+            low, far = high, near
+            high *= 2.0
+            near = at(high)
+        while spent(far) <= budget:
+            high, near = low, far
+            low /= 2.0
+            if low < 1e-12:  # examples go no further even for free: the loss is flat, or the box is full
+                return SplitMass.of(far.x_adv)
+            far = at(low)
+        for turn in range(60):
+            if high / low < 1.0 + close or spent(near) > budget * (1.0 - close):
+                break
+            # Every other time, try where a power law through both ends would spend the budget: without jumps, what is
+            # spent almost follows one.
+            cheap, dear = math.log(max(spent(near), 1e-300) / budget), math.log(spent(far) / budget)
+            way = 0.5 if turn % 2 else min(max(dear / (dear - cheap), 1e-3), 1.0 - 1e-3)
+            middle = low * (high / low) ** way
+            move = at(middle)
+            if spent(move) <= budget:
+                high, near = middle, move
+            else:
+                low, far = middle, move
+        return _spend_rest(problem, y, near, far, share, budget)
+
+    def describe(self, unit: str) -> str:
+        shift = f"worst {norm_name(self.norm)} Wasserstein shift"
+        return f"{shift}, radius {self.radius:g} ({where(self.space, unit)}), {in_words(self.bounds)}"
+
+    def _objective(self, gamma: float) -> Wasserstein:
+        return Wasserstein(
+            gamma, norm=self.norm, steps=self.steps, tolerance=self.tolerance, restarts=1, bounds=self.bounds
+        )
+
+
+def _spend_rest(problem: Problem, y: Tensor, near: Move, far: Move, share: Tensor, budget: float) -> SplitMass:
+    """The worst distribution where the cost jumps: mass goes from its near to its far point while the budget lasts."""
+    gain = problem.loss(far.x_adv, y)[0] - problem.loss(near.x_adv, y)[0]
+    extra = share * (far.cost[0] - near.cost[0])
+    worth = (gain > 0) & (extra > 0)
+    order = torch.where(worth, share * gain / extra.clamp_min(1e-30), -math.inf).argsort(descending=True, stable=True)
+    order = order[worth[order]]
+    left = budget - float(share @ near.cost[0])
+    before = extra[order].cumsum(0) - extra[order]
+    far_share = torch.zeros_like(extra)
+    far_share[order] = ((left - before) / extra[order]).clamp(0.0, 1.0)
+    return SplitMass(near.x_adv, far.x_adv, far_share)

@@ -24,7 +24,7 @@ from wafl.studies.folder import StudyFolder
 from wafl.studies.pages.shown import WORST, leaders_of
 from wafl.studies.study import diverged
 from wafl.theory import Bound, Certificates, Summary
-from wafl.theory.guarantees import Promised
+from wafl.theory.summary import Promised
 from wafl.tuning.judging import Tuning, describe_setting
 from wafl.weights import TransportWeights
 

@@ -15,11 +15,10 @@ from torch import Tensor
 from wafl.base.bounds import check_box
 from wafl.base.describe import some
 from wafl.data.bring.arrays import Client, FrameOptions, Options, Packed, Reading, pack_arrays, pack_offsets
-from wafl.data.bring.arrow import write_folder
+from wafl.data.bring.folders import read_folder, write_folder
 from wafl.data.bring.foreign import Columns, read_datasets
 from wafl.data.bring.frames import read_frame
 from wafl.data.bring.intake import Intake
-from wafl.data.bring.npy_folders import read_folder
 from wafl.data.examples import Examples
 from wafl.data.mistakes import check_clients, refuse_more
 from wafl.data.preprocessing import Preprocessing, refitted

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.norms import power_norm, steepest
-from wafl.promises.known import Known
-from wafl.promises.quantity import Ball, Candidate, Target
+from wafl.promises.known import Ball, Candidate, Known, Target
 
 STEPS = 2
 """Gradients after the first, from each of two starts."""

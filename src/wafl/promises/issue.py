@@ -20,9 +20,7 @@ from wafl.data.arguments import check_alike, check_arguments
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.bets import STAKES, paid, rank_of
-from wafl.promises.check import Checker, ball_of, module_and_loss
-from wafl.promises.in_words import plain
-from wafl.promises.known import Known, known
+from wafl.promises.known import Ball, Known, Metric, known
 from wafl.promises.promise import (
     FORMAT,
     NORMS,
@@ -38,13 +36,13 @@ from wafl.promises.promise import (
     Witness,
     digest_of,
     examples_of,
+    plain,
     whole_file,
 )
 from wafl.promises.published_labels import publish
 from wafl.promises.quantities import quantity_of
-from wafl.promises.quantity import Ball, Metric
 from wafl.promises.read import read_promise
-from wafl.promises.verify import check
+from wafl.promises.verify import Checker, ball_of, check, module_and_loss
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
 from wafl.theory.certificates.certify import check_confidence, check_question, check_radii

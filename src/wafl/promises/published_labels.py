@@ -17,10 +17,9 @@ from torch import Tensor
 from wafl.base.norms import power_norm
 from wafl.base.random import Purpose, choose
 from wafl.data.examples import Examples
-from wafl.promises.bound import steepest_slope, surrogates
-from wafl.promises.known import Known
+from wafl.promises.known import Ball, Known
 from wafl.promises.promise import Label, Labels, Resample
-from wafl.promises.quantity import Ball
+from wafl.promises.quantities import steepest_slope, surrogates
 from wafl.weights.transport.costs import network_simplex
 
 SIZES = (4, 16, 64, 256, 1024)

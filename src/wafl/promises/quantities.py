@@ -1,23 +1,171 @@
-"""The quantities that the checker can prove something about, by the metric that a file holds."""
+"""The quantities that the checker can prove something about, and how much an example can gain by moving, from above.
+
+The gain is in ``phi_gamma(z) = max over x' of loss(x') - gamma ||x' - x||^p``. Everything is rounded outwards: outputs
+are as bad as float64 may have made them, and the digits that the sums below may lose are added. With
+``A_j = s_j - s_y`` and the slopes ``K_yj`` of :mod:`wafl.promises.known`:
+
+- **Cross-entropy, p = 2.** Along the distance t alone, ``loss(x') <= logsumexp_j(A_j + K_yj t)``. For a linear model
+  also ``loss(x') <= loss + ||g||_* t + L t^2 / 2``, with the gradient g at x and ``L = max ||w_j - w_k||_*^2 / 4``
+  (a variable with range R has a variance of at most ``R^2 / 4``). Both are convex in t, so between two distances they
+  lie below their chords, and a chord minus ``gamma t^2`` has its maximum in closed form. From
+  ``t = max_j K_yj / gamma`` on, nothing is gained. For a linear model in l2 with ``2 gamma > L`` the objective is
+  concave with modulus ``2 gamma - L``, so from wherever an ascent has come,
+  ``phi_gamma <= f + ||grad f||^2 / (2 (2 gamma - L))``. The least of these counts.
+- **MarginLoss** ``t CE((s - u e_y) / t)`` is t times the cross-entropy with ``(A_j + u) / t`` and ``K_yj / t``, at
+  ``gamma / t``.
+- **Squared error, p = 2.** If the outputs move by at most ``B t``, ``phi_gamma <= ||r||^2 / (1 - B^2 / gamma)``.
+- **p = 1.** At a gamma that is the steepest slope nothing is gained: phi_gamma is the loss.
+- **Errors.** Another class is at least ``max(0, min_j -A_j / K_yj)`` away, so ``phi_gamma <= max(0, 1 - gamma d^p)``.
+"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from wafl.base.errors import PreconditionError
+from wafl.base.norms import dual, power_norm
 from wafl.promises.attack import error_candidates, loss_candidates
-from wafl.promises.bound import (
-    error_surrogate,
-    logistic_surrogate,
-    squared_surrogate,
-    steepest_slope,
-    surrogates,
-    worst_margins,
-)
-from wafl.promises.known import UNIT, Known, Outputs
-from wafl.promises.quantity import Ball, Candidate, Gammas, Quantity, Range, Target
+from wafl.promises.known import UNIT, WIDER, Ball, Candidate, Gammas, Known, Outputs, Quantity, Range, Target
+
+PIECES = 64
+"""Into how many pieces the distances are cut."""
+ASCENT = 40
+"""Steps of the ascent of a linear model in l2, which costs C^2 numbers per example and step."""
+
+
+def surrogates(model: Known, ball: Ball, x: Tensor, y: Tensor, gammas: Gammas) -> Tensor:
+    """An upper bound on phi_gamma for each gamma and example, ``[G, n]``; infinite where there is none.
+
+    None stands for a gamma at which nothing moves.
+    """
+    return ball.quantity.surrogates(model, ball, model.outputs(x), y, gammas, x[0].numel())
+
+
+def worst_margins(outputs: Outputs, y: Tensor, offset: float = 0.0) -> Tensor:
+    """Return ``A_j + u``, as large as float64 may have made them; 0 for the label."""
+    label = y[:, None]
+    margins = outputs.values - outputs.values.gather(1, label) + offset
+    worst = margins + 2.0 * outputs.error[:, None] + 4.0 * UNIT * (margins.abs() + offset)
+    return worst.scatter_(1, label, 0.0)
+
+
+def squared_surrogate(model: Known, ball: Ball, output: Outputs, y: Tensor, gamma: float | None, inputs: int) -> Tensor:
+    residual = output.values - y.view(len(y), -1)
+    error = output.error[:, None] + 2.0 * UNIT * residual.abs()
+    square = (residual.abs() + error).square().sum(1) * (1.0 + 2.0 * (residual.shape[1] + 8) * UNIT)
+    if gamma is None:
+        return square
+    left = 1.0 - model.widest(ball.norm, inputs) ** 2 / gamma - 8.0 * UNIT if ball.power == 2 else 0.0
+    return square / left * (1.0 + 4.0 * UNIT) if left > 0 else torch.full_like(square, math.inf)
+
+
+def error_surrogate(ball: Ball, worst: Tensor, slopes: Tensor, y: Tensor, gamma: float | None) -> Tensor:
+    lead = (-worst).clamp_min(0.0).scatter(1, y[:, None], math.inf)
+    distance = torch.where(lead > 0, lead / slopes, 0.0).amin(1) * (1.0 - 8.0 * UNIT)
+    if gamma is None:
+        return 1.0 - (distance > 0).double()  # a distance that is not a number is none
+    gained = 1.0 - gamma * distance.pow(ball.power)
+    return (gained + 16.0 * UNIT).clamp(0.0, 1.0)
+
+
+def logistic_surrogate(
+    weight: Tensor | None, ball: Ball, outputs: Outputs, worst: Tensor, slopes: Tensor, y: Tensor, gamma: float | None
+) -> Tensor:
+    """An upper bound on phi_gamma of the cross-entropy; the weights are those of a linear model, if it is one."""
+    rounding = (2 * worst.shape[1] + 64) * UNIT
+    loss = worst.logsumexp(1)
+    loss = loss + rounding * (1.0 + loss.abs())
+    if gamma is None:
+        return loss
+    steepest = slopes[y].amax(1)
+    far = steepest / gamma
+    extra = rounding * (1.0 + loss.abs() + 2.0 * steepest * far)
+    if weight is None:
+        return _highest(loss, worst, slopes[y], far, gamma).maximum(loss) + extra
+    widest = float(slopes.max()) ** 2 / 4.0 * WIDER
+    upper = _highest(loss, worst, slopes[y], far, gamma, (_slope(weight, ball, outputs, y), widest))
+    if ball.norm == 2 and 2.0 * gamma > widest:
+        upper = upper.minimum(_ascended(weight, outputs, y, gamma, widest))
+    return upper.maximum(loss) + extra
+
+
+def _highest(
+    loss: Tensor, worst: Tensor, slopes: Tensor, far: Tensor, gamma: float, bend: tuple[Tensor, float] | None = None
+) -> Tensor:
+    """The highest point of any piece's chord minus ``gamma t^2``: of the lower of two chords, where there are two."""
+    at = torch.linspace(0.0, 1.0, PIECES + 1, dtype=torch.float64) * far[:, None]
+    lines = torch.addcmul(worst.T[..., None], slopes.T[..., None], at)  # classes first: sums over few are slow last
+    heights = [lines.sub_(top := lines.amax(0)).exp_().sum(0).log_().add_(top)]
+    if bend is not None:
+        heights.append(loss[:, None] + bend[0][:, None] * at + bend[1] / 2.0 * at.square())
+    left, right = at[:, :-1], at[:, 1:]
+    tops: list[Tensor] = []
+    for height in heights:
+        rise = (height[:, 1:] - height[:, :-1]) / (right - left)
+        rise = torch.where(right > left, rise, 0.0)
+        top = (rise / (2.0 * gamma)).maximum(left).minimum(right)
+        tops.append(height[:, :-1] + rise * (top - left) - gamma * top.square())
+    return torch.stack(tops).amin(0).amax(1)
+
+
+def _slope(weight: Tensor, ball: Ball, outputs: Outputs, y: Tensor) -> Tensor:
+    """``||g||_*`` of a linear model's loss at each example, rounded upwards."""
+    share = outputs.values.softmax(1).scatter_add(1, y[:, None], -torch.ones(len(y), 1, dtype=torch.float64))
+    length = power_norm(share @ weight, dual(ball.norm), 1)
+    size = float(power_norm(weight, dual(ball.norm), 1).max())
+    off = 4.0 * outputs.error + (sum(weight.shape) + 64) * UNIT * (1.0 + outputs.values.abs().amax(1))
+    return length * WIDER + 4.0 * size * off
+
+
+def _ascended(weight: Tensor, at_rest: Outputs, y: Tensor, gamma: float, widest: float) -> Tensor:
+    """Examples move by ``W^T u``, so outputs by ``G u`` with ``G = W W^T``; any u proves, the best proves most."""
+    outputs = at_rest.values.T.contiguous()
+    gram, size = weight @ weight.T, weight.abs() @ weight.abs().T
+    label = torch.zeros_like(outputs).scatter_(0, y[None], 1.0)
+    u = torch.zeros_like(label)
+    for _ in range(ASCENT):
+        u = ((outputs + gram @ u).softmax(0) - label) / (2.0 * gamma)
+    moved, sizes = outputs + gram @ u, size @ u.abs()
+    residual = moved.softmax(0) - label - 2.0 * gamma * u
+    value = moved.logsumexp(0) - moved.gather(0, y[None])[0]
+    price, rest = gamma * ((gram @ u) * u).sum(0), ((gram @ residual) * residual).sum(0).clamp_min(0.0)
+    # What the sums may have lost: d products in each entry of G, C of those in each output and in each square.
+    summed = 8.0 * (sum(weight.shape) + 32) * UNIT
+    off = summed * (2.0 * sizes.amax(0) + gamma * (sizes * u.abs()).sum(0) + 1.0 + value.abs()) + 2.0 * at_rest.error
+    # Outputs that are off by e change the residual by at most e, which W^T makes no longer than e times all rows.
+    wide = float(size.diagonal().sqrt().sum())
+    error = (at_rest.error + summed * sizes.amax(0) + summed) * 2.0 * wide
+    longest = (rest + summed * ((size @ residual.abs()) * residual.abs()).sum(0)).sqrt() + error
+    return value - price + longest.square() / (2.0 * (2.0 * gamma - widest)) * (1.0 + 64.0 * UNIT) + off
+
+
+def steepest_slope(model: Known, ball: Ball, inputs: int) -> float:
+    """What the loss gains at most per distance: at this gamma, phi_gamma of the distance itself is the loss."""
+    return float(model.margins(ball.norm, inputs).max()) * (1.0 + 8.0 * UNIT)
+
+
+def largest_surrogate(
+    model: Known, ball: Ball, shape: Sequence[int], box: tuple[float, float], gamma: float | None
+) -> float:
+    """phi_gamma of a classifier's loss is never above this for an example in the box.
+
+    Of the cross-entropy it is at most ``logsumexp_j(A_j + K_yj^2 / (4 gamma))``, and each A_j is at most that in the
+    center of the box, plus what is gained by moving every input by half of the box's width.
+    """
+    (low, high), (offset, soft) = box, model.margin
+    inputs, middle = math.prod(shape), low + (high - low) / 2.0
+    half = max(high - middle, middle - low)  # of a narrow box far from 0, the middle is not where it should be
+    center = model.outputs(torch.full((1, *shape), middle, dtype=torch.float64))
+    scores = center.values[0]
+    margins = scores - scores[:, None] + 2.0 * center.error + model.margins(math.inf, inputs) * half * WIDER
+    gained = 0.0 if gamma is None else model.margins(ball.norm, inputs).square() / (4.0 * gamma)
+    raised = (margins + offset * (1.0 - torch.eye(len(scores), dtype=torch.float64)) + gained) / soft
+    most = float(raised.logsumexp(1).max())
+    return soft * (most + 64.0 * len(scores) * UNIT * (1.0 + abs(most) + float(raised.abs().max())))
+
 
 LEAST = 1e-40
 """A gamma at which moves cost nothing, for models that gain nothing from them."""

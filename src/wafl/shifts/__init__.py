@@ -5,8 +5,7 @@
 
 from wafl.attacks.base import Attack
 from wafl.shifts.images import Blur, Occlusion, Rotation, Translation, blur, occlusion, rotation, translation
-from wafl.shifts.labels import LabelShift, label_shift
-from wafl.shifts.shift import Shift
+from wafl.shifts.shift import LabelShift, Shift, label_shift
 from wafl.shifts.values import (
     Affine,
     GaussianNoise,

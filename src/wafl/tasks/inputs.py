@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from wafl.tasks.structure.chain import Passed
+from wafl.tasks.structure.sequence import Passed
 
 
 @dataclass(frozen=True)

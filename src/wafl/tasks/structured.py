@@ -8,14 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from wafl.tasks.gpu import precision
-from wafl.tasks.gpu.fused import Fused, fuse
+from wafl.tasks.gpu.kernels import Fused, fuse
 from wafl.tasks.inputs import Inputs, Shifted, dense, shared
 from wafl.tasks.layout import Layout, trainable
 from wafl.tasks.losses import OutputLoss, output_loss, value_and_slope
 from wafl.tasks.modes.one_by_one import autograd_gradient
 from wafl.tasks.products import product
-from wafl.tasks.structure.chain import ELEMENTWISE, Chain, Passed, has_bias
-from wafl.tasks.structure.sequence import is_plain, members
+from wafl.tasks.structure.sequence import ELEMENTWISE, Chain, Passed, has_bias, is_plain, members
 from wafl.tasks.task import Loss, Masks, Moved, Task
 
 

@@ -17,7 +17,7 @@ from torch.func import functional_call, grad, vmap
 from wafl.base.options import frozen
 from wafl.base.random import Key
 from wafl.tasks.gpu import precision
-from wafl.tasks.gpu.pooling import with_pooling
+from wafl.tasks.gpu.kernels import with_pooling
 from wafl.tasks.inputs import Inputs, Shifted, dense, shared
 from wafl.tasks.layout import Layout
 from wafl.tasks.losses import OutputLoss

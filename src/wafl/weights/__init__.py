@@ -18,10 +18,10 @@ from wafl.weights.learned import (
     gap,
     group_dro,
     primal_dual,
+    project_to_simplex,
     snapshot,
 )
 from wafl.weights.reweighted import CVaR, QFair, Reweighted, RiskVariance, Slack, Tilted, cvar, qffl, rex, slack, term
-from wafl.weights.simplex import project_to_simplex
 from wafl.weights.transport import Distance, TransportWeights, barycenter, bilevel, cover, distance, mixture, nearest
 
 __all__ = [

@@ -121,7 +121,7 @@ def theory(
         from wafl.cli.tables import certificates, promises, theory_of
         from wafl.theory import certify, summarize
         from wafl.theory.certificates.certificate import plot_certificates
-        from wafl.theory.guarantees import promised
+        from wafl.theory.summary import promised
 
         clients, unseen = seen_and_unseen(runs, run, data_dir)
         sizes, ground = parse_numbers("radii", radii), parse_norm(norm)

@@ -14,8 +14,7 @@ from torch import Tensor
 from wafl.base.bounds import check_box
 from wafl.base.checks import check_seed
 from wafl.base.options import Range
-from wafl.data.bring.one_array import PIECE, Packer
-from wafl.data.examples import Examples
+from wafl.data.examples import PIECE, Examples, Packer
 from wafl.data.labels import Labels
 from wafl.data.mapped import Mapped, Stored, pick
 from wafl.data.mistakes import check_client, check_order, refuse_raw_images

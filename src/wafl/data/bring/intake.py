@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wafl.data.bring.arrays import as_array, read_tensor
-from wafl.data.bring.arrow import is_table, read_inputs
+from wafl.data.bring.folders import is_table, read_inputs
 from wafl.data.bring.foreign import Columns, are_images, is_dataset, is_image, read_dataset
 from wafl.data.bring.frames import Frame, is_frame
 from wafl.data.mistakes import what_is

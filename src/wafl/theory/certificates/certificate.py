@@ -83,7 +83,7 @@ class Question:
 
     ``finite_above`` is for a linear model whose phi_gamma is known: the gamma above which it is finite. ``by_margins``
     says that the model is a network whose margins have known slopes (:mod:`wafl.theory.networks.margins`). With a
-    finite ``label_cost`` the clients that are asked let their labels change (:mod:`wafl.theory.certificates.labels`).
+    finite ``label_cost`` the clients that are asked let their labels change (:mod:`wafl.theory.certificates.mixture`).
     """
 
     quantity: Quantity

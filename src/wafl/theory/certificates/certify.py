@@ -29,8 +29,7 @@ from wafl.results.run import Run
 from wafl.tasks.task import Loss, Task
 from wafl.theory.certificates import other_spaces as elsewhere
 from wafl.theory.certificates.certificate import Certificate, Certificates, Metric, Quantity, Question, Reach
-from wafl.theory.certificates.labels import check_label_cost, with_labels
-from wafl.theory.certificates.mixture import Asked, AskMeans, Mixture
+from wafl.theory.certificates.mixture import Asked, AskMeans, Mixture, check_label_cost, with_labels
 from wafl.theory.certificates.quantities import ErrorRate, ExpectedLoss
 from wafl.theory.certificates.sampling import Domain, Moments
 from wafl.theory.certificates.soundness import Room, hold_flipped, hold_moved, hold_rows, room_of

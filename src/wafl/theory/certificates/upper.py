@@ -17,7 +17,7 @@ from wafl.tasks.losses import MarginLoss
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Task
 from wafl.theory.networks.margins import leads_of, margins_of
-from wafl.theory.phi.class_pull import Ball
+from wafl.theory.phi.incumbents import Ball
 from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
 
 

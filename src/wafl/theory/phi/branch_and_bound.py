@@ -1,6 +1,6 @@
 """phi_gamma of a linear model with cross-entropy from above: branch and bound over the simplex.
 
-With the notation of :mod:`wafl.theory.phi.class_pull` and H the entropy,
+With the notation of :mod:`wafl.theory.phi.incumbents` and H the entropy,
 
     phi_gamma = max over p on the simplex of  <p, A> + H(p) + size(p)^2 / (4 gamma).
 
@@ -25,8 +25,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from wafl.theory.phi.class_pull import Ball, at_once
-from wafl.theory.phi.incumbents import value_at
+from wafl.theory.phi.incumbents import Ball, at_once, value_at
 
 FIRST_STEPS, STEPS, LAST_STEPS = 60, 16, 12
 """Ascent steps on the whole simplex, on a part of it, and on a part that is not cut anymore."""

@@ -1,6 +1,6 @@
 """phi_gamma of a linear model with cross-entropy from above, around the point where an ascent has settled.
 
-With the notation of ``class_pull.py``, let f be ``<p, A> + H(p) + size(p)^2 / (4 gamma)`` and p0 any point inside
+With the notation of ``incumbents.py``, let f be ``<p, A> + H(p) + size(p)^2 / (4 gamma)`` and p0 any point inside
 the simplex. H differs from its tangent at p0 by a relative entropy, and the quadratic from its own by a quadratic, so
 
     f(p) = f(p0) + <gradient f(p0), p - p0> - KL(p, p0) + ||sum_j (p_j - p0_j) w_j||^2 / (4 gamma)     exactly.
@@ -30,8 +30,7 @@ mean is added.
 import torch
 from torch import Tensor
 
-from wafl.theory.phi.class_pull import CHUNK, Ball, at_once
-from wafl.theory.phi.incumbents import SETTLED, Incumbent, Summit, settle, tangent_rise, value_of
+from wafl.theory.phi.incumbents import CHUNK, SETTLED, Ball, Incumbent, Summit, at_once, settle, tangent_rise, value_of
 
 PIECES, MOST_HALVINGS = 8, 7
 """Into how many intervals of t an example's search begins, and how often one is halved at most."""
