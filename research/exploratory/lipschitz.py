@@ -72,7 +72,7 @@ def bars(given: argparse.Namespace) -> Table:
         distances = distances_of(run, clients)
         clean, safe = (100.0 * float((distances > SCALE * far).double().mean()) for far in (0.0, WITHIN[data]))
         radii = [SCALE * radius for radius in RADII]
-        rows = wafl.certify(run, clients, radii=radii, metric="error", part="test", client_weights=BY_EXAMPLES)
+        rows = wafl.certify(run, clients, radii=radii, metric="error", split="test", client_weights=BY_EXAMPLES)
         errors = [f"{100.0 * row.value:.1f}" for row in rows.rows]
         within = f"{safe:.1f} within {WITHIN[data]:.3g}"
         table.add_row(data, f"{clean:.1f}", within, *errors, f"{took:.0f}", str(rounds))

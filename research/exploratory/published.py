@@ -62,7 +62,7 @@ def certificates(rounds: int, count: int) -> Iterator[tuple[str, float]]:
             yield f"{name}, loss, {'l_inf' if norm == math.inf else f'l{norm}'}", ratio(run.model, sample, norm=norm)
         yield f"{name}, loss, power 1", ratio(run.model, sample, power=1)
         yield f"{name}, error", ratio(run.model, sample, metric="error")
-        sure: dict[str, Any] = {"part": "test", "confidence": 0.95}
+        sure: dict[str, Any] = {"split": "test", "confidence": 0.95}
         yield f"{name}, loss, l2, confidence", ratio(run.model, sample, **sure)
         yield f"{name}, error, confidence", ratio(run.model, sample, metric="error", **sure)
     for name, run in nets.items():

@@ -90,7 +90,7 @@ def matching_gamma(run: Run, clients: Federation, test: Mapping[str, Any]) -> fl
     attack = _attack(test)
     assert attack is not None
     bounds = None if test.get("bounds") == "none" else DATA
-    return calibrate(run, clients, gammas=[0.1], part="test", steps=40, bounds=bounds).gamma_matching(attack)
+    return calibrate(run, clients, gammas=[0.1], split="test", steps=40, bounds=bounds).gamma_matching(attack)
 
 
 def achieved_radius(run: Run) -> float | None:

@@ -29,8 +29,8 @@ from wafl.base.options import (
     check_options,
     documented,
     options_of,
-    taking,
 )
+from wafl.base.signatures import taking
 
 NAN, INF = math.nan, math.inf
 SHARE = Range(0, 1, high_open=True)

@@ -45,7 +45,7 @@ theory runs/one --radii 0.5 --norm 2 --metric error --gamma 5 --radius 0.1 --par
     --data-dir data --output theory --trust
 certify runs/one -o certificate.json --radii 0,0.5 --norm 2 --power 2 --points 2 --sign issuer.pem
     --data-dir data --trust
-certify runs/one -o tested.json --radii 0,0.5 --metric error --part test --confidence 0.9
+certify runs/one -o tested.json --radii 0,0.5 --metric error --split test --confidence 0.9
 verify certificate.json --model runs/one --data runs/one --key issuer.pub.pem --data-dir data --trust
 audit certificate.json --model runs/one --data mine --key issuer.pub.pem --trust
 run exp.toml --set data.num_clients=8 --set data.unseen=0.5 --name held --quiet

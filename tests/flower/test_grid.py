@@ -986,7 +986,7 @@ def test_error_rates_and_confidence_equal_those_computed_from_all_examples_in_on
     server.certify(Post(grid), values)  # type: ignore[arg-type]
     content = json.loads((folder / "certificates.json").read_text())
     here = replace(fakes.federation(stage.clients), bounds=box)
-    beyond: Any = {"part": "test", "confidence": confidence}
+    beyond: Any = {"split": "test", "confidence": confidence}
     expected = wafl.certify(load_run(folder), here, radii=[0.0, 0.3], metric=metric, achieved=False, **beyond)
     for row, other in zip(content["certificates"], expected.to_json()["certificates"], strict=True):
         assert_near({**row, "achieved": None}, other)

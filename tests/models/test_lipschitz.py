@@ -220,7 +220,7 @@ def test_the_certified_error_is_what_a_linear_program_finds(
 ) -> None:
     radii = [0.0, 0.05, 0.2, 0.5]
     certificate = wafl.certify(
-        run, clients, radii=radii, metric="error", power=power, part="test", client_weights=wafl.weights.by_examples()
+        run, clients, radii=radii, metric="error", power=power, split="test", client_weights=wafl.weights.by_examples()
     )
     assert certificate.proven
     assert all(row.achieved is None for row in certificate.rows[1:])
@@ -251,7 +251,7 @@ def test_a_network_of_other_layers_has_error_certificates_that_no_attack_breaks(
     assert float(far.sum()) > 1.2 * float(by_slopes.sum()), "where units can get to says more than their slopes"
     score = wafl.evaluate(run, clients, attack=wafl.PGD(epsilon=0.05, norm=2, steps=40))
     certificate = wafl.certify(
-        run, clients, radii=[0.05], metric="error", part="test", client_weights=wafl.weights.by_examples()
+        run, clients, radii=[0.05], metric="error", split="test", client_weights=wafl.weights.by_examples()
     )
     assert score.accuracy is not None
     reached = 1.0 - score.accuracy

@@ -395,9 +395,9 @@ def test_radii_whose_squares_are_lost_are_refused(radius):
 @pytest.mark.filterwarnings("ignore::wafl.UnitWarning")
 def test_a_promise_beyond_the_sample_is_about_that_of_certify_and_is_recomputed(tmp_path):
     model, clients = a_bounded_case()
-    options = {"radii": [0.0, 0.2, 50.0], "part": "test", "confidence": 0.9}
+    options = {"radii": [0.0, 0.2, 50.0], "split": "test", "confidence": 0.9}
     promise = wafl.issue(model, clients, **options)
-    at_hand = wafl.certify(model, clients, achieved=False, radii=options["radii"], part="test")
+    at_hand = wafl.certify(model, clients, achieved=False, radii=options["radii"], split="test")
     for (radius, value), each in zip(promise.values.items(), at_hand.rows, strict=True):
         assert each.best < value, radius
     page = promise.save(tmp_path / "certificate.json").read_text()
@@ -416,7 +416,7 @@ def test_a_promise_beyond_the_sample_is_about_that_of_certify_and_is_recomputed(
 def test_an_attack_refutes_what_cannot_be_proven_without_bounds(tmp_path):
     model, clients = a_bounded_case()
     file, free = tmp_path / "certificate.json", replace(clients, bounds=None)
-    wafl.issue(model, clients, radii=[0.2], part="test", confidence=0.9).save(file)
+    wafl.issue(model, clients, radii=[0.2], split="test", confidence=0.9).save(file)
     assert status(wafl.verify(file, model=model, data=free))["radius 0.2"] == "attested"
     forge(file, lambda content: scale(content["witnesses"][0]["means"], 0, 0.5))
     checked = wafl.verify(file, model=model, data=free)
@@ -430,7 +430,7 @@ def test_promises_that_hold_one_by_one_may_not_hold_together(tmp_path):
     clients = wafl.Federation.from_arrays(
         [(rng.uniform(size=(200, 2)), np.arange(200) % 2)], bounds=(0.0, 1.0), test_fraction=0.5
     )
-    options = {"part": "test", "confidence": 0.9}
+    options = {"split": "test", "confidence": 0.9}
     one, two = (wafl.issue(model, clients, radii=[radius], **options) for radius in (0.01, 0.02))
     file = tmp_path / "certificate.json"
     one.save(file)
@@ -474,7 +474,7 @@ def test_no_error_is_missed_that_float64_cannot_see():
 
 def test_a_promised_error_rate_beyond_the_sample_needs_no_bounds(tmp_path):
     model, clients = a_bounded_case()
-    options = {"radii": [0.0, 0.02], "part": "test", "confidence": 0.9, "metric": "error"}
+    options = {"radii": [0.0, 0.02], "split": "test", "confidence": 0.9, "metric": "error"}
     clients = replace(clients, bounds=None)
     promise = wafl.issue(model, clients, **options)
     file = tmp_path / "certificate.json"

@@ -27,18 +27,18 @@ KINDS: dict[str, dict[str, Any]] = {
     "linear, loss": {"model": "linear", "radii": [0.0, 0.4]},
     "linear, loss, l_inf": {"model": "linear", "radii": [0.3], "norm": math.inf},
     "linear, loss, by slope": {"model": "linear", "radii": [0.3], "power": 1},
-    "linear, loss, with confidence": {"model": "linear", "radii": [0.3], "part": "test", "confidence": 0.9},
+    "linear, loss, with confidence": {"model": "linear", "radii": [0.3], "split": "test", "confidence": 0.9},
     "linear, error": {"model": "linear", "radii": [0.0, 0.2], "metric": "error"},
     "linear, error, with confidence": {
-        "model": "linear", "radii": [0.2], "metric": "error", "part": "test", "confidence": 0.9
+        "model": "linear", "radii": [0.2], "metric": "error", "split": "test", "confidence": 0.9
     },
     "network, loss": {"model": "network", "radii": [0.3]},
     "network, error": {"model": "network", "radii": [0.3], "metric": "error"},
-    "network, loss, with confidence": {"model": "network", "radii": [0.3], "part": "test", "confidence": 0.9},
+    "network, loss, with confidence": {"model": "network", "radii": [0.3], "split": "test", "confidence": 0.9},
     "1-Lipschitz, loss": {"model": "1-Lipschitz", "radii": [0.3]},
     "1-Lipschitz, error": {"model": "1-Lipschitz", "radii": [0.0, 0.05], "metric": "error"},
     "1-Lipschitz, error, with confidence": {
-        "model": "1-Lipschitz", "radii": [0.02], "metric": "error", "part": "test", "confidence": 0.8
+        "model": "1-Lipschitz", "radii": [0.02], "metric": "error", "split": "test", "confidence": 0.8
     },
     "1-Lipschitz, margin": {"model": "margin", "radii": [0.3]},
     "linear, labels": {"model": "linear", "radii": [0.4], "points": 2},

@@ -72,7 +72,7 @@ def promise() -> Promise:
     rng = np.random.default_rng(0)
     pairs = [(rng.uniform(size=(20, 2)), np.arange(20) % 2) for _ in range(2)]
     clients = wafl.Federation.from_arrays(pairs, bounds=(0.0, 1.0))
-    return wafl.issue(wafl.models.mlr(clients), clients, radii=[0.2], part="test", confidence=0.9)
+    return wafl.issue(wafl.models.mlr(clients), clients, radii=[0.2], split="test", confidence=0.9)
 
 
 @pytest.mark.parametrize("change", CHANGES)

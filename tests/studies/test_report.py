@@ -188,7 +188,7 @@ def test_what_is_measured_is_what_wafl_says(tmp_path: Path) -> None:
     assert all(high >= low for high, low in zip(certified["y"], reached["y"], strict=True))
     assert certified["y"][0] == pytest.approx(reached["y"][0]), "without a ball both are the loss"
     few = measured._thinned(clients, 20)
-    expected = wafl.certify(run, few, radii=certified["x"], part="test", achieved=False)
+    expected = wafl.certify(run, few, radii=certified["x"], split="test", achieved=False)
     assert certified["y"] == pytest.approx([row.best for row in expected.rows])
     assert result["Data"].blocks[0].views["examples"]["data"][0]["z"][0] == [
         int(count) or None for count in clients.label_counts()[:, 0]

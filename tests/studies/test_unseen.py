@@ -128,7 +128,7 @@ def test_unseen_clients_may_be_shifted_and_accuracy_certified(tmp_path: Path) ->
     blurred = wafl.evaluate(run, everything, attack=wafl.shifts.blur(severity=1.0), attacked=1.0).accuracy
     assert row["generalization"]["unseen"]["mean"] == pytest.approx(100.0 * blurred)
     by_size = wafl.weights.by_examples()
-    bound = wafl.certify(run, seen, radii=[0.05], metric="error", part="test", client_weights=by_size)
+    bound = wafl.certify(run, seen, radii=[0.05], metric="error", split="test", client_weights=by_size)
     assert row["certified"]["mean"] == pytest.approx(100.0 * (1.0 - bound[0].value))
     assert row["certified"]["mean"] < row["clean"]["mean"] == pytest.approx(100.0 * (1.0 - bound.loss))
     tested = CliRunner().invoke(

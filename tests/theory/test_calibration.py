@@ -240,7 +240,7 @@ def test_every_rule_for_client_weights_and_the_test_part_are_used():
         expected = math.sqrt(limit_of(case) * weighted.mean()) / (gamma - limit_of(case))
         assert calibrated(weighted, [gamma], client_weights=rule).radii[0] == pytest.approx(expected, rel=1e-4)
     clients = wafl.Federation.from_arrays(case.pairs(), test_fraction=0.34)
-    result = calibrate(case.model, clients, gammas=[gamma], part="test", loss="squared_error")
+    result = calibrate(case.model, clients, gammas=[gamma], split="test", loss="squared_error")
     held_out = replace(case, x=clients.test.x.numpy(), y=clients.test.y.numpy(), sizes=(1, 2, 3), weights=(1, 2, 3))
     expected = math.sqrt(limit_of(case) * held_out.mean()) / (gamma - limit_of(case))
     assert result.radii[0] == pytest.approx(expected, rel=1e-4)
@@ -303,7 +303,7 @@ def test_bad_input_is_refused_with_the_value_and_the_range():
         calibrated(case, bounds=(0.0, 1.0))
     with pytest.raises(ValueError, match="4 client weights for 3 clients"):
         calibrated(case, client_weights=wafl.weights.fixed([1, 1, 1, 1]))
-    with pytest.raises(ValueError, match="client 0 has no test examples: use part='train'"):
-        calibrated(case, part="test")
+    with pytest.raises(ValueError, match="client 0 has no test examples: use split='train'"):
+        calibrated(case, split="test")
     with pytest.raises(ValueError, match="seed=-1"):
         calibrated(case, seed=-1)

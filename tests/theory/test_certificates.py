@@ -329,7 +329,7 @@ def test_the_test_part_is_certified_separately():
     model = a_case("mlr").model
     x, y = clients.test.x.double().numpy(), clients.test.y.numpy()
     held_out = theory.Case(model, "cross_entropy", x, y, (2, 3), (1.0, 4.0))
-    certificates = certify(model, clients, radii=[0.1], part="test", client_weights=wafl.weights.fixed([1, 4]))
+    certificates = certify(model, clients, radii=[0.1], split="test", client_weights=wafl.weights.fixed([1, 4]))
     assert certificates.loss == pytest.approx(held_out.mean(), rel=1e-9)
     assert certificates[0].value == pytest.approx(certificates_of(held_out, [0.1])[0].value, rel=1e-9)
     assert certificates.loss != pytest.approx(certify(model, clients, radii=[0.1]).loss, rel=1e-3)
@@ -547,8 +547,8 @@ def test_bad_input_is_refused_with_the_value_and_the_remedy():
             certificates_of(case, [0.1], curvature=curvature)
     with pytest.raises(ValueError, match="seed=-1 must lie in"):
         certificates_of(case, [0.1], seed=-1)
-    with pytest.raises(ValueError, match="client 0 has no test examples: use part='train'"):
-        certificates_of(case, [0.1], part="test")
+    with pytest.raises(ValueError, match="client 0 has no test examples: use split='train'"):
+        certificates_of(case, [0.1], split="test")
     with pytest.raises(ValueError, match="floating-point targets"):
         certificates_of(case, [0.1], loss="squared_error")
     with pytest.raises(ValueError, match="does not take examples"):

@@ -36,16 +36,16 @@ def assert_same(one: Certificates, other: Certificates) -> None:
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_at_a_layer_it_is_the_certificate_of_the_head_on_features_and_proven(part: Any) -> None:
     clients, net = clients_and_net()
-    certificates = wafl.certify(net, clients, radii=[0.1, 0.5], part=part, space="2")
+    certificates = wafl.certify(net, clients, radii=[0.1, 0.5], split=part, space="2")
     features = [
         (net[:3](train[0].double()).detach().numpy(), train[1].numpy(), net[:3](test[0].double()).detach().numpy(),
          test[1].numpy())
         for train, test in ((clients.train.of(i), clients.test.of(i)) for i in range(3))
     ]  # fmt: skip
     by_hand = wafl.Federation.from_arrays([tuple(each) for each in features], num_classes=3)
-    assert_same(certificates, wafl.certify(net[3], by_hand, radii=[0.1, 0.5], part=part))
+    assert_same(certificates, wafl.certify(net[3], by_hand, radii=[0.1, 0.5], split=part))
     assert certificates.proven, "a linear head"
-    assert not wafl.certify(net, clients, radii=[0.1], part=part).L_zz.proven, "a network with ReLU has none"
+    assert not wafl.certify(net, clients, radii=[0.1], split=part).L_zz.proven, "a network with ReLU has none"
     assert "output of layer '2'" in certificates.unit
     assert all(row.achieved is not None and row.achieved <= row.best + 1e-9 for row in certificates.rows)
 

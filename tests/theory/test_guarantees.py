@@ -23,7 +23,7 @@ def test_each_promise_is_that_of_its_own_function(trained, metric):
     certificates = certify(run, seen, radii=[0.0, 0.2], metric=metric)
     sample, distributions, mean, following = promised(run, seen, unseen, certificates, 1, delta=0.1)
     options = {"metric": metric, "confidence": 0.9}
-    beyond = certify(run, seen, radii=[0.2], part="test", achieved=False, **options)[0]
+    beyond = certify(run, seen, radii=[0.2], split="test", achieved=False, **options)[0]
     others = wafl.next_client(run, seen, unseen, radius=0.2, **options)
     assert [sample.value, distributions.value] == [certificates.best_proven(certificates[1]), beyond.best]
     assert [mean.value, following.value] == [others.mean(), others.next()]

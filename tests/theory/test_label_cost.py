@@ -226,4 +226,4 @@ def test_what_has_no_labels_to_change_is_refused() -> None:
     pairs = [(np.zeros((8, 2)), np.arange(8) % 3)]
     clients = wafl.Federation.from_arrays(pairs, test_fraction=0.5, num_classes=3)
     with pytest.raises(wafl.PreconditionError, match="leave out power and label_cost"):
-        wafl.certify(nn.Linear(2, 3), clients, radii=[0.1], part="test", confidence=0.9, label_cost=1.0)
+        wafl.certify(nn.Linear(2, 3), clients, radii=[0.1], split="test", confidence=0.9, label_cost=1.0)

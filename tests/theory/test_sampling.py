@@ -159,7 +159,7 @@ def a_model(scale=6.0):
 def test_ten_clients_of_a_thousand_examples_pay_less_than_a_quarter_for_the_truth(norm):
     clients = world(10, 1000, 0)
     radii = [0.0, 0.1, 0.5, 1.0]
-    options = {"radii": radii, "norm": norm, "part": "test", "achieved": False}
+    options = {"radii": radii, "norm": norm, "split": "test", "achieved": False}
     sample, truth = certify(a_model(), clients, **options), certify(a_model(), clients, **options, confidence=0.95)
     for here, elsewhere in zip(sample.rows, truth.rows, strict=True):
         assert here.best < elsewhere.best <= 1.25 * here.best
@@ -172,7 +172,7 @@ def test_ten_clients_of_a_thousand_examples_pay_less_than_a_quarter_for_the_trut
 def test_the_bound_of_the_loss_is_that_of_its_mean_and_second_moment():
     clients = world(3, 20, 1)
     model = a_model()
-    certificates = certify(model, clients, radii=[0.0], part="test", achieved=False, confidence=0.9)
+    certificates = certify(model, clients, radii=[0.0], split="test", achieved=False, confidence=0.9)
     losses, trained = (
         [theory.plain_losses(model, part.of(client)[0].numpy(), part.of(client)[1].numpy()) for client in range(3)]
         for part in (clients.test, clients.train)
@@ -187,19 +187,19 @@ def test_the_bound_of_the_loss_is_that_of_its_mean_and_second_moment():
 
 def test_what_cannot_be_said_beyond_the_sample_is_refused():
     clients = world(2, 10, 0)
-    with pytest.raises(wafl.PreconditionError, match="use part='test' with a confidence"):
+    with pytest.raises(wafl.PreconditionError, match="use split='test' with a confidence"):
         certify(a_model(), clients, radii=[0.1], confidence=0.95)
     for confidence in (0.0, 1.0, -1.0, math.nan):
         with pytest.raises(ValueError, match=f"confidence={confidence} must lie between 0 and 1"):
-            certify(a_model(), clients, radii=[0.1], part="test", confidence=confidence)
+            certify(a_model(), clients, radii=[0.1], split="test", confidence=confidence)
     pairs = [(np.random.default_rng(0).normal(size=(8, 2)), np.arange(8) % 2)] * 2
     free = wafl.Federation.from_arrays(pairs)
     with pytest.raises(wafl.PreconditionError, match="confidence needs bounds of the data"):
-        certify(a_model(), free, radii=[0.1], part="test", confidence=0.95)
+        certify(a_model(), free, radii=[0.1], split="test", confidence=0.95)
     targets = wafl.Federation.from_arrays([(x.clip(0, 1), x[:, 0]) for x, _ in pairs], bounds=(0, 1))
     line = oracles.linear_model(np.ones((1, 2)))
     with pytest.raises(wafl.PreconditionError, match="confidence needs cross-entropy"):
-        certify(line, targets, radii=[0.1], part="test", confidence=0.95, loss="squared_error")
+        certify(line, targets, radii=[0.1], split="test", confidence=0.95, loss="squared_error")
 
 
 @pytest.mark.parametrize("size", [50, 200, 1000])
@@ -228,7 +228,7 @@ def test_each_lane_of_moments_is_cut_at_its_own_most():
 
 
 def test_all_radii_share_the_probability_that_a_bound_is_wrong():
-    clients, options = world(3, 20, 1), {"part": "test", "achieved": False}
+    clients, options = world(3, 20, 1), {"split": "test", "achieved": False}
     one = certify(a_model(), clients, radii=[0.0], confidence=0.95, **options)
     two = certify(a_model(), clients, radii=[0.0, 0.2], confidence=0.9, **options)
     assert two[0].value == pytest.approx(one[0].value, rel=1e-12)
@@ -240,7 +240,7 @@ def test_the_error_rate_beyond_the_sample_needs_no_bounds(norm):
     rng = np.random.default_rng(0)
     pairs = [(rng.normal(size=(40, 2)), rng.integers(0, 2, 40), rng.normal(size=(60, 2)), rng.integers(0, 2, 60))] * 2
     clients = wafl.Federation.from_arrays(pairs)
-    options = {"radii": [0.0, 0.3], "norm": norm, "part": "test", "metric": "error"}
+    options = {"radii": [0.0, 0.3], "norm": norm, "split": "test", "metric": "error"}
     certificates = certify(a_model(), clients, **options, confidence=0.9)
     assert all(row.achieved is None for row in certificates.rows)
     x, y = pairs[0][2:]

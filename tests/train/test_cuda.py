@@ -73,7 +73,7 @@ LINEAR = [
     {"metric": "error"},
     {"label_cost": 2.0},
     {"power": 1},
-    {"confidence": 0.9, "part": "test"},
+    {"confidence": 0.9, "split": "test"},
 ]
 
 

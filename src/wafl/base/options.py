@@ -3,7 +3,7 @@
     gamma: Annotated[float | None, Positive(": a smaller gamma is a larger ball"), "The price of transport."] = None
 
 The constructor checks the range (:func:`check_options`); experiment files, the command line, the schema and the
-signatures of functions are made from the same fields (:func:`options_of`, :func:`taking`).
+signatures of functions are made from the same fields (:func:`options_of`, :mod:`wafl.base.signatures`).
 """
 
 import inspect
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cache, update_wrapper, wraps
+from functools import cache, update_wrapper
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import (
@@ -22,7 +22,6 @@ from typing import (
     ClassVar,
     Literal,
     ParamSpec,
-    Protocol,
     Self,
     TypeVar,
     Union,
@@ -37,11 +36,7 @@ from wafl.base.bounds import check_bounds
 from wafl.base.checks import check_seed
 from wafl.base.errors import did_you_mean
 
-A_contra = TypeVar("A_contra", contravariant=True)
-B_contra = TypeVar("B_contra", contravariant=True)
-C_contra = TypeVar("C_contra", contravariant=True)
 P = ParamSpec("P")
-R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 
@@ -313,86 +308,6 @@ def unknown_option(owner: str, name: str, known: Collection[str]) -> str:
     """The message about an option that does not exist: the closest name, or all names."""
     hint = did_you_mean(name, known) or f": it has: {', '.join(known)}"
     return f"{owner} has no option {name!r}{hint}"
-
-
-class Taking(Protocol[A_contra, B_contra, C_contra, P, R_co]):
-    """A function of a model, clients and a method that takes the fields of a dataclass by name."""
-
-    def __call__(
-        self, model: A_contra, clients: B_contra, method: C_contra, *args: P.args, **kwargs: P.kwargs
-    ) -> R_co: ...
-
-
-def taking(
-    options: Callable[P, T],
-) -> Callable[[Callable[[A_contra, B_contra, C_contra, T], R_co]], Taking[A_contra, B_contra, C_contra, P, R_co]]:
-    """Decorate a function that takes one dataclass, so that callers pass the fields of the dataclass by name.
-
-    The signature and the ``Args`` of the docstring list each field, as if it had been written there.
-    """
-    kind: Any = options
-
-    def decorate(
-        function: Callable[[A_contra, B_contra, C_contra, T], R_co],
-    ) -> Taking[A_contra, B_contra, C_contra, P, R_co]:
-        signature = _listed(function, kind)
-        *names, _ = inspect.signature(function).parameters
-
-        @wraps(function)
-        def called(*args: Any, **kwargs: Any) -> R_co:
-            _check_names(function.__name__, kwargs, signature)
-            try:
-                bound = signature.bind(*args, **kwargs).arguments
-            except TypeError as error:
-                raise TypeError(f"{function.__name__}: {error}") from None
-            model, clients, method = (bound.pop(name) for name in names)
-            return function(model, clients, method, kind(**bound))
-
-        called.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
-        called.__doc__ = with_arguments(function.__doc__ or "", kind)
-        return called
-
-    return decorate
-
-
-def listing(kind: type, **defaults: Any) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a function with ``**options``, so that its help lists the fields of a dataclass in their place.
-
-    Args:
-        kind: the dataclass.
-        defaults: values for fields whose default differs in this function.
-    """
-
-    def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        signature = _listed(function, kind, **defaults)
-
-        @wraps(function)
-        def called(*args: Any, **kwargs: Any) -> T:
-            _check_names(function.__name__, kwargs, signature)
-            return function(*args, **{**defaults, **kwargs})
-
-        called.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
-        called.__doc__ = with_arguments(function.__doc__ or "", kind)
-        return cast(Callable[P, T], called)
-
-    return decorate
-
-
-def _listed(function: Callable[..., Any], kind: type, **defaults: Any) -> inspect.Signature:
-    """Return the function's signature, with the fields of a dataclass in place of its last parameter."""
-    signature = inspect.signature(function, eval_str=True)
-    *first, _ = signature.parameters.values()
-    named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in plain_signature(kind).parameters.values()]
-    listed = [each.replace(default=defaults.get(each.name, each.default)) for each in named]
-    return signature.replace(parameters=[*first, *listed])
-
-
-def _check_names(function: str, given: Collection[str], signature: inspect.Signature) -> None:
-    """Raise TypeError if a keyword is not in the signature."""
-    options = [name for name, each in signature.parameters.items() if each.kind is inspect.Parameter.KEYWORD_ONLY]
-    for name in given:
-        if name not in signature.parameters:
-            raise TypeError(unknown_option(function, name, options))
 
 
 def _is_number(value: Any, kind: type) -> bool:

@@ -68,7 +68,7 @@ def issue(
     norm: float = 2,
     power: Literal[1, 2] = 2,
     metric: Metric = "loss",
-    part: Literal["train", "test"] = "train",
+    split: Literal["train", "test"] = "train",
     client_weights: ClientWeights | None = None,
     confidence: float | None = None,
     points: int | None = None,
@@ -86,7 +86,7 @@ def issue(
         norm: the ground norm, 1, 2 or inf.
         power: the order of the ball, 1 or 2.
         metric: ``"loss"``, or ``"error"``, the error rate of a classifier.
-        part: ``"train"`` or ``"test"`` examples.
+        split: ``"train"`` or ``"test"`` examples.
         client_weights: the center of the ball; by default the run's final weights, or by examples for a plain model.
         confidence: with what probability it holds for the clients' distributions, as in :func:`wafl.certify`.
         points: how many points per label to publish, so that others can tell how far they are (:func:`wafl.audit`); it
@@ -106,17 +106,17 @@ def issue(
     check_question(power, 0.02)
     wanted = list(dict.fromkeys(check_radii(radii)))
     if confidence is not None:
-        check_confidence(confidence, part)
+        check_confidence(confidence, split)
     if points is not None:
         _check_points(points, clients, ball, confidence)
-    mixture = Mixture.of(model, clients, part, client_weights, loss)
+    mixture = Mixture.of(model, clients, split, client_weights, loss)
     weights = mixture.weights.tolist()
     proof = _provable(model, loss, ball, clients, confidence)
     gammas = _gammas(proof, ball, clients.train if confidence is not None else mixture.examples, weights, wanted)
     rows = tuple(Row("mixture", None, radius, 0.0) for radius in wanted)
     named: NormName = next(name for name, each in NORMS.items() if each == norm)
-    digest, whose = digest_of(module_and_loss(model, loss)[0]), tuple(_listed(clients, part, weights))
-    claim = Claim(metric, named, power, part, confidence, confidence is not None, digest, whose, rows)
+    digest, whose = digest_of(module_and_loss(model, loss)[0]), tuple(_listed(clients, split, weights))
+    claim = Claim(metric, named, power, split, confidence, confidence is not None, digest, whose, rows)
     labels = None if points is None else publish(proof, ball, mixture.examples, weights, wanted, points)
     return _sealed(model, loss, proof, claim, gammas, clients, clients.train, labels)
 

@@ -255,7 +255,7 @@ class Study:
         from wafl.theory.certificates.certify import certify  # only here, so that no other study waits for it
 
         asked = {"radii": [evaluation.certified], "norm": evaluation.certified_norm, "client_weights": by_examples()}
-        bound = partial(certify, part="test", achieved=False, progress=False, **asked)
+        bound = partial(certify, split="test", achieved=False, progress=False, **asked)
         metric: Literal["loss", "error"] = "loss" if clients.num_classes is None else "error"
         certificates = [bound(run, clients, metric=metric) for run in runs.values()]
         worst = [each.best_proven(each[0]) for each in certificates]

@@ -129,7 +129,7 @@ def calibrate(
     tolerance: float = 1e-6,
     restarts: int = 0,
     bounds: Bounds = DATA,
-    part: Literal["train", "test"] = "train",
+    split: Literal["train", "test"] = "train",
     client_weights: ClientWeights | None = None,
     loss: Loss | None = None,
     seed: int = 0,
@@ -151,7 +151,7 @@ def calibrate(
         tolerance: how close to its fixed point an example stops, relative to its move; 0 takes all steps.
         restarts: random starts in addition to the example itself.
         bounds: where moved examples must stay: ``"data"`` (what the clients declare), a box ``(low, high)``, or None.
-        part: ``"train"`` or ``"test"`` examples.
+        split: ``"train"`` or ``"test"`` examples.
         client_weights: the center of the ball; by default the run's final weights, or by examples for a plain model.
         loss: the loss to use instead of the run's own; cross-entropy for a plain model.
         seed: of the random starts.
@@ -175,7 +175,7 @@ def calibrate(
     options = (norm, power, label_cost, steps, tolerance, restarts, check_bounds(bounds))
     objective = Wasserstein(wanted[0], None, *options).within(clients.bounds)
     objective.check_length()
-    mixture = Mixture.of(model, clients, part, client_weights, loss)
+    mixture = Mixture.of(model, clients, split, client_weights, loss)
     means = _means(mixture, objective, wanted, seed)
     radii = tuple(cost ** (1.0 / power) for cost in means.cost)
     return Calibration(wanted, radii, tuple(means.value), norm, clients.unit, mixture, objective, seed, clients.bounds)

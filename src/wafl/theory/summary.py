@@ -67,7 +67,7 @@ def promised(
 
     def of_distributions() -> Made:
         refuse_labels()
-        beyond = certify(run, seen, radii=[row.radius], part="test", achieved=False, **options)
+        beyond = certify(run, seen, radii=[row.radius], split="test", achieved=False, **options)
         if beyond.caveat is not None:
             raise PreconditionError(_unproven(beyond.reason))
         (drawn,) = beyond.rows

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 from torch import Tensor, nn
 
 from wafl.base.errors import LossWarning, warn_user
-from wafl.base.options import listing, options_of, part, taking
+from wafl.base.options import options_of, part
 from wafl.base.shown import is_shown, reached, shown
+from wafl.base.signatures import listing, taking
 from wafl.callbacks import Callback, Callbacks, OnRound, as_callbacks
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation

@@ -21,7 +21,7 @@ def certify(
     norm: str = "2",
     power: Annotated[int, Option(min=1, max=2)] = 2,
     metric: str = "loss",
-    part: str = "train",
+    split: str = "train",
     confidence: float | None = None,
     points: Annotated[int | None, Option(min=1)] = None,
     sign: Annotated[Path | None, Option(metavar="KEY")] = None,
@@ -33,7 +33,7 @@ def certify(
 
     with reading(trust):
         wanted = parse_numbers("radii", radii)
-        options: dict[str, Any] = {"norm": parse_norm(norm), "power": power, "metric": metric, "part": part}
+        options: dict[str, Any] = {"norm": parse_norm(norm), "power": power, "metric": metric, "split": split}
         check_signing(sign, private=True)
         if points is not None:
             from wafl.weights.transport.costs import transport_package

@@ -146,7 +146,7 @@ def _fixed(runs: Mapping[str, Run], clients: Federation) -> list[tuple[Walk, str
     walks: list[tuple[Walk, str | None]] = []
     for label, run in list(_distinct(runs).items())[:MOST_WALKS]:
         mixture = Mixture.of(run, clients, "test")
-        certificates = certify(run, clients, radii=radii, part="test", achieved=False)
+        certificates = certify(run, clients, radii=radii, split="test", achieved=False)
         shifts = [_shift(mixture, clients, radius) for radius in radii]
         bounds = [certificates.best_proven(row) for row in certificates.rows]
         steps = list(zip([f"{radius:g}" for radius in radii], radii, shifts, bounds, strict=True))
@@ -177,7 +177,7 @@ def _sweeps(runs: Mapping[str, Run], clients: Federation) -> list[tuple[Walk, st
         steps, caveats = list[_Step](), list[str]()
         for value, radius in sorted(known.items(), key=lambda pair: pair[1]):
             shift = _shift(Mixture.of(models[value], clients, "test"), clients, radius)
-            certificates = certify(models[value], clients, radii=[radius], part="test", achieved=False)
+            certificates = certify(models[value], clients, radii=[radius], split="test", achieved=False)
             steps.append((f"{radius:.3g} ({name}={value:g})", radius, shift, certificates.best_proven(certificates[0])))
             caveats += [certificates.caveat] if certificates.caveat else []
         column = "estimate" if caveats else "certified"
@@ -292,7 +292,7 @@ def _calibration(runs: Mapping[str, Run], clients: Federation) -> Section | None
     gammas = [10.0**power for power in (-2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2)]
     curves: list[charts.Curve] = []
     for label, run in list(_distinct(runs).items())[:4]:
-        ball = calibrate(run, clients, gammas=gammas, part="test", steps=50, tolerance=1e-4)
+        ball = calibrate(run, clients, gammas=gammas, split="test", steps=50, tolerance=1e-4)
         pairs = [(g, r) for g, r in zip(ball.gammas, ball.radii, strict=True) if 0 < r < math.inf]
         curves.append(charts.Curve(label, [g for g, _ in pairs], [r for _, r in pairs]))
     what = (

@@ -56,7 +56,7 @@ def certify(
     power: int = 2,
     metric: Metric = "loss",
     gap: float = 0.02,
-    part: Literal["train", "test"] = "train",
+    split: Literal["train", "test"] = "train",
     client_weights: ClientWeights | None = None,
     curvature: float | None = None,
     achieved: bool = True,
@@ -90,14 +90,14 @@ def certify(
         gap: how far a linear model's certificate is to be above what is reached, relative to it. A smaller gap takes
             longer; the search stops at some point for models whose classes all compete, in l_inf at up to 3% on what we
             measured.
-        part: ``"train"`` or ``"test"`` examples.
+        split: ``"train"`` or ``"test"`` examples.
         client_weights: the center of the ball; by default the run's final weights, or by examples for a plain model.
         curvature: a bound on L_zz that you have proven yourself.
         achieved: whether to report the loss of a bad distribution inside each ball too. For networks, that needs all
             examples in one place.
-        confidence: with what probability all radii hold for the clients' distributions; needs ``part="test"``, a model
-            that never saw these examples and, for the loss, data with bounds. Gamma is then chosen on the training
-            examples.
+        confidence: with what probability all radii hold for the clients' distributions; needs ``split="test"``, a
+            model that never saw these examples and, for the loss, data with bounds. Gamma is then chosen on the
+            training examples.
         space: the name of a layer: the ball is in the space of its output, and so are the radii. What comes before it
             may be anything; the certificate is proven if that is known of what comes after, as of a linear head.
         cost_matrix: the matrix A of a ground cost ``||A^-1 (x' - x)||``, one number per feature for a diagonal A, or
@@ -133,10 +133,10 @@ def certify(
         if isinstance(model, Run):
             loss, client_weights = loss or model.loss, client_weights or fixed(model.client_weights.tolist())
         model, clients = elsewhere.moved(model, clients, space, cost_matrix)
-    mixture = replace(Mixture.of(model, clients, part, client_weights, loss), device=device)
+    mixture = replace(Mixture.of(model, clients, split, client_weights, loss), device=device)
     check_label_cost(label_cost, mixture.task, curvature)
     if confidence is not None:
-        check_confidence(confidence, part)
+        check_confidence(confidence, split)
         if power != 2 or math.isfinite(label_cost):
             raise PreconditionError("a confidence is for power=2 and fixed labels: leave out power and label_cost")
     if missing := quantity.missing(mixture.task, clients.num_classes):
@@ -187,12 +187,12 @@ def _constants(mixture: Mixture, clients: Federation, norm: float, by_margins: b
     return known if len(known) == 2 else input_constants(mixture.task, mixture.params, clients, norm)
 
 
-def check_confidence(confidence: float, part: str) -> None:
+def check_confidence(confidence: float, split: str) -> None:
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence={confidence} must lie between 0 and 1, such as 0.95")
-    if part != "test":
+    if split != "test":
         raise PreconditionError(
-            f"part={part!r}: trained examples say little about others; use part='test' with a confidence"
+            f"split={split!r}: trained examples say little about others; use split='test' with a confidence"
         )
 
 

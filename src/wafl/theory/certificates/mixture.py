@@ -83,17 +83,17 @@ class Mixture:
         cls,
         model: Run | nn.Module,
         clients: Federation,
-        part: Literal["train", "test"] = "train",
+        split: Literal["train", "test"] = "train",
         client_weights: ClientWeights | None = None,
         loss: Loss | None = None,
     ) -> Self:
         """``client_weights=None`` means the run's final weights, or by examples for a plain model."""
-        if part not in ("train", "test"):
-            raise ValueError(f"part={part!r} must be 'train' or 'test'")
-        examples = clients.train if part == "train" else clients.test
+        if split not in ("train", "test"):
+            raise ValueError(f"split={split!r} must be 'train' or 'test'")
+        examples = clients.train if split == "train" else clients.test
         sizes = examples.num_examples.tolist()
         if min(sizes) == 0:
-            raise ValueError(f"{clients.names[sizes.index(0)]} has no {part} examples: use part='train'")
+            raise ValueError(f"{clients.names[sizes.index(0)]} has no {split} examples: use split='train'")
         if client_weights is not None or not isinstance(model, Run):
             weights = (client_weights or by_examples()).initial(sizes)
         else:

@@ -1,0 +1,95 @@
+"""Decorators of functions that take the options of a dataclass by name, and whose help lists them."""
+
+import inspect
+from collections.abc import Callable, Collection
+from functools import wraps
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+from wafl.base.options import plain_signature, unknown_option, with_arguments
+
+A_contra = TypeVar("A_contra", contravariant=True)
+B_contra = TypeVar("B_contra", contravariant=True)
+C_contra = TypeVar("C_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Taking(Protocol[A_contra, B_contra, C_contra, P, R_co]):
+    """A function of a model, clients and a method that takes the fields of a dataclass by name."""
+
+    def __call__(
+        self, model: A_contra, clients: B_contra, method: C_contra, *args: P.args, **kwargs: P.kwargs
+    ) -> R_co: ...
+
+
+def taking(
+    options: Callable[P, T],
+) -> Callable[[Callable[[A_contra, B_contra, C_contra, T], R_co]], Taking[A_contra, B_contra, C_contra, P, R_co]]:
+    """Decorate a function that takes one dataclass, so that callers pass the fields of the dataclass by name.
+
+    The signature and the ``Args`` of the docstring list each field, as if it had been written there.
+    """
+    kind: Any = options
+
+    def decorate(
+        function: Callable[[A_contra, B_contra, C_contra, T], R_co],
+    ) -> Taking[A_contra, B_contra, C_contra, P, R_co]:
+        signature = _listed(function, kind)
+        *names, _ = inspect.signature(function).parameters
+
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> R_co:
+            _check_names(function.__name__, kwargs, signature)
+            try:
+                bound = signature.bind(*args, **kwargs).arguments
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}: {error}") from None
+            model, clients, method = (bound.pop(name) for name in names)
+            return function(model, clients, method, kind(**bound))
+
+        called.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        called.__doc__ = with_arguments(function.__doc__ or "", kind)
+        return called
+
+    return decorate
+
+
+def listing(kind: type, **defaults: Any) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a function with ``**options``, so that its help lists the fields of a dataclass in their place.
+
+    Args:
+        kind: the dataclass.
+        defaults: values for fields whose default differs in this function.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        signature = _listed(function, kind, **defaults)
+
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> T:
+            _check_names(function.__name__, kwargs, signature)
+            return function(*args, **{**defaults, **kwargs})
+
+        called.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        called.__doc__ = with_arguments(function.__doc__ or "", kind)
+        return cast(Callable[P, T], called)
+
+    return decorate
+
+
+def _listed(function: Callable[..., Any], kind: type, **defaults: Any) -> inspect.Signature:
+    """Return the function's signature, with the fields of a dataclass in place of its last parameter."""
+    signature = inspect.signature(function, eval_str=True)
+    *first, _ = signature.parameters.values()
+    named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in plain_signature(kind).parameters.values()]
+    listed = [each.replace(default=defaults.get(each.name, each.default)) for each in named]
+    return signature.replace(parameters=[*first, *listed])
+
+
+def _check_names(function: str, given: Collection[str], signature: inspect.Signature) -> None:
+    """Raise TypeError if a keyword is not in the signature."""
+    options = [name for name, each in signature.parameters.items() if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    for name in given:
+        if name not in signature.parameters:
+            raise TypeError(unknown_option(function, name, options))
