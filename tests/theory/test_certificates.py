@@ -572,8 +572,8 @@ def test_weights_whose_fourth_powers_overflow_are_refused(norm):
 
 
 def test_a_part_that_does_not_exist_is_refused():
-    with pytest.raises(ValueError, match="part"):
-        certificates_of(a_case("mlr"), [0.1], part="validation")
+    with pytest.raises(ValueError, match="split"):
+        certificates_of(a_case("mlr"), [0.1], split="validation")
 
 
 # What is printed, saved and drawn.
