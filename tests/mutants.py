@@ -513,6 +513,16 @@ def of_proofs() -> Iterator[Mutant]:
         yield Mutant(f"proof {number}, {path}: {old.strip()} -> {new.strip()}", path, old, new, tests)
 
 
+def check_tests(mutants: Sequence[Mutant]) -> None:
+    """Raise an error if a test cannot be imported without any mistake: every mutant would count as killed."""
+    tests = dict.fromkeys(test for mutant in mutants for test in mutant.tests)
+    options = ["--collect-only", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", SELECTION]
+    with redirect_stdout(StringIO()) as output:
+        code = pytest.main([*options, *tests])
+    if code != pytest.ExitCode.OK:
+        raise SystemExit(f"the tests cannot be collected without a mutant:\n{output.getvalue()}")
+
+
 def hunt(mutants: Sequence[Mutant], jobs: int) -> list[str]:
     """The names of the mutants that live; prints who killed the others."""
     living: list[str] = []
@@ -543,8 +553,10 @@ def main() -> None:
         print("\n".join(mutant.name for mutant in mutants))
     elif not mutants:
         raise SystemExit(f"--only {options.only}: no mutant has that in its name; --list prints them")
-    elif hunt(mutants, options.jobs):
-        raise SystemExit(1)
+    else:
+        check_tests(mutants)
+        if hunt(mutants, options.jobs):
+            raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mutants import SMALL, SOURCE, Mutant, hunt, of_lists, of_proofs
+from tests.mutants import SMALL, SOURCE, Mutant, check_tests, hunt, of_lists, of_proofs
 
 TEST = (f"{SMALL}::test_a_local_step_trains_like_its_reference[prox]",)
 FILE = "local/descent.py"
@@ -20,6 +20,11 @@ def test_a_mistake_is_killed_and_what_changes_nothing_lives(capsys: pytest.Captu
     assert hunt([wrong, same], jobs=2) == ["same"]
     assert "1 of 2 mutants live" in capsys.readouterr().out
     assert (SOURCE / FILE).read_bytes() == before
+
+
+def test_tests_that_cannot_be_collected_do_not_count_as_killers() -> None:
+    with pytest.raises(SystemExit, match="cannot be collected without a mutant"):
+        check_tests([Mutant("lost", FILE, "", "pass", ("tests/nowhere.py",))])
 
 
 def test_every_mutant_changes_its_file_and_has_a_name_of_its_own() -> None:
