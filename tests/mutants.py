@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -517,10 +518,10 @@ def check_tests(mutants: Sequence[Mutant]) -> None:
     """Raise an error if a test cannot be imported without any mistake: every mutant would count as killed."""
     tests = dict.fromkeys(test for mutant in mutants for test in mutant.tests)
     options = ["--collect-only", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", SELECTION]
-    with redirect_stdout(StringIO()) as output:
-        code = pytest.main([*options, *tests])
-    if code != pytest.ExitCode.OK:
-        raise SystemExit(f"the tests cannot be collected without a mutant:\n{output.getvalue()}")
+    command = [sys.executable, "-m", "pytest", *options, *tests]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"the tests cannot be collected without a mutant:\n{done.stdout}{done.stderr}")
 
 
 def hunt(mutants: Sequence[Mutant], jobs: int) -> list[str]:

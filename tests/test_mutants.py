@@ -14,14 +14,16 @@ FILE = "local/descent.py"
 @pytest.mark.processes
 def test_a_mistake_is_killed_and_what_changes_nothing_lives(capsys: pytest.CaptureFixture[str]) -> None:
     before = (SOURCE / FILE).read_bytes()
-    old = "(state.params - state.start)"
-    wrong = Mutant("wrong", FILE, old, "(state.start - state.params)", TEST)
-    same = Mutant("same", FILE, old, "(-state.start + state.params)", TEST)
+    old = 'state.scalars["mu"] * (state.params - state.start)'
+    wrong = Mutant("wrong", FILE, old, 'state.scalars["mu"] * (state.start - state.params)', TEST)
+    same = Mutant("same", FILE, old, 'state.scalars["mu"] * (-state.start + state.params)', TEST)
     assert hunt([wrong, same], jobs=2) == ["same"]
     assert "1 of 2 mutants live" in capsys.readouterr().out
     assert (SOURCE / FILE).read_bytes() == before
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_tests_that_cannot_be_collected_do_not_count_as_killers() -> None:
     with pytest.raises(SystemExit, match="cannot be collected without a mutant"):
         check_tests([Mutant("lost", FILE, "", "pass", ("tests/nowhere.py",))])
