@@ -60,8 +60,7 @@ class BoundedAttack(Attack):
         return dense(self.move_lanes(problem, Inputs(population.x, 1), population.y, seed, population.numbers()))
 
     def move_lanes(self, problem: Problem, x: Inputs, y: Tensor, seed: int, rows: Tensor) -> Moved:
-        number = rows.to(problem.params.device)[None]
-        key = Key(torch.full_like(number, check_seed(seed)), torch.zeros_like(number), number, torch.zeros_like(number))
+        key = Key.of_examples(check_seed(seed), rows.to(problem.params.device)[None])
         state = ObjectiveState({name: size.to(problem.params) for name, size in self.sizes(x.lanes).items()}, key)
         return self.objective()(problem, x, y, state).inputs
 

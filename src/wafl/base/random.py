@@ -65,6 +65,12 @@ class Key:
         """The key of a single draw."""
         return cls(*(torch.tensor(value, dtype=torch.int64) for value in (seed, round, client, step)))
 
+    @classmethod
+    def of_examples(cls, seed: int, numbers: Tensor, step: int = 0) -> Self:
+        """One key per example: its draws depend on its number and the seed alone, whatever batch it is in."""
+        seeds, rounds, steps = (torch.full_like(numbers, value) for value in (seed, 0, step))
+        return cls(seeds, rounds, numbers, steps)
+
     def at(self, step: int) -> Self:
         """The same keys at another step."""
         return replace(self, step=torch.full_like(self.step, step))

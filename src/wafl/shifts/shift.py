@@ -108,12 +108,8 @@ def check_images(x: Tensor, name: str) -> None:
 
 def each_row(rows: Tensor, like: Tensor, seed: int, kind: Draw, make: Callable[[Tensor, Key], Tensor]) -> list[Tensor]:
     """Call ``make(indices, keys)`` on all ``rows``, some at a time; a row's key depends on its number alone."""
-    indices = torch.arange(len(rows), device=like.device)
-
-    def key(chunk: Tensor) -> Key:
-        return Key(torch.full_like(chunk, seed), torch.zeros_like(chunk), chunk, torch.full_like(chunk, int(kind)))
-
-    return [make(chunk, key(rows[chunk])) for chunk in indices.split(max(1, _CHUNK // max(1, like.shape[1])))]
+    chunks = torch.arange(len(rows), device=like.device).split(max(1, _CHUNK // max(1, like.shape[1])))
+    return [make(chunk, Key.of_examples(seed, rows[chunk], int(kind))) for chunk in chunks]
 
 
 @frozen
