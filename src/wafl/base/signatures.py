@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Collection
 from functools import wraps
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from wafl.base.options import plain_signature, unknown_option, with_arguments
 
@@ -48,9 +48,7 @@ def taking(
             model, clients, method = (bound.pop(name) for name in names)
             return function(model, clients, method, kind(**bound))
 
-        called.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
-        called.__doc__ = with_arguments(function.__doc__ or "", kind)
-        return called
+        return _with_help(called, signature, kind)
 
     return decorate
 
@@ -71,9 +69,7 @@ def listing(kind: type, **defaults: Any) -> Callable[[Callable[P, T]], Callable[
             _check_names(function.__name__, kwargs, signature)
             return function(*args, **{**defaults, **kwargs})
 
-        called.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
-        called.__doc__ = with_arguments(function.__doc__ or "", kind)
-        return cast(Callable[P, T], called)
+        return _with_help(called, signature, kind)
 
     return decorate
 
@@ -85,6 +81,13 @@ def _listed(function: Callable[..., Any], kind: type, **defaults: Any) -> inspec
     named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in plain_signature(kind).parameters.values()]
     listed = [each.replace(default=defaults.get(each.name, each.default)) for each in named]
     return signature.replace(parameters=[*first, *listed])
+
+
+def _with_help(called: Any, signature: inspect.Signature, kind: type) -> Any:
+    """Return the function with this signature, and with the fields of a dataclass in its docstring."""
+    called.__signature__ = signature
+    called.__doc__ = with_arguments(called.__doc__ or "", kind)
+    return called
 
 
 def _check_names(function: str, given: Collection[str], signature: inspect.Signature) -> None:
