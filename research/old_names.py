@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from research.catalog import PAPER
+from wafl.config.read import RENAMED
 
 MODULES = {
     "wafl.lab.domains": "research.domains",
@@ -19,7 +20,7 @@ MODULES = {
 """Modules of functions that files name as ``module:function``."""
 METHODS: dict[str, str] = {}
 """Values of the key ``method``."""
-OPTIONS = {"shape": "cost_matrix"}
+OPTIONS = RENAMED
 """Keys of tables: options of methods, schedules, data and models."""
 COMMANDS = {
     "wafl reproduce promises": "python -m research promises",

@@ -51,8 +51,11 @@ def _with_current_names(content: Mapping[str, Any]) -> Mapping[str, Any]:
 def _renamed(method: Any) -> Any:
     if not isinstance(method, Mapping):
         return method
-    options = cast("Mapping[str, Any]", method)
-    return {key if RENAMED.get(key, key) in options else RENAMED[key]: value for key, value in options.items()}
+    options = dict(cast("Mapping[str, Any]", method))
+    for old, new in RENAMED.items():
+        if old in options and new not in options:
+            options[new] = options.pop(old)
+    return options
 
 
 def apply_change(content: dict[str, Any], change: str) -> None:
