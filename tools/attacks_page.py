@@ -71,6 +71,7 @@ def attacks_list() -> str:
             "name": name,
             "summary": summary_of(kind),
             "options": [option_as_json(option) for option in kind.settable().values()],
+            **({} if kind.package is None else {"package": kind.package}),
         }
         for name, kind in {**ATTACKS, **SHIFTS}.items()
     ]

@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 import wafl
 from wafl.attacks import ATTACKS
 from wafl.attacks.autoattack import autoattack_package
+from wafl.base.extras import Package
 from wafl.cli import tables
 from wafl.cli.main import app
-from wafl.config.known import Package, known_attacks
+from wafl.config.known import known_attacks
 from wafl.config.read import parse_experiment
 from wafl.shifts import SHIFTS
 from wafl.studies.study import Study

@@ -19,12 +19,13 @@ from wafl.attacks.base import BOUNDS, Attack, Population, Settings
 from wafl.attacks.bounded import EPSILON
 from wafl.base.bounds import DATA, Bounds, check_bounds, in_words, is_finite
 from wafl.base.checks import check_seed
-from wafl.base.extras import require
+from wafl.base.extras import Package, require
 from wafl.base.norms import norm_name
 from wafl.base.options import Box, Choice, Count, Range, check_options, documented
 from wafl.tasks.problem import Problem
 
-autoattack_package = partial(require, "pyautoattack", extra="autoattack", what="attack='autoattack'")
+PACKAGE = Package("pyautoattack", extra="autoattack")
+autoattack_package = partial(require, PACKAGE.module, extra=PACKAGE.extra, what="attack='autoattack'")
 
 
 @documented
@@ -41,6 +42,7 @@ class AutoAttack(Attack):
     """
 
     settings: ClassVar[Settings] = Settings("epsilon", 0.1, ("norm", "bounds", "queries"))
+    package: ClassVar[Package | None] = PACKAGE
 
     epsilon: Annotated[float, Range(0.0, hint=", in the units of the data"), EPSILON]
     bounds: Annotated[Bounds, Box(), BOUNDS] = DATA

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from wafl.base.checks import check_seed
+from wafl.base.extras import Package
 from wafl.base.mover import Mover
 from wafl.base.options import Option, options_of
 from wafl.base.random import Key, Purpose, normal, uniform
@@ -44,12 +45,11 @@ class Population:
         return self._draws(uniform, seed)
 
     def normal(self, seed: int) -> Tensor:
-        """Return standard normal draws in the shape of ``x``, keyed like those of :meth:`uniform`."""
+        """Return standard normal draws in the shape of ``x``, keyed as in :meth:`uniform`."""
         return self._draws(normal, seed)
 
     def _draws(self, draw: Callable[[Key, Purpose, int], Tensor], seed: int) -> Tensor:
-        rows = self.numbers()
-        key = Key(torch.full_like(rows, check_seed(seed)), torch.zeros_like(rows), rows, torch.ones_like(rows))
+        key = Key.of_examples(check_seed(seed), self.numbers(), step=1)
         return draw(key, Purpose.ATTACK, self.x[0, 0].numel()).to(self.x).view_as(self.x)
 
     def shares(self) -> Tensor:
@@ -80,6 +80,8 @@ class Attack(Mover, ABC):
     """What experiment files and the command can set, if the attack is in the list of its folder."""
     pointwise: ClassVar[bool] = True
     """Whether each example is moved by itself, whatever the others are."""
+    package: ClassVar[Package | None] = None
+    """The optional package that the attack needs."""
     needs_classes: ClassVar[bool] = False
     """Whether the attack refuses a regression."""
 

@@ -1,7 +1,14 @@
 """Packages that only some features need; each is an optional extra of this one."""
 
 import importlib
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Package(NamedTuple):
+    """An optional package: the module to import, and the extra of wafl-learn that installs it."""
+
+    module: str
+    extra: str
 
 
 def require(module: str, *, extra: str, what: str) -> Any:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 from wafl.base.errors import did_you_mean, nearest
-from wafl.base.extras import require
+from wafl.base.extras import Package, require
 from wafl.base.options import Box, Choice, Count, EachRound, Matrix, Option, Range
 
 KINDS: dict[str, type] = {kind.__name__: kind for kind in (bool, float, int, str)}
@@ -88,17 +88,6 @@ def _value(value: Any) -> Any:
     return _limits(value) if isinstance(value, dict) else tuple(value) if isinstance(value, list) else value  # pyright: ignore
 
 
-class Package(NamedTuple):
-    """A package that an attack needs: the module to import, and the extra of wafl-learn that installs it."""
-
-    module: str
-    extra: str
-
-
-PACKAGES = {"autoattack": Package("pyautoattack", extra="autoattack")}
-"""The optional package of each attack that needs one, by the attack's name."""
-
-
 @dataclass(frozen=True)
 class KnownAttack:
     """An attack or a shift: its name, a summary, and the options that files and the command can set, the size first.
@@ -125,12 +114,11 @@ class KnownAttack:
 def known_attacks() -> dict[str, KnownAttack]:
     """Return every listed attack, then every listed shift, by name."""
     listed = json.loads(files("wafl.config").joinpath("attacks.json").read_text(encoding="utf-8"))
-    return {
-        each["name"]: KnownAttack(
-            options=options_from_json(each.pop("options")), package=PACKAGES.get(each["name"]), **each
-        )
-        for each in listed
-    }
+    return {each["name"]: _known_attack(**each) for each in listed}
+
+
+def _known_attack(name: str, summary: str, options: list[Any], package: list[str] | None = None) -> KnownAttack:
+    return KnownAttack(name, summary, options_from_json(options), None if package is None else Package(*package))
 
 
 def unknown_attack(name: str, known: Iterable[str]) -> str:
