@@ -23,7 +23,7 @@ from wafl.weights import ClientWeights, fixed
 PIXELS, ZOOM, DEGREES = 2.0, 1.25, 15.0
 """How far, by what factor and by what angle an image is moved at most; fixed before any test."""
 SHRINKAGE = 0.1
-"""The part of a cost matrix that is round, as in that of clients."""
+"""The round part of a cost matrix, as large as in the cost matrix of clients."""
 
 
 def placed(x: Tensor, draws: Tensor) -> Tensor:

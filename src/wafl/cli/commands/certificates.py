@@ -63,7 +63,7 @@ def next_client(
     data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
-    """Say what a client that nobody has seen may expect, from those that were held out of training."""
+    """Bound the loss or error of a new client, from clients that were held out of training."""
     with reading(trust):
         if sign is not None and output is None:
             raise ValueError("--sign signs a file: give --output too")
@@ -154,7 +154,7 @@ def audit(
     key: PublicKey = None,
     trust: Trust = False,
 ) -> None:
-    """See how far your own data are from those of a certificate, label by label, and what it certifies for them."""
+    """Measure how far your data are from the data of a certificate, label by label, and what it certifies for them."""
     with reading(trust):
         check_certificate(certificate)
         check_signing(key, private=False)

@@ -223,6 +223,6 @@ def _write_card(folder: Path, output: Path | None, data_dir: Path | None) -> Pat
     try:
         certificate = issue(run, clients, radii=[0.1, 0.25, 0.5])
     except PreconditionError:
-        certificate = None  # the card says so
+        certificate = None  # the card explains why
     home = folder if (folder / "run.json").exists() else folder / name
     return run.card(output or home / "card", scores=scores, certificate=certificate)

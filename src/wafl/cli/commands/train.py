@@ -147,7 +147,7 @@ def _offer_resume(base: Path, folder: Path, experiment: Experiment) -> None:
 
 
 def _was_left(folder: Path) -> bool:
-    """Whether a study was begun there, is not finished, and nobody is at work on it."""
+    """Return whether the folder holds an unfinished study that no process is working on."""
     from wafl.studies.folder import StudyFolder
 
     study = StudyFolder(folder)
