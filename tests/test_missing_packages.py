@@ -65,7 +65,7 @@ class Case:
         self.certificates = wafl.certify(self.run, self.clients, radii=[0.1])
         self.key, self.public = write_keys(folder)
         self.promise = folder / "certificate.json"
-        wafl.issue(self.run, self.clients, radii=[0.1], points=2).save(self.promise, key=self.key)
+        self.certificates.save(self.promise, key=self.key, points=2)
         self.score = wafl.evaluate(self.run, self.clients)
         self.data = folder / "empty"
         self.new = folder / "new"
@@ -137,7 +137,7 @@ CALLS: dict[str, tuple[tuple[str, ...], Callable[[Case], Any]]] = {
     "write_report": (REPORT, lambda case: wafl.write_report([case.run], case.clients, case.new)),
     "onnx": (("onnx", "onnxscript"), lambda case: case.run.export(f"{case.new}.onnx")),
     "sign": (SIGN, lambda case: wafl.verify(case.promise, model=case.run, data=case.clients, key=case.public)),
-    "points": (TRANSPORT, lambda case: wafl.issue(case.run, case.clients, radii=[0.1], points=2)),
+    "points": (TRANSPORT, lambda case: case.certificates.publish(points=2)),
     "audit": (TRANSPORT, lambda case: wafl.audit(case.promise, case.run, case.clients)),
     "nearest": (TRANSPORT, lambda case: wafl.weights.nearest(case.clients, case.clients)),
     "mixture": (TRANSPORT, lambda case: wafl.weights.mixture(case.clients, case.clients)),

@@ -59,7 +59,7 @@ def show(name: str, folder: Path | None, rounds: int, points: int, draws: int) -
     run = wafl.fit(model, seen, wafl.FedAvg(), rounds=rounds, local_epochs=1, learning_rate=0.1)
     with tempfile.TemporaryDirectory() as at:
         file = Path(at) / "certificate.json"
-        wafl.issue(run, seen, radii=RADII, points=points).save(file)
+        wafl.certify(run, seen, radii=RADII, achieved=False).save(file, points=points)
         sites = [wafl.audit(file, run, unseen.of_clients([client])) for client in range(unseen.num_clients)]
         draws_of_seen = [wafl.audit(file, run, drawn(seen, draw)) for draw in range(draws)]
     ratio = math.fsum(site.certified for site in sites) / math.fsum(site.measured for site in sites)

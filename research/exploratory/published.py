@@ -77,8 +77,8 @@ def certificates(rounds: int, count: int) -> Iterator[tuple[str, float]]:
 
 def ratio(model: nn.Module, clients: wafl.Federation, **asked: Any) -> float:
     """The largest published value over what a search certifies."""
-    published = wafl.issue(model, clients, radii=RADII, **asked).values
     certificates = wafl.certify(model, clients, radii=RADII, achieved=False, progress=False, **asked)
+    published = certificates.published.values
     return max(published[row.radius] / row.best for row in certificates.rows)
 
 
@@ -89,7 +89,7 @@ def statements(rounds: int, count: int) -> Iterator[tuple[str, float]]:
     for metric in ("loss", "error"):
         asked: dict[str, Any] = {"radius": 0.1, "metric": metric, "confidence": 0.8}
         result = wafl.next_client(run, seen, unseen, **asked)
-        published = wafl.issue_next_client(run, seen, unseen, share=0.5, **asked).values
+        published = result.publish(share=0.5).values
         searched = {"mean": result.mean, "share 0.5": lambda result=result: result.share(0.5), "next": result.next}
         for name, value in published.items():
             yield f"{metric}, next client, {name}", value / searched[name]()

@@ -61,8 +61,9 @@ def promised(smallest: bool) -> dict[str, Any]:
         for method in about["methods"]:
             run = trained(task, method, seen)
             for radius in about["radii"]:
-                options: dict[str, Any] = {"metric": about["metric"], "own_sampling": False, "confidence": confidence}
-                promise = wafl.issue_next_client(run, seen, calibration, radius=radius, **options)
+                options: dict[str, Any] = {"metric": about["metric"], "confidence": confidence}
+                result = wafl.next_client(run, seen, calibration, radius=radius, **options)
+                promise = result.publish(own_sampling=False)
                 happened = happened_to(run.module, promise, sealed)
                 row = {"method": method, "fold": number, "radius": radius, "promised": promise.values["next"]}
                 rows.append({**row, "happened": happened})

@@ -23,7 +23,6 @@ from wafl.data.federation import Federation
 from wafl.methods import METHODS
 from wafl.promises.attack import candidates, reached
 from wafl.promises.bets import rank_of
-from wafl.promises.issue import issue_next_client
 from wafl.promises.known import known
 from wafl.promises.promise import Promise, digest_of, to_bytes
 from wafl.promises.quantities import quantity_of
@@ -33,6 +32,7 @@ from wafl.promises.verify import ball_of, chunks
 from wafl.results.run import Run
 from wafl.studies.folder import provenance
 from wafl.tasks.losses import output_loss
+from wafl.theory.population.next_client import next_client
 from wafl.train.fit import fit
 
 NAME, ISSUED, OPENED, PUBLIC, KEY = "promises", "issued.json", "opened.json", "public.pem", "key.pem"
@@ -83,8 +83,8 @@ def _rows(table: Mapping[str, Any], work: Path, task: Task) -> Iterator[dict[str
                 if (chosen := confidence_for(table["confidences"], count, own_sampling=sampling)) is None:
                     yield row | {"why": f"{count} calibration clients are too few"}
                     continue
-                options: dict[str, Any] = {"metric": asked["metric"], "own_sampling": sampling, "confidence": chosen[0]}
-                promise = issue_next_client(run, seen, calibration, radius=radius, **options)
+                options: dict[str, Any] = {"metric": asked["metric"], "radius": radius, "confidence": chosen[0]}
+                promise = next_client(run, seen, calibration, **options).publish(own_sampling=sampling)
                 promise.save(work / f"{label}-{name}.json", key=work / KEY)
                 row |= {"confidence": chosen[0], "place": chosen[1], "value": promise.values["next"]}
                 yield row | {"promise": sha256(to_bytes(promise.content)).hexdigest()}
@@ -153,7 +153,7 @@ def _opened(row: Mapping[str, Any], promise: Promise | None, sealed: Federation,
         return {**kept, "promised": None}
     path, module = work / f"{row['task']}-{row['fold']}-{row['method']}.pt", models.mlr(sealed)
     module.load_state_dict(torch.load(path, weights_only=True))
-    if digest_of(module) != row["model"]:
+    if digest_of(module, promise.parts.format) != row["model"]:
         raise ValueError(f"{path} is not the model that was promised about: restore it, or issue everything again")
     happened = {"classes": sealed.num_classes, "happened": happened_to(module, promise, sealed)}
     return {**kept, "promised": row["value"], **happened}

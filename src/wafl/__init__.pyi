@@ -75,8 +75,6 @@ from .objectives.surrogate import RobustLoss as RobustLoss
 from .objectives.surrogate import robust_loss as robust_loss
 from .promises.audit import Audit as Audit
 from .promises.audit import audit as audit
-from .promises.issue import issue as issue
-from .promises.issue import issue_next_client as issue_next_client
 from .promises.promise import Promise as Promise
 from .promises.verify import Verification as Verification
 from .promises.verify import verify as verify
@@ -87,6 +85,7 @@ from .studies.pages.write import write_report as write_report
 from .tasks.losses import MarginLoss as MarginLoss
 from .tasks.losses import OutputLoss as OutputLoss
 from .theory.calibration import calibrate as calibrate
+from .theory.certificates.certificate import Certificates as Certificates
 from .theory.certificates.certify import certify as certify
 from .theory.population.next_client import NextClient as NextClient
 from .theory.population.next_client import next_client as next_client

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 import wafl
-from tests.promises.files import forge, write_keys
+from tests.promises.files import forge, publish, write_keys
 from wafl.cli.commands.certificates import read_data
 from wafl.cli.main import app
 from wafl.data.preprocessing import Preprocessing
@@ -29,7 +29,7 @@ def run(tmp_path, monkeypatch):
     clients = wafl.Federation.from_arrays(pairs, names=list("abc"), test_fraction=0.0)
     run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=1, local_steps=1)
     run.save("run")
-    wafl.issue(run, clients, radii=[0.5]).save("certificate.json")
+    publish(run, clients, radii=[0.5]).save("certificate.json")
     return run
 
 
@@ -42,10 +42,14 @@ def test_a_certificate_is_verified_with_files_of_data_and_without_a_key_says_wha
     assert result.exit_code == 0, result.output
     assert "a digest only detects accidents" in " ".join(result.output.split())
     words = result.output.split("certificate.json: no signature was checked")[1]
-    assert words.count("attested") == 1  # when it was issued
+    assert ("attested" in words, words.count("noted")) == (False, 1)  # when it was issued
+    assert result.output.startswith("PROVEN: every value was recomputed from the model and the data")
     assert "Recomputed: 100.0% of the clients' weight" in " ".join(words.split())
     assert "| 0.5 | " in result.output, "the statement in words"
     alone = call("verify", "certificate.json")
+    assert (alone.exit_code, alone.output.split(":")[0]) == (3, "ATTESTED")
+    assert call("verify", "certificate.json", "--accept", "attested").exit_code == 0
+    assert call("verify", "certificate.json", "--accept", "wrong").exit_code == 2
     assert "Recomputed: 0.0% of the clients' weight" in " ".join(alone.output.split())
 
 

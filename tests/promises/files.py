@@ -41,3 +41,13 @@ def a_bounded_case():
     return oracles.linear_model(rng.normal(size=(2, 2)), rng.normal(size=2)), wafl.Federation.from_arrays(
         pairs, bounds=(0.0, 1.0)
     )
+
+
+def publish(model, clients, *, points=None, **options):
+    """What a file states about a model on clients."""
+    return wafl.certify(model, clients, achieved=False, **options).publish(points=points)
+
+
+def publish_next_client(model, seen, unseen, *, share=0.9, own_sampling=True, **options):
+    """What a file states about the next client."""
+    return wafl.next_client(model, seen, unseen, **options).publish(share=share, own_sampling=own_sampling)

@@ -16,7 +16,7 @@ from torch import nn
 import wafl
 from tests.oracles import objective as oracles
 from tests.oracles import theory
-from tests.promises.files import forge, status
+from tests.promises.files import forge, publish, status
 from wafl.promises.audit import _limit, _power
 from wafl.promises.known import Ball, known
 from wafl.promises.published_labels import (
@@ -26,7 +26,7 @@ from wafl.promises.published_labels import (
     differences,
     distance,
     halves,
-    publish,
+    publish_labels,
     quantize,
     resamples,
 )
@@ -54,7 +54,7 @@ def federation():
 def issued(norm, points):
     """The bytes of a certificate, which takes longer to make than to read."""
     weights = wafl.weights.fixed(WEIGHTS)
-    promise = wafl.issue(MODEL, federation(), radii=[0.1, 1.0], norm=norm, client_weights=weights, points=points)
+    promise = publish(MODEL, federation(), radii=[0.1, 1.0], norm=norm, client_weights=weights, points=points)
     with TemporaryDirectory() as folder:
         promise.save(Path(folder) / "certificate.json")
         return (Path(folder) / "certificate.json").read_bytes()
@@ -115,7 +115,7 @@ def test_published_surrogates_are_those_of_each_label_alone(tmp_path):
         alone = [(x[y == claimed["label"]], y[y == claimed["label"]]) for x, y in pairs(3, 30, 0)]
         clients = wafl.Federation.from_arrays(alone, test_fraction=0.0, num_classes=3)
         weights = wafl.weights.fixed(WEIGHTS)
-        best = wafl.issue(MODEL, clients, radii=[0.1], client_weights=weights).values[0.1]
+        best = publish(MODEL, clients, radii=[0.1], client_weights=weights).values[0.1]
         values = [0.01 * gamma + phi for gamma, phi in zip(published["gammas"], claimed["surrogates"], strict=True)]
         assert best * (1.0 - 1e-6) <= min(values) <= 1.1 * best  # the best of a few gammas, not of all
 
@@ -177,7 +177,7 @@ def test_ten_labels_give_no_more_false_alarms_than_one(tmp_path):
     for trial in range(10):
         clients = wafl.Federation.from_arrays(one_label_each(10, 60, rng), test_fraction=0.0)
         file = tmp_path / f"{trial}.json"
-        wafl.issue(model, clients, radii=[0.1], points=4).save(file)
+        publish(model, clients, radii=[0.1], points=4).save(file)
         for _ in range(10):
             mine = wafl.Federation.from_arrays(one_label_each(10, 16, rng), test_fraction=0.0)
             outside += any(each.inside is False for each in wafl.audit(file, model, mine).labels)
@@ -188,7 +188,7 @@ def test_ten_labels_give_no_more_false_alarms_than_one(tmp_path):
 def test_the_power_grows_with_the_examples_and_with_the_shift(tmp_path):
     file = tmp_path / "certificate.json"
     clients = wafl.Federation.from_arrays(pairs(1, 360, 0), test_fraction=0.0)
-    wafl.issue(MODEL, clients, radii=[0.1], points=4).save(file)
+    publish(MODEL, clients, radii=[0.1], points=4).save(file)
 
     def powers(size, shift):
         mine = wafl.Federation.from_arrays(pairs(1, 3 * size, 7), test_fraction=0.0)
@@ -242,7 +242,7 @@ def test_a_shift_is_measured_from_the_federations_own_mean():
 def test_each_published_number_is_checked_to_the_last_digits():
     examples, weights, ball = federation().train, list(WEIGHTS), Ball(quantity_of("loss"), 2, 2)
     proof = known(MODEL, CrossEntropy())
-    labels = publish(proof, ball, examples, weights, [0.1], 2)
+    labels = publish_labels(proof, ball, examples, weights, [0.1], 2)
     assert differences(labels, proof, ball, examples, weights) is None
     first, *others = labels.labels
     for change in (
@@ -299,7 +299,7 @@ def farther(resample):
 
 def test_an_audit_without_what_it_needs_is_refused(tmp_path):
     file = tmp_path / "certificate.json"
-    wafl.issue(MODEL, federation(), radii=[0.1]).save(file)
+    publish(MODEL, federation(), radii=[0.1]).save(file)
     with pytest.raises(ValueError, match="ask for one made with --points 16"):
         wafl.audit(file, MODEL, site(0.0))
     other = oracles.linear_model(np.ones((3, 2)), np.zeros(3))
@@ -323,13 +323,13 @@ def test_an_audit_without_what_it_needs_is_refused(tmp_path):
     targets = wafl.Federation.from_arrays([(np.ones((4, 2)), np.ones(4))], test_fraction=0.0)
     line = oracles.linear_model(np.ones((1, 2)))
     with pytest.raises(ValueError, match="points are per label: a regression has none"):
-        wafl.issue(line, targets, radii=[0.1], loss="squared_error", points=4)
+        publish(line, targets, radii=[0.1], loss="squared_error", points=4)
 
 
 def test_a_network_is_audited_by_its_slopes(tmp_path):
     relu = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3)).double()
     file = tmp_path / "certificate.json"
-    wafl.issue(relu, federation(), radii=[0.1], points=2).save(file)
+    publish(relu, federation(), radii=[0.1], points=2).save(file)
     checked = wafl.audit(file, relu, site(0.3))
     assert checked.measured <= checked.certified < math.inf
     assert status(wafl.verify(file, model=relu, data=federation()))["labels"] == "recomputed"

@@ -12,7 +12,7 @@ from scipy import stats
 
 import wafl
 from tests.oracles import betting
-from tests.promises.files import a_bounded_case, forge
+from tests.promises.files import a_bounded_case, forge, publish
 from wafl.promises.bets import STAKES, paid, upper_mean
 
 WEIGHTS, MOST = (0.3, 0.7), 2.0
@@ -99,7 +99,7 @@ def test_what_is_published_with_a_confidence_is_no_more_than_a_search_certifies(
     """Clients publish what they pay, and send moments to the search, which allow for more."""
     model, clients = a_bounded_case()
     options = {"radii": [0.0, 0.05, 0.2], "split": "test", "confidence": 0.9, "metric": metric}
-    promise = wafl.issue(model, clients, **options)
+    promise = publish(model, clients, **options)
     for value, row in zip(
         promise.values.values(), wafl.certify(model, clients, achieved=False, **options), strict=True
     ):
@@ -110,7 +110,7 @@ def test_what_is_published_with_a_confidence_is_no_more_than_a_search_certifies(
 def test_bets_cannot_be_forged(tmp_path, forgery: str) -> None:
     model, clients = a_bounded_case()
     file = tmp_path / "certificate.json"
-    wafl.issue(model, clients, radii=[0.1], split="test", confidence=0.9).save(file)
+    publish(model, clients, radii=[0.1], split="test", confidence=0.9).save(file)
     assert wafl.verify(file, model=model, data=clients).recomputed
 
     def change(content) -> None:

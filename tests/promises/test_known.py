@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import wafl
 from tests.models.layers import LAYERS, operator
+from tests.promises.files import publish
 from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear
 from wafl.promises.known import Ball, Known, known
 from wafl.promises.quantities import largest_surrogate, quantity_of, surrogates
@@ -190,7 +191,7 @@ def test_a_promised_error_rate_is_that_of_the_layers_matrices(tmp_path: Path) ->
     lead[np.arange(len(y)), y] = 1.0
     distance = (lead / apart).min(1).clip(0.0)
     radii = [0.0, 0.05, 0.2]
-    promise = wafl.issue(model, clients, radii=radii, metric="error")
+    promise = publish(model, clients, radii=radii, metric="error")
     for radius in radii:
         # The norm of the convolution is between that of its matrix on these images and 1.
         least = flipped(distance / np.linalg.norm(wide, ord=2), radius)
@@ -204,7 +205,7 @@ def test_a_promised_error_rate_is_that_of_the_layers_matrices(tmp_path: Path) ->
 def test_what_is_published_of_such_networks_is_what_a_search_certifies(options, loss, tmp_path: Path) -> None:
     model, clients = images()
     radii = [0.0, 0.02, 0.1]
-    promise = wafl.issue(model, clients, radii=radii, loss=loss, **options)
+    promise = publish(model, clients, radii=radii, loss=loss, **options)
     rows = wafl.certify(model, clients, radii=radii, loss=loss, achieved=False, **options)
     for value, row in zip(promise.values.values(), rows, strict=True):
         assert value == pytest.approx(row.best, rel=0.01)
@@ -273,4 +274,4 @@ def test_a_model_in_which_examples_meet_is_not_proven(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Conv2d(16, 16, 3), nn.Flatten(), nn.Linear(1, 2)).double()
     assert model(clients.train.of(0)[0].double()).shape == (16, 2)
     with pytest.raises((ValueError, wafl.PreconditionError)):
-        wafl.issue(model, clients, radii=[0.1])
+        publish(model, clients, radii=[0.1])

@@ -19,6 +19,7 @@ from torch import nn
 
 import wafl
 from tests.oracles.betting import HEDGE, log_capital
+from tests.promises.files import publish
 from tests.promises.mutations import GRID, Content, check_mutations, grid_losses, priced
 from wafl.models.layers import LipschitzLinear, MaxMin, NormalizedLinear
 from wafl.promises.promise import digest_of, statement
@@ -72,7 +73,7 @@ def federation() -> wafl.Federation:
 def issued(kind: str) -> Content:
     options = dict(KINDS[kind])
     name = options.pop("model")
-    result = wafl.issue(models()[name], federation(), loss=LOSSES.get(name), **options)
+    result = publish(models()[name], federation(), loss=LOSSES.get(name), **options)
     return json.loads(json.dumps(result.content))
 
 

@@ -21,7 +21,7 @@ from torch import nn
 
 import wafl
 from tests.oracles.betting import HEDGE, log_capital
-from tests.promises.files import forge, status, write_keys
+from tests.promises.files import forge, publish_next_client, status, write_keys
 from tests.promises.mutations import check_mutations, grid_losses, priced
 from wafl.promises.bets import rank_of
 from wafl.promises.promise import digest_of, whole_file
@@ -62,7 +62,7 @@ def world() -> tuple[wafl.Federation, wafl.Federation]:
 @cache
 def issued(kind: str) -> Content:
     options = {"share": 0.7, "confidence": 0.7, **KINDS[kind]}
-    promise = wafl.issue_next_client(model(), *world(), **options)
+    promise = publish_next_client(model(), *world(), **options)
     return json.loads(json.dumps(promise.content))
 
 
@@ -176,13 +176,13 @@ def test_a_file_is_recomputed_with_model_and_data_and_attested_without(kind: str
     file, unseen = written(issued(kind), tmp_path), world()[1]
     checked = wafl.verify(file, model=model(), data=unseen)
     assert (checked.ok, checked.recomputed, checked.share) == (True, True, 1.0)
-    assert {name for name, each in status(checked).items() if each == "attested"} == {
+    assert {name for name, each in status(checked).items() if each == "noted"} == {
         "draws", "bounds", "issued"
     }  # fmt: skip
     assert "It is proven, not tested." in str(checked.promise)
     for given in ({}, {"model": model()}, {"data": unseen}):
         without = wafl.verify(file, **given)
-        assert set(status(without).values()) == {"attested"}
+        assert set(status(without).values()) == {"attested", "noted"}
         assert (without.ok, without.recomputed, without.share) == (True, False, 0.0)
         assert "the word of whoever issued this" in str(without.promise)
 
@@ -307,7 +307,7 @@ def test_a_bet_that_is_too_bold_or_nothing_proves_nothing(bet: float, tmp_path: 
 def test_it_is_signed_as_certificates_are(tmp_path: Path) -> None:
     private, public = write_keys(tmp_path)
     file = tmp_path / "next.json"
-    page = wafl.issue_next_client(model(), *world(), confidence=0.7).save(file, key=private)
+    page = publish_next_client(model(), *world(), confidence=0.7).save(file, key=private)
     assert wafl.verify(file, key=public).signed
     assert "at least 0.7" in page.read_text()
     forge(file, lambda content: content["claim"]["rows"][0].update(value=100.0))
@@ -319,7 +319,7 @@ def test_it_is_signed_as_certificates_are(tmp_path: Path) -> None:
 
 
 def test_the_page_says_no_less_than_the_file() -> None:
-    promise = wafl.issue_next_client(model(), *world(), radius=0.1, confidence=0.7, share=0.7)
+    promise = publish_next_client(model(), *world(), radius=0.1, confidence=0.7, share=0.7)
     cells = [line.split("|")[1:3] for line in str(promise).splitlines() if line.startswith("| ")][2:]
     for (who, printed), (name, value) in zip(cells, promise.values.items(), strict=True):
         assert value <= float(printed) <= value + 1.1e-4, name
@@ -331,28 +331,28 @@ def test_what_nothing_can_be_said_about_is_left_out_or_refused_with_a_remedy() -
     few = unseen.of_clients(range(4))
     alone = unseen.of_clients([0])
     for metric in ("loss", "error"):
-        assert set(wafl.issue_next_client(model(), seen, few, metric=metric).values) == {"mean", "next"}
-        assert set(wafl.issue_next_client(model(), seen, alone, metric=metric).values) == {"mean"}
+        assert set(publish_next_client(model(), seen, few, metric=metric).values) == {"mean", "next"}
+        assert set(publish_next_client(model(), seen, alone, metric=metric).values) == {"mean"}
     free = [replace(each, bounds=None) for each in (seen, unseen)]
     with pytest.raises(wafl.PreconditionError, match=r"own sampling error needs bounds.*own_sampling=False"):
-        wafl.issue_next_client(model(), *free)
-    promise = wafl.issue_next_client(model(), *free, own_sampling=False, confidence=0.7, share=0.7)
+        publish_next_client(model(), *free)
+    promise = publish_next_client(model(), *free, own_sampling=False, confidence=0.7, share=0.7)
     assert set(promise.values) == {"share 0.7", "next"}
-    little = wafl.issue_next_client(model(), free[0], replace(alone, bounds=None), own_sampling=False)
+    little = publish_next_client(model(), free[0], replace(alone, bounds=None), own_sampling=False)
     assert set(little.values) == {"next"}
     assert little.parts.claim.rows[0].confidence == 0.5
     with pytest.raises(ValueError, match=r"share=1\.5 must lie between 0 and 1"):
-        wafl.issue_next_client(model(), seen, unseen, share=1.5)
+        publish_next_client(model(), seen, unseen, share=1.5)
     other = nn.Sequential(nn.Linear(2, 4), nn.GELU(), nn.Linear(4, 3)).double()
-    with pytest.raises(wafl.PreconditionError, match="nothing is proven about this model"):
-        wafl.issue_next_client(other, seen, unseen)
+    with pytest.raises(wafl.PreconditionError, match="needs a proven L_z"):
+        publish_next_client(other, seen, unseen)
 
 
 def test_a_network_is_promised_what_its_layers_prove(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)).double()
     file = tmp_path / "next.json"
-    wafl.issue_next_client(network, *world(), radius=0.2, confidence=0.7, share=0.7).save(file)
+    publish_next_client(network, *world(), radius=0.2, confidence=0.7, share=0.7).save(file)
     assert wafl.verify(file, model=network, data=world()[1]).recomputed
     network[1].forward = lambda x: 10.0 * x
     assert wafl.verify(file, model=network, data=world()[1]).share == 0.0

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import wafl
+from tests.promises.files import publish
 from wafl.promises.promise import Promise, whole_file
 
 Content = dict[str, Any]
@@ -72,7 +73,7 @@ def promise() -> Promise:
     rng = np.random.default_rng(0)
     pairs = [(rng.uniform(size=(20, 2)), np.arange(20) % 2) for _ in range(2)]
     clients = wafl.Federation.from_arrays(pairs, bounds=(0.0, 1.0))
-    return wafl.issue(wafl.models.mlr(clients), clients, radii=[0.2], split="test", confidence=0.9)
+    return publish(wafl.models.mlr(clients), clients, radii=[0.2], split="test", confidence=0.9)
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -122,7 +122,7 @@ def test_sealed_clients_change_no_byte_of_what_is_issued(
     table, stamp = registered("promises")
     moved = {"moved": table["statements"]["moved"]}
     monkeypatch.setattr(phases, "registered", lambda _: (table | {"methods": ["WAFL"], "statements": moved}, stamp))
-    monkeypatch.setattr("wafl.promises.issue.datetime", Noon)
+    monkeypatch.setattr("wafl.theory.certificates.publish.datetime", Noon)
     everyone, folds = Task.clients, Task.folds
     monkeypatch.setattr(Task, "folds", lambda task, total: folds(task, total)[:1])
 

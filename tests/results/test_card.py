@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import wafl
+from tests.promises.files import publish
 from wafl.cli.main import app
 
 
@@ -19,9 +20,7 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = wafl.fit(wafl.models.mlr(seen), seen, wafl.WAFL(gamma=1.0), rounds=2, local_epochs=1)
     attack = wafl.PGD(epsilon=0.1, steps=3)
     scores = [wafl.evaluate(run, seen, unseen=unseen), wafl.evaluate(run, seen, attack=attack, unseen=unseen)]
-    return run.card(
-        tmp_path_factory.mktemp("hub") / "card", scores=scores, certificate=wafl.issue(run, seen, radii=[0.5])
-    )
+    return run.card(tmp_path_factory.mktemp("hub") / "card", scores=scores, certificate=publish(run, seen, radii=[0.5]))
 
 
 def test_the_hub_reads_four_results_by_its_own_classes(card: Path) -> None:

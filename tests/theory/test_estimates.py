@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import wafl
+from tests.promises.files import publish, publish_next_client
+from wafl.promises.promise import rounded_up
 from wafl.studies.pages.measured import measure
 from wafl.theory.summary import promised
 
@@ -65,7 +67,7 @@ def test_the_same_weights_are_certified_as_a_sequence_and_estimated_as_a_class()
             "with known bounds; the numbers below are estimates and can be below the truth."
         )
         assert header.split() == ["radius", "achieved", "estimate", "simple", "gamma"]
-        assert [row.split()[2] for row in rows] == [f"{guessed.best_proven(row):.4f}" for row in guessed.rows]
+        assert [row.split()[2] for row in rows] == [rounded_up(guessed.best_proven(row)) for row in guessed.rows]
         assert last.endswith("the estimate is not proven")
         assert "certified" not in text
     assert (proven.to_json()["column"], guessed.to_json()["column"]) == ("certified", "estimate")
@@ -148,13 +150,12 @@ def test_the_sliders_of_a_study_say_estimate(monkeypatch: pytest.MonkeyPatch) ->
         assert all("loss estimate" in stop.numbers and not stop.numbers["loss estimate"].bound for stop in walk.stops)
 
 
-def test_no_file_is_issued_and_no_site_audited_without_a_proof(tmp_path: Path) -> None:
+def test_without_a_proof_a_file_is_attested_and_no_site_is_audited(tmp_path: Path) -> None:
     federation = clients()
-    with pytest.raises(wafl.PreconditionError, match="nothing is proven about this model"):
-        wafl.issue(Net(), federation, radii=[0.1])
+    assert "Net is a module of your own" in publish(Net(), federation, radii=[0.1]).parts.attested
     seen, unseen = federation.hold_out(0.5)
-    with pytest.raises(wafl.PreconditionError, match="nothing is proven about this model"):
-        wafl.issue_next_client(Net(), seen, unseen)
-    wafl.issue(SEQUENCE, federation, radii=[0.1], points=2).save(tmp_path / "certificate.json")
+    with pytest.raises(wafl.PreconditionError, match="needs a proven L_z"):
+        publish_next_client(Net(), seen, unseen, radius=0.1)
+    publish(SEQUENCE, federation, radii=[0.1], points=2).save(tmp_path / "certificate.json")
     with pytest.raises(ValueError, match="is about another model"):
         wafl.audit(tmp_path / "certificate.json", Net(), federation)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import wafl
-from tests.promises.files import forge, status
+from tests.promises.files import forge, publish_next_client, status
 from tests.theory.population import MODEL, world
 from wafl.theory.certificates.certify import quantity_of
 from wafl.theory.certificates.sampling import Sample
@@ -172,7 +172,7 @@ def test_a_file_carries_the_confidence_that_was_used_and_the_checker_proves_it(
     count: int, options: dict[str, Any], level: float | None, tmp_path: Path
 ) -> None:
     seen, unseen = world(3, 8), world(count, 12, seed=1)
-    promise = wafl.issue_next_client(MODEL, seen, unseen, metric="error", **options)
+    promise = publish_next_client(MODEL, seen, unseen, metric="error", **options)
     rows = {row.about: row.confidence for row in promise.parts.claim.rows}
     assert promise.parts.claim.confidence == 0.95
     assert rows["next"] == level
@@ -207,9 +207,9 @@ def test_a_file_carries_the_confidence_that_was_used_and_the_checker_proves_it(
 def test_a_file_with_a_confidence_that_clients_do_not_support_is_refused() -> None:
     seen, unseen = world(3, 8), world(5, 12, seed=1)
     with pytest.raises(ValueError, match=r"support at most 66% .* distribution; 95% takes 39 clients"):
-        wafl.issue_next_client(MODEL, seen, unseen, confidence=0.95)
+        publish_next_client(MODEL, seen, unseen, confidence=0.95)
     with pytest.raises(ValueError, match=r"5 held-out clients support at most 83% .* examples; 90% takes 9 clients"):
-        wafl.issue_next_client(MODEL, seen, unseen, confidence=0.9, own_sampling=False)
-    promise = wafl.issue_next_client(MODEL, seen, unseen, confidence=0.83, own_sampling=False)
+        publish_next_client(MODEL, seen, unseen, confidence=0.9, own_sampling=False)
+    promise = publish_next_client(MODEL, seen, unseen, confidence=0.83, own_sampling=False)
     assert "next" in promise.values
     assert promise.parts.claim.confidence == 0.83

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import wafl
+from tests.promises.files import publish
 from wafl.tasks.structured import make_task
 from wafl.theory.networks.margins import Margins, margins_of
 
@@ -226,7 +227,7 @@ def test_other_networks_keep_the_slopes_of_their_layers(features: int, layers: l
 def test_certificates_along_the_margins_need_no_curvature() -> None:
     model, x, y = drawn("relu")
     clients = wafl.Federation.from_arrays([(x.numpy(), y.numpy())], test_fraction=0.0, num_classes=3)
-    labels = wafl.issue(model, clients, radii=[0.3], points=2).parts.labels
+    labels = publish(model, clients, radii=[0.3], points=2).parts.labels
     assert labels is not None
     assert all(more <= less for less, more in pairwise(labels.labels[0].surrogates)), "falls with gamma, at every gamma"
     result = wafl.certify(model, clients, radii=[0.3], achieved=False)

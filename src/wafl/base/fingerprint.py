@@ -36,8 +36,11 @@ def tensors_digest(tensors: Iterable[Tensor], about: object = None) -> str:
     return digest.hexdigest()
 
 
-def model_digest(model: nn.Module) -> str:
-    """The digest of a model's layers, their settings and code, its frozen parameters and its buffers."""
+def model_digest(model: nn.Module, *, dtypes: bool = False) -> str:
+    """Return the digest of a model's layers, their settings and code, its frozen parameters and its buffers.
+
+    ``dtypes``: include the type of every number, so that a float32 and a float64 model differ.
+    """
     empty = vars(nn.Module()).keys() - {"training"}
     layers: list[Any] = []
     code: dict[str, str] = {}
@@ -55,9 +58,11 @@ def model_digest(model: nn.Module) -> str:
     unusual = [
         [name, owners[id(value)], str(value.dtype)]
         for name, value in every
-        if owners[id(value)] != name or value.dtype not in (float32, float64)
+        if dtypes or owners[id(value)] != name or value.dtype not in (float32, float64)
     ]
     about = [layers, trained, list(fixed), sorted(code.items()), *([unusual] if unusual else [])]
+    if dtypes:
+        about.append([[name, str(value.dtype)] for name, value in fixed.items()])
     return tensors_digest(fixed.values(), about)
 
 

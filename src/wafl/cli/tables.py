@@ -113,11 +113,14 @@ def _cell(value: dict[str, Any], best: float, accuracy: bool) -> str:
 
 
 def verification(file: Path, result: Verification) -> Table:
-    """A table with one row per line of a certificate: recomputed, attested or wrong."""
+    """Return a table with one row per line of a certificate: recomputed, noted, attested or wrong."""
     signed = "signed by the owner of the key" if result.signed else "no signature was checked"
-    caption = f"Recomputed: {result.share:.1%} of the clients' weight. Attested: on the word of the file's issuer."
+    caption = (
+        f"Recomputed: {result.share:.1%} of the clients' weight. Attested: on the word of the file's issuer. Noted: an "
+        "assumption that no computation checks, or something to know."
+    )
     table = plain_table("", "found", "", title=f"{file}: {signed}", caption=caption)
-    colors = {"recomputed": "green", "attested": "yellow", "wrong": "red"}
+    colors = {"recomputed": "green", "noted": "dim", "attested": "yellow", "wrong": "red"}
     clients = list(result.clients.values())
     wrong = [line for line in clients[MOST_CLIENTS:] if line.status == "wrong"]
     for line in (*result.lines, *clients[:MOST_CLIENTS], *wrong):

@@ -89,10 +89,13 @@ class Examples:
         every, offsets = torch.cat(list(rows)), torch.tensor([0, *map(len, rows)]).cumsum(0)
         return replace(self, raw=pick(self.raw, every), y=self.y[every], offsets=offsets)
 
-    def digest(self) -> str:
-        """The digest of all examples as stored, labels and owners; statistics follow from them, and do not count."""
+    def digest(self, *, statistics: bool = False) -> str:
+        """Return the digest of all examples as stored, their labels and their owners.
+
+        ``statistics``: include the shift and scale of standardized data, which follow from all clients' examples.
+        """
         prepare = self.prepare
-        numbers = [] if prepare.name in STATISTICS else [prepare.shift, prepare.scale]
+        numbers = [] if prepare.name in STATISTICS and not statistics else [prepare.shift, prepare.scale]
         about = [str(self.raw.dtype), list(self.shape), str(self.y.dtype), list(self.y.shape), prepare.name]
         about += [None if number is None else number.tolist() for number in numbers]
         return tensors_digest(chain((self.offsets, self.y), self.raw.split(CHUNK)), about)

@@ -123,7 +123,7 @@ def audit(
     if parts.labels is None:
         raise ValueError(f"{path} does not say where its labels' examples are: ask for one made with --points 16")
     module, known_loss = module_and_loss(model, loss)
-    if digest_of(module) != parts.claim.model:
+    if digest_of(module, parts.format) != parts.claim.model:
         raise ValueError(f"{path} is about another model, or comes from another version of torch: give its own")
     proof, inputs = known(module, known_loss), math.prod(data.input_shape)
     if proof is None:

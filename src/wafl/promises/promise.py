@@ -45,10 +45,11 @@ class Facts:
     """Whether every row was proven, here and now."""
 
 
-def statement(claim: Mapping[str, Any], facts: Facts) -> str:
-    """The page with what follows from the claim, the model and the data.
+def statement(claim: Mapping[str, Any], facts: Facts, attested: str | None = None) -> str:
+    """Return the page with what follows from the claim, the model and the data.
 
-    It is ``mixture.md`` about examples at hand, ``drawn.md`` about what they were drawn from, or ``population.md``.
+    The page is ``mixture.md`` about examples at hand, ``drawn.md`` about what they were drawn from, ``population.md``,
+    or ``attested.md`` if nothing is proven.
     """
     size = "" if facts.parameters is None else f"{facts.parameters:,} parameters, "
     count = sum(client["examples"] for client in claim["clients"])
@@ -59,6 +60,9 @@ def statement(claim: Mapping[str, Any], facts: Facts) -> str:
     kept = {"kept": "" if claim["part"] == "train" else " that were kept for testing"}
     cells = [plain(row["radius"]) if mixture else _who(claim, row) for row in claim["rows"]]
     name = "population" if not mixture else "mixture" if claim["confidence"] is None else "drawn"
+    proven = "It is proven, not tested." if facts.proven else "That it is proven is the word of whoever issued this."
+    if attested is not None:
+        name = "attested"
     page = files("wafl.promises").joinpath(f"{name}.md").read_text(encoding="utf-8")
     return page.rstrip("\n").format(
         opening=f"This model ({size}SHA-256 {claim['model'][:16]}...) was examined on {count:,} examples of {number}",
@@ -70,7 +74,8 @@ def statement(claim: Mapping[str, Any], facts: Facts) -> str:
         moves=f"the {LENGTHS[claim['norm']]} of each move, in {unit}, {mean}. Labels stay as they are.",
         power=claim["power"],
         confidence=plain(claim["confidence"] or 0.0),
-        proven="It is proven, not tested." if facts.proven else "That it is proven is the word of whoever issued this.",
+        proven=proven,
+        reason=attested,
         **(kept if mixture else _of_population(claim)),
     )
 
@@ -107,17 +112,21 @@ def plain(value: float) -> str:
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
-    """A number with so many digits after the point that is not below the value.
+    """Format a number with so many digits after the point, never below the value.
 
     >>> rounded_up(0.12341), rounded_up(2.0)
     ('0.1235', '2.0000')
     """
+    if not math.isfinite(value):
+        return str(value)
     scale = 10**digits
     raised = math.ceil(value * scale) / scale
     return f"{raised if raised >= value else (math.ceil(value * scale) + 1) / scale:.{digits}f}"
 
 
-FORMAT = 2
+FORMAT = 3
+FORMATS = (2, FORMAT)
+"""Formats that can be read. In format 2, digests have neither the types of numbers nor the scales of data."""
 Split = Literal["train", "test", "all"]
 NormName = Literal["l1", "l2", "l_inf"]
 NORMS: dict[NormName, float] = {"l1": 1, "l2": 2, "l_inf": math.inf}
@@ -234,8 +243,10 @@ class Labels:
 class Content:
     """All that a certificate's file holds, but for its digest and its signature."""
 
-    format: Literal[2]
+    format: Literal[2, 3]
     claim: Claim
+    attested: str | None
+    """Why the values are not proven, and so only the issuer's word; None if the witnesses prove them."""
     witnesses: tuple[Witness, ...]
     labels: Labels | None
     issued: str
@@ -255,11 +266,13 @@ class Promise:
         for row in whole["claim"]["rows"]:
             if row["confidence"] is None:
                 del row["confidence"]
+        if self.parts.format == 2:
+            del whole["attested"]
         return whole
 
     @property
     def proven(self) -> bool:
-        """Whether every row was proven with the model and the data, by :func:`wafl.issue` or :func:`wafl.verify`."""
+        """Whether every row was proven with the model and the data, when it was made or by :func:`wafl.verify`."""
         return self.facts.proven
 
     @property
@@ -287,7 +300,7 @@ class Promise:
         return page
 
     def __str__(self) -> str:
-        return statement(self.content["claim"], self.facts)
+        return statement(self.content["claim"], self.facts, self.parts.attested)
 
 
 def examples_of(clients: Federation, split: Split) -> Examples:
@@ -295,9 +308,9 @@ def examples_of(clients: Federation, split: Split) -> Examples:
     return clients.train.joined(clients.test) if split == "all" else getattr(clients, split)
 
 
-def digest_of(module: nn.Module) -> str:
-    """The SHA-256 of a model: its layers with their settings, their code if it is own, its parameters and buffers."""
-    return model_digest(copy.deepcopy(module).cpu().eval().requires_grad_(False))
+def digest_of(module: nn.Module, version: int = FORMAT) -> str:
+    """Return the SHA-256 of a model: its layers with their settings and your own code, its parameters and buffers."""
+    return model_digest(copy.deepcopy(module).cpu().eval().requires_grad_(False), dtypes=version > 2)
 
 
 def to_bytes(content: Mapping[str, Any]) -> bytes:

@@ -131,7 +131,7 @@ def gammas_for(slope: float, radii: Sequence[float]) -> tuple[float, ...]:
     return tuple(least * (most / least) ** (step / (GAMMAS - 1)) for step in range(GAMMAS))
 
 
-def publish(
+def publish_labels(
     model: Known, ball: Ball, examples: Examples, weights: Sequence[float], radii: Sequence[float], points: int
 ) -> Labels:
     """Everything above, with room for what another machine computes."""

@@ -12,7 +12,7 @@ from typing import Any
 from wafl.base.files import SEAL, read_limited
 from wafl.base.json_types import as_type, check_types, parsed_table
 from wafl.promises.bets import STAKES
-from wafl.promises.promise import FORMAT, Content, Promise, to_bytes, whole_file
+from wafl.promises.promise import FORMATS, Content, Promise, to_bytes, whole_file
 from wafl.promises.quantities import quantity_of
 from wafl.promises.sign import ALGORITHM
 
@@ -22,7 +22,8 @@ LARGEST_NUMBER = 1e50
 """Products and squares of such numbers are finite, so no line of a check overflows."""
 SMALLEST = 1e-100
 """The squares of smaller radii and gammas are lost."""
-DIGEST = re.compile(r"[0-9a-f]{64}")
+DIGEST, SIGNATURE = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{128}")
+LONGEST_REASON = 1000
 
 
 def read_file(path: Path) -> tuple[Promise, str | None]:
@@ -36,7 +37,7 @@ def read_file(path: Path) -> tuple[Promise, str | None]:
 def read_promise(data: bytes) -> tuple[Promise, str | None]:
     """What a file holds, and its signature, if it has one; a ValueError if it is not a certificate."""
     content = parsed_table(data)
-    if content.get("format") != FORMAT:
+    if content.get("format") not in FORMATS:
         raise ValueError(_of_another_format(content.get("format")))
     signature: Any = content.pop("signature", None)
     if signature is not None:
@@ -44,10 +45,12 @@ def read_promise(data: bytes) -> tuple[Promise, str | None]:
         if signature["algorithm"] != ALGORITHM:
             raise ValueError(f"it is signed with {signature['algorithm']!r}, not with {ALGORITHM}")
         signature = signature["of"]
+        if not SIGNATURE.fullmatch(signature):
+            raise ValueError("its signature is not 128 lowercase hexadecimal digits")
     content.pop(SEAL, None)
     if data != whole_file(content, signature):
         raise ValueError("its digest differs, or it was written by another program")
-    promise = Promise(as_type(Content, content))
+    promise = Promise(as_type(Content, {"attested": None, **content} if content["format"] == 2 else content))
     # Written again, only what is known is there: no other field, and no number of another type.
     if to_bytes(promise.content) != to_bytes(content):
         raise ValueError("it has a field that no certificate has, fields in another order, or numbers of other types")
@@ -61,9 +64,9 @@ def _of_another_format(version: object) -> str:
     if version == 1:
         return (
             "it has format 1, whose files could be forged. Whoever issued it can issue it again, from the same model "
-            "and data: wafl certify RUN, or wafl.issue(run, clients, radii=[...])"
+            "and data: wafl certify RUN, or wafl.certify(run, clients, radii=[...]).save(file)"
         )
-    return f"it has format {version}, this version reads {FORMAT}: update wafl-learn"
+    return f"it has format {version}, this version reads {' and '.join(map(str, FORMATS))}: update wafl-learn"
 
 
 def _complaints(content: Content) -> Iterator[str]:
@@ -108,6 +111,12 @@ def _complaints(content: Content) -> Iterator[str]:
 
 def _of_witnesses(content: Content) -> Iterator[str]:
     claim, radii = content.claim, list(dict.fromkeys(row.radius for row in content.claim.rows))
+    if content.attested is not None:
+        if not (content.attested.isprintable() and 0 < len(content.attested) <= LONGEST_REASON):
+            yield "the reason why nothing is proven is empty, too long, or cannot be printed"
+        if content.witnesses or content.labels is not None or claim.confidence is not None or claim.part == "all":
+            yield "without a proof, there are no witnesses, labels or statements about draws"
+        return
     if len(content.witnesses) != len(radii):
         yield "its witnesses are not one per radius"
     for radius, witness in zip(radii, content.witnesses, strict=False):

@@ -14,6 +14,12 @@ def sign(content: bytes, key: str | os.PathLike[str]) -> str:
     return read_key(key, private=True).sign(content).hex()
 
 
+def check_private_key(key: str | os.PathLike[str] | None) -> None:
+    """Raise before any work starts if a key is given that cannot sign."""
+    if key is not None:
+        read_key(key, private=True)
+
+
 def is_signed_by(content: bytes, signature: str, key: str | os.PathLike[str]) -> bool:
     """Whether the owner of the public key in this file has signed exactly these bytes."""
     public = read_key(key, private=False)

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from wafl.base.describe import some
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.attack import candidates, reached
@@ -51,12 +52,17 @@ from wafl.tasks.task import Loss
 
 DRAWS = "the examples are independent draws that model, weights, gammas and bets do not depend on"
 CLIENTS = "the clients are all that were drawn, independently; model, gamma and bets do not depend on them"
-Status = Literal["recomputed", "attested", "wrong"]
+Status = Literal["recomputed", "noted", "attested", "wrong"]
+Verdict = Literal["PROVEN", "ATTESTED", "WRONG"]
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a certificate: ``recomputed`` and found to be so, only ``attested``, or ``wrong``."""
+    """One line of a certificate.
+
+    A value is ``recomputed``, only ``attested`` by the issuer, or ``wrong``. What is only ``noted`` is an assumption
+    that no computation can check, or something to know about the file.
+    """
 
     name: str
     status: Status
@@ -73,9 +79,11 @@ def ball_of(claim: Claim) -> Ball:
     return Ball(quantity_of(claim.metric), NORMS[claim.norm], claim.power)
 
 
-def read_model(claim: Claim, module: nn.Module, loss: Any, data: Federation | None) -> tuple[Known | None, Line]:
+def read_model(
+    claim: Claim, version: int, module: nn.Module, loss: Any, data: Federation | None
+) -> tuple[Known | None, Line]:
     """What can be proven about the model, if it is the one, and the line that says so."""
-    digest = digest_of(module)
+    digest = digest_of(module, version)
     name = f"SHA-256 {digest[:16]}..."
     if digest != claim.model:
         why = f"this model has {name}; the same layers may have another digest with another version of torch"
@@ -112,7 +120,7 @@ class Checker:
         self._examples = None if data is None else examples_of(data, parts.claim.part)
         self._positions = {} if data is None else {name: index for index, name in enumerate(data.names)}
         radii = dict.fromkeys(row.radius for row in parts.claim.rows)
-        self._witnesses = dict(zip(radii, parts.witnesses, strict=True))
+        self._witnesses = dict(zip(radii, parts.witnesses, strict=True)) if parts.attested is None else {}
         self._bets = any(each.draws is not None or each.bet is not None for each in parts.witnesses)
         self.most, self._reached = cache(self._most), cache(self._attack)
 
@@ -123,9 +131,10 @@ class Checker:
             return Line(name, "attested", "not checked: give its data")
         here = self._positions[name]
         size = int(self._examples.num_examples[here])
-        if size != client.examples or self._examples.of_clients([here]).digest() != client.sha256:
+        digest = self._examples.of_clients([here]).digest(statistics=self._parts.format > 2)
+        if size != client.examples or digest != client.sha256:
             return Line(name, "wrong", f"its examples are others; {size} of them are here, and {client.examples} there")
-        if self._model is None:
+        if self._model is None or self._parts.attested is not None:
             why = "the model is another" if self._other else "no proof is known for the model"
             return Line(name, "attested", f"its examples are the same; {why}")
         if self._bets and self.most(None) == math.inf:
@@ -186,10 +195,23 @@ class Checker:
             why = f"it leaves out {left_out[0]}, whose data are here: give the data of clients that did not train"
             yield Line("draws", "wrong", why)
         elif self._claim.confidence is not None:
-            yield Line("draws", "attested", CLIENTS if self._claim.part == "all" else DRAWS)
+            yield Line("draws", "noted", CLIENTS if self._claim.part == "all" else DRAWS)
+        if self._claim.part != "all" and left_out:
+            yield Line("left out", "noted", f"data of clients that are not in the certificate: {some(left_out)}")
         if self._parts.labels is not None:
             yield self._labels(clients)
-        yield Line("issued", "attested", self._parts.issued)
+        yield from self._weights()
+        yield Line("issued", "noted", self._parts.issued)
+
+    def _weights(self) -> Iterator[Line]:
+        """Note weights of a mixture that are not the shares of its examples."""
+        clients, total = self._claim.clients, sum(client.examples for client in self._claim.clients)
+        far = max(clients, key=lambda each: abs(each.weight - each.examples / total))
+        if self._claim.part != "all" and abs(far.weight - far.examples / total) > 1e-6:
+            why = (
+                f"not by examples: {far.name} has {far.weight:.1%} of the weight and {far.examples / total:.1%} of them"
+            )
+            yield Line("weights", "noted", why)
 
     def _most(self, gamma: float | None) -> float:
         """What phi_gamma is never above, where that matters and is known."""
@@ -203,6 +225,8 @@ class Checker:
 
     def bound(self, row: Row) -> float | None:
         """What the witnesses prove of a row, rounded upwards; infinite for nothing, None if model or box is needed."""
+        if self._parts.attested is not None:
+            return None
         witness, offset = self._witnesses[row.radius], 0.0
         if witness.gamma is not None:
             offset = witness.gamma * self.ball.cost(row.radius)
@@ -244,6 +268,8 @@ class Checker:
 
     def _attack(self, radius: float) -> tuple[str | None, float]:
         """A client's number that an attack refutes, if it does, and what it reaches on the mixture of those at hand."""
+        if self._parts.attested is not None:
+            return None, 0.0
         witness, attacks = self._witnesses[radius], list[tuple[Tensor, Tensor, Tensor]]()
         for index, client in enumerate(self._claim.clients):
             if self._model is None or self._examples is None or client.name not in self._positions:
@@ -267,13 +293,13 @@ class Checker:
     def _bounds(self) -> Line:
         """Whether examples lie in the declared bounds, from which the largest possible loss follows."""
         if self._data is None or self._examples is None or not self.ball.quantity.needs_bounds:
-            return Line("bounds", "attested", "that the populations lie where their examples do, for what is needed")
+            return Line("bounds", "noted", "the populations lie where their examples do, for what is needed")
         if self._data.bounds is None:
             return Line("bounds", "attested", "not checked: give data with their bounds")
         (low, high), (least, most) = self._data.bounds, self._examples.span()
         if not low <= least <= most <= high:
             return Line("bounds", "wrong", f"examples lie in [{least:g}, {most:g}], outside [{low:g}, {high:g}]")
-        return Line("bounds", "attested", f"all examples of the populations lie in [{low:g}, {high:g}]")
+        return Line("bounds", "noted", f"all examples of the populations lie in [{low:g}, {high:g}]")
 
     def _labels(self, clients: Mapping[str, Line]) -> Line:
         """What is published about labels, which is about all examples."""
@@ -295,6 +321,13 @@ def chunks(examples: Examples, client: int, size: int) -> Iterator[tuple[Tensor,
         yield examples.rows(rows, torch.float64), y.double() if y.is_floating_point() else y
 
 
+VERDICTS: dict[Verdict, str] = {
+    "PROVEN": "PROVEN: every value was recomputed from the model and the data",
+    "ATTESTED": "ATTESTED: nothing is refuted, but some values are only the word of the issuer",
+    "WRONG": "WRONG: do not rely on this file",
+}
+
+
 @dataclass(frozen=True)
 class Verification:
     """What :func:`wafl.verify` found.
@@ -314,6 +347,20 @@ class Verification:
     promise: Promise
 
     @property
+    def verdict(self) -> Verdict:
+        """``PROVEN`` if every value was recomputed, ``WRONG`` if a line is, otherwise ``ATTESTED``."""
+        return "PROVEN" if self.recomputed else "ATTESTED" if self.ok else "WRONG"
+
+    def verdict_of(self, client: str) -> Verdict:
+        """Return the verdict on the line of one client, who may have only its own data."""
+        if client not in self.clients:
+            raise ValueError(f"{client!r} is not in the certificate: its clients are {', '.join(self.clients)}")
+        line, model = self.clients[client], self.lines[0]
+        if "wrong" in (line.status, model.status):
+            return "WRONG"
+        return "PROVEN" if line.status == "recomputed" else "ATTESTED"
+
+    @property
     def ok(self) -> bool:
         """Whether no line is wrong; lines that are only attested may still be untrue."""
         return all(line.status != "wrong" for line in (*self.lines, *self.clients.values()))
@@ -326,7 +373,7 @@ class Verification:
     def __str__(self) -> str:
         lines = (*self.lines, *self.clients.values())
         table = [f"{line.name:<12} {line.status:<11} {line.why}" for line in lines]
-        return "\n".join([*table, f"recomputed: {self.share:.1%} of the clients' weight"])
+        return "\n".join([VERDICTS[self.verdict], *table, f"recomputed: {self.share:.1%} of the clients' weight"])
 
 
 def verify(
@@ -340,7 +387,7 @@ def verify(
     """Prove a certificate again, as far as the model and the data at hand allow.
 
     Args:
-        file: what :meth:`Promise.save` wrote, of :func:`wafl.issue` or :func:`wafl.issue_next_client`.
+        file: a file that the ``save`` method of a certificate, or of what :func:`wafl.next_client` returns, wrote.
         model: the model that it is about.
         data: clients that it is about, all or some of them, known by their names.
         key: the file of an Ed25519 public key: a file that its owner did not sign, byte by byte, is refused.
@@ -370,7 +417,7 @@ def check(promise: Promise, model: Run | nn.Module | None, data: Federation | No
     facts = Facts(unit=None if data is None else data.unit)
     if model is not None:
         module, known_loss = module_and_loss(model, loss)
-        proof, about = read_model(claim, module, known_loss, data)
+        proof, about = read_model(claim, promise.parts.format, module, known_loss, data)
         parameters = sum(value.numel() for value in module.parameters() if value.requires_grad)
         facts = replace(facts, loss=known_loss.name, parameters=parameters)
     checker = Checker(promise.parts, proof, data, about.status == "wrong")

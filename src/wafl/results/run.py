@@ -182,7 +182,7 @@ class Run:
         Args:
             folder: the folder, new or empty.
             scores: what :func:`wafl.evaluate` measured, with and without attacks.
-            certificate: what :func:`wafl.issue` promises, which is written next to the card.
+            certificate: the ``published`` values of what :func:`wafl.certify` returns, written next to the card.
         """
         return write_card(self, folder, scores, certificate)
 

@@ -28,9 +28,7 @@ def certify(
     data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
-    """Write a certificate: how large the expected loss can be within each radius, as a file that anyone can check."""
-    from wafl.base.shown import shown
-
+    """Certify how large the expected loss can be within each radius, and write it as a file that anyone can check."""
     with reading(trust):
         wanted = parse_numbers("radii", radii)
         options: dict[str, Any] = {"norm": parse_norm(norm), "power": power, "metric": metric, "split": split}
@@ -40,15 +38,14 @@ def certify(
 
             transport_package()
         name, model = only_run(run)
-        from wafl.promises.issue import issue
+        from wafl.theory.certificates.certify import certify as search
 
         clients, _ = seen_and_unseen({name: model}, run, data_dir)
         say(f"Certifying {name} at {len(wanted)} radii: seconds for a linear model, minutes for a network.")
-        with shown(f"certify {name}"):
-            promise = issue(model, clients, radii=wanted, confidence=confidence, points=points, **options)
+        certificate = search(model, clients, radii=wanted, confidence=confidence, **options)
         output.parent.mkdir(parents=True, exist_ok=True)
-        page = promise.save(output, key=sign)
-    tell(f"{promise}\n\nWritten: {output} and {page}")
+        page = certificate.save(output, key=sign, points=points)
+    tell(f"{certificate}\n\nWritten: {output} and {page}")
 
 
 def next_client(
@@ -70,20 +67,18 @@ def next_client(
         options: dict[str, Any] = {"norm": parse_norm(norm), "metric": metric, "confidence": confidence}
         check_signing(sign, private=True)
         name, model = only_run(run)
-        from wafl.promises.issue import issue_next_client
         from wafl.theory.population.next_client import next_client as expect
 
         seen, unseen = seen_and_unseen({name: model}, run, data_dir)
         if unseen is None:
             raise ValueError(f"{run} held no client out of training: train it with data.unseen, such as 0.5")
-        if output is None:
-            result = expect(model, seen, unseen, radius=radius, population_radius=population_radius, **options)
-            result.next_confidence(own_sampling=False)  # raises if nothing about the next client has this confidence
-        else:
-            result = issue_next_client(model, seen, unseen, radius=radius + population_radius, **options)
+        result = expect(model, seen, unseen, radius=radius, population_radius=population_radius, **options)
+        result.next_confidence(own_sampling=False)  # raises if nothing about the next client has this confidence
+        lines = [str(result)]
+        if output is not None:
             output.parent.mkdir(parents=True, exist_ok=True)
-            result.save(output, key=sign)
-    tell(str(result))
+            lines.append(f"Written: {output} and {result.save(output, key=sign)}")
+    tell("\n\n".join(lines))
 
 
 UNSIGNED = (
@@ -98,26 +93,37 @@ def verify(
     data: Annotated[Path | None, Option(metavar="FOLDER|STUDY")] = None,
     key: PublicKey = None,
     data_dir: Path | None = None,
+    client: Annotated[str | None, Option(metavar="NAME")] = None,
+    accept: Annotated[str | None, Option(metavar="attested")] = None,
     trust: Trust = False,
 ) -> None:
-    """Check a certificate: prove again what the model and the data allow, and say what is only attested."""
+    """Check a certificate: recompute every value that the model and the data allow, and try to refute the others.
+
+    The verdict comes first. Exit codes: 0 for PROVEN, 3 for ATTESTED (0 with --accept attested), 1 for WRONG, and 2 for
+    bad input. --client NAME judges the line of one client, who needs only its own data.
+    """
     with reading(trust):
         check_certificate(certificate)
         check_signing(key, private=False)
+        if accept not in (None, "attested"):
+            raise ValueError(f"--accept {accept} must be attested: wrong lines are never accepted")
         from wafl.cli.tables import verification
         from wafl.promises.read import read_file
+        from wafl.promises.verify import VERDICTS
         from wafl.promises.verify import verify as check
 
         run = None if model is None else only_run(model)[1]
         held = read_file(certificate)[0].parts.claim.part == "all"
         clients = None if data is None else read_data(data, run, data_dir, held=held)
         result = check(certificate, model=run, data=clients, key=key)
-    tell(f"{result.promise}\n")
+        verdict = result.verdict if client is None else result.verdict_of(client)
+    tell(f"{VERDICTS[verdict] if client is None else f'{verdict}: the line of {client}'}\n\n{result.promise}\n")
     make_console().print(verification(certificate, result))
     if key is None:
         say(UNSIGNED, typer.colors.YELLOW)
-    if not result.ok:
-        raise typer.Exit(1)
+    code = {"PROVEN": 0, "ATTESTED": 0 if accept == "attested" else 3, "WRONG": 1}[verdict]
+    if code:
+        raise typer.Exit(code)
 
 
 def check_certificate(file: Path) -> None:

@@ -6,12 +6,16 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from wafl.base.conditions import unproven_line
+from wafl.base.errors import PreconditionError
 from wafl.base.norms import norm_name
+from wafl.promises.promise import Promise, rounded_up
+from wafl.promises.sign import check_private_key
 from wafl.tasks.task import Task
 from wafl.theory.certificates.mixture import Asked, AskMeans
 from wafl.theory.certificates.sampling import Domain
@@ -20,6 +24,7 @@ from wafl.theory.constants.constant import Constant
 
 if TYPE_CHECKING:
     from wafl.report.plotting import Curve
+    from wafl.theory.certificates.publish import Source
 
 Metric = Literal["loss", "error"]
 """The names of the quantities that can be certified."""
@@ -157,6 +162,8 @@ class Certificates:
     label_cost: float = math.inf
     reason: str = ""
     """Why nothing is proven; empty if something is."""
+    source: Source | None = field(default=None, compare=False, repr=False)
+    """The model and the clients, from which it can be saved; None if the examples are on other machines."""
 
     @property
     def metric(self) -> Metric:
@@ -192,6 +199,46 @@ class Certificates:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @cached_property
+    def published(self) -> Promise:
+        """What a file would state: the values that :func:`wafl.verify` proves by itself."""
+        return self._publish(None)
+
+    def publish(self, *, points: int | None = None) -> Promise:
+        """Return what a file would state, with ``points`` per label for :func:`wafl.audit`; see :meth:`save`."""
+        return self.published if points is None else self._publish(points)
+
+    def save(
+        self, path: str | os.PathLike[str], *, key: str | os.PathLike[str] | None = None, points: int | None = None
+    ) -> Path:
+        """Write a file that anyone can check with :func:`wafl.verify`, and next to it a page in words, ``NAME.md``.
+
+        The file states what the checker proves by itself. Its proofs are simpler than the search of
+        :func:`wafl.certify`, so its values may be somewhat larger: print the certificate to see both. Without a proof,
+        the file states the estimates, attested by you, and the reason.
+
+        Args:
+            path: the file, such as ``certificate.json``.
+            key: the file of an Ed25519 private key, without a password, that signs it.
+            points: how many points per label to publish, so that others can tell how far they are
+                (:func:`wafl.audit`); this reveals means of groups of examples.
+
+        Returns:
+            The page.
+        """
+        check_private_key(key)
+        return self.publish(points=points).save(path, key=key)
+
+    def _publish(self, points: int | None) -> Promise:
+        from wafl.theory.certificates.publish import publish
+
+        if self.source is None:
+            raise PreconditionError(
+                "this certificate cannot be saved as a file: its clients' examples are not on this machine"
+            )
+        values = {row.radius: self.best_proven(row) for row in self.rows}
+        return publish(self.source, values, self.confidence, self.reason, points)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with None for infinity."""
@@ -276,11 +323,14 @@ class Certificates:
 
     def __str__(self) -> str:
         lines = [] if self.caveat is None else [self.caveat]
-        lines.append(f"{'radius':>10} {'achieved':>10} {self.column:>10} {'simple':>10} {'gamma':>10}")
+        published: dict[float, float] = self.published.values if "published" in vars(self) else {}
+        columns = ["radius", "achieved", self.column, *(["published"] if published else []), "simple", "gamma"]
+        lines.append(" ".join(f"{name:>10}" for name in columns))
         for row in self.rows:
             achieved = "-" if row.achieved is None else f"{row.achieved:.4f}"
-            best = self.best_proven(row)
-            numbers = (f"{row.radius:.4g}", achieved, f"{best:.4f}", f"{row.simple:.4f}", f"{row.gamma:.4g}")
+            file = [rounded_up(published[row.radius])] if published else []
+            bounds = (rounded_up(self.best_proven(row)), *file, rounded_up(row.simple))
+            numbers = (f"{row.radius:.4g}", achieved, *bounds, f"{row.gamma:.4g}")
             lines.append(" ".join(f"{number:>10}" for number in numbers))
         label = "certified is proven" if self.caveat is None else "the estimate is not proven"
         ball = f"{norm_name(self.norm)} ball of W_{self.power}, {self.unit}, unbounded"
@@ -290,7 +340,14 @@ class Certificates:
             label += f", for the clients' true mixture with probability {self.confidence:g}"
         if self.proven and not self.simple_proven:
             label += "; simple is an estimate"
-        return "\n".join([*lines, f"{self.quantity.noun} in the {ball}; {label}"])
+        lines.append(f"{self.quantity.noun} in the {ball}; {label}")
+        if published and self.caveat is None:
+            more = max(published[row.radius] / self.best_proven(row) for row in self.rows if self.best_proven(row) > 0)
+            lines.append(
+                "published is what the file states: the checker proves it by itself, with simpler proofs, so it is up "
+                f"to {max(more - 1.0, 0.0):.1%} larger"
+            )
+        return "\n".join(lines)
 
     __repr__ = __str__
 

@@ -30,6 +30,7 @@ from wafl.tasks.task import Loss, Task
 from wafl.theory.certificates import other_spaces as elsewhere
 from wafl.theory.certificates.certificate import Certificate, Certificates, Metric, Quantity, Question, Reach
 from wafl.theory.certificates.mixture import Asked, AskMeans, Mixture, check_label_cost, with_labels
+from wafl.theory.certificates.publish import Source
 from wafl.theory.certificates.quantities import ErrorRate, ExpectedLoss
 from wafl.theory.certificates.sampling import Domain, Moments
 from wafl.theory.certificates.soundness import Room, hold_flipped, hold_moved, hold_rows, room_of
@@ -53,7 +54,7 @@ def certify(
     *,
     radii: Sequence[float],
     norm: float = 2,
-    power: int = 2,
+    power: Literal[1, 2] = 2,
     metric: Metric = "loss",
     gap: float = 0.02,
     split: Literal["train", "test"] = "train",
@@ -75,7 +76,8 @@ def certify(
     the clients' test examples were drawn. Labels stay fixed unless they have a ``label_cost``. The ball is unbounded:
     its distributions may leave the box of the data, and the certificate holds for those inside it too. For linear
     models with cross-entropy or squared error the certificate is tight. For networks it is proven if their layers are
-    known, and looser; otherwise it is an estimate, and ``proven`` is False. Everything is computed in float64.
+    known, and looser; otherwise it is an estimate, and ``proven`` is False. Everything is computed in float64. Its
+    ``save`` method writes a file that anyone can check with :func:`wafl.verify`.
 
     Args:
         model: a model, or a run, which brings its own loss and client weights.
@@ -134,6 +136,10 @@ def certify(
             loss, client_weights = loss or model.loss, client_weights or fixed(model.client_weights.tolist())
         model, clients = elsewhere.moved(model, clients, space, cost_matrix)
     mixture = replace(Mixture.of(model, clients, split, client_weights, loss), device=device)
+    others = {"space": space, "cost_matrix": cost_matrix, "label_cost": None if math.isinf(label_cost) else label_cost}
+    inexpressible = ", ".join(name for name, value in others.items() if value is not None)
+    weights = tuple(mixture.weights.tolist())
+    source = Source(model, clients, split, weights, loss, metric, norm, power, inexpressible)
     check_label_cost(label_cost, mixture.task, curvature)
     if confidence is not None:
         check_confidence(confidence, split)
@@ -158,12 +164,13 @@ def certify(
     question = Question(quantity, norm, power, gap, limit, by_margins, label_cost, clients.unit, *constants)
     if confidence is None:
         means = with_labels(partial(mixture.means, seed=seed), label_cost)
-        result = certificates_of(means, wanted, question, partial(room_of, mixture), reach)
+        result = replace(certificates_of(means, wanted, question, partial(room_of, mixture), reach), source=source)
         return result if achieved else replace(result, rows=tuple(replace(row, achieved=None) for row in result.rows))
     training = replace(mixture, examples=clients.train)
     chosen = certificates_of(partial(training.means, seed=seed), wanted, question, partial(room_of, training))
     result = beyond(chosen, training, mixture, Domain.of(clients), confidence, seed)
-    result = replace(result, rows=tuple(replace(row, achieved=reach(row.radius)) for row in result.rows))
+    rows = tuple(replace(row, achieved=reach(row.radius)) for row in result.rows)
+    result = replace(result, rows=rows, source=source)
     return hold_rows(result, room_of(mixture, result))
 
 

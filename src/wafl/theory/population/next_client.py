@@ -1,8 +1,10 @@
 """What the next client may expect: certificates of clients that never trained, as a sample of all clients."""
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 from typing import Annotated
 
@@ -14,11 +16,14 @@ from wafl.base.norms import norm_name
 from wafl.base.options import frozen
 from wafl.data.arguments import check_alike, check_arguments
 from wafl.data.federation import Federation
+from wafl.promises.promise import Promise
+from wafl.promises.sign import check_private_key
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
 from wafl.theory.certificates.certificate import Metric, Quantity
 from wafl.theory.certificates.certify import certify, check_confidence, check_radii
 from wafl.theory.certificates.mixture import Mixture
+from wafl.theory.certificates.publish import Source, publish_next_client
 from wafl.theory.certificates.sampling import Domain, Moments, Sample
 from wafl.theory.certificates.soundness import hold_clients
 from wafl.theory.population.intervals import Population
@@ -46,6 +51,8 @@ class NextClient:
     proven: Annotated[bool, "Whether the certified losses are proven; otherwise they rest on estimates of L_z or L_zz."]
     quantity: Annotated[Quantity, "What is certified."]
     fallback: Annotated[bool, "Whether :meth:`next` lowers the confidence to what the clients support."] = False
+    source: Annotated[Source | None, "The model and the clients that trained, for :meth:`save`."] = None
+    unseen: Annotated[Federation | None, "The clients that did not train, for :meth:`save`."] = None
     reason: Annotated[str, "Why the certified losses are not proven; empty if they are."] = ""
 
     @property
@@ -134,6 +141,54 @@ class NextClient:
         delta = (1.0 - confidence) / 2.0
         return Population(self._upper(delta), math.inf, 0.5).next_client((1 + exact(confidence)) / 2)
 
+    def publish(self, *, share: float = 0.9, own_sampling: bool = True) -> Promise:
+        """Return what a file would state: what :func:`wafl.verify` proves by itself about the mean, a share, the next.
+
+        Args:
+            share: of all clients, between 0 and 1.
+            own_sampling: whether it is about the clients' distributions, or about examples as many as these have.
+        """
+        if self.source is None or self.unseen is None:
+            raise PreconditionError("these statements cannot be saved: the clients' examples are not on this machine")
+        if not self.proven:
+            raise PreconditionError(f"statements about the next client are saved only with a proof: {self.reason}")
+        lower = None
+        if not is_supported(self.confidence, len(self.names), own_sampling=own_sampling):
+            lower = highest_confidence(len(self.names), own_sampling=own_sampling) or None
+            if not self.fallback:
+                raise PreconditionError(too_confident(self.confidence, len(self.names), own_sampling=own_sampling))
+        return publish_next_client(
+            self.source,
+            self.unseen,
+            radius=self.radius,
+            share=share,
+            own_sampling=own_sampling,
+            confidence=float(self.confidence),
+            next_confidence=lower,
+        )
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        key: str | os.PathLike[str] | None = None,
+        share: float = 0.9,
+        own_sampling: bool = True,
+    ) -> Path:
+        """Write a file that anyone can check with :func:`wafl.verify`, and next to it a page in words, ``NAME.md``.
+
+        Args:
+            path: the file, such as ``next-client.json``.
+            key: the file of an Ed25519 private key, without a password, that signs it.
+            share: of all clients, between 0 and 1.
+            own_sampling: whether it is about the clients' distributions, or about examples as many as these have.
+
+        Returns:
+            The page.
+        """
+        check_private_key(key)
+        return self.publish(share=share, own_sampling=own_sampling).save(path, key=key)
+
     def _upper(self, delta: float) -> list[float]:
         """Upper bounds on each held-out client's true certified loss, which all hold but for probability ``delta``."""
         if not math.isfinite(self.sample.most):
@@ -199,8 +254,8 @@ def next_client(
     """What a client that nobody has seen may expect, from clients that were held out of training.
 
     The held-out clients must be drawn from the population of all clients, as :meth:`wafl.Federation.hold_out` draws
-    them. Gamma is chosen on the clients that trained; all examples of the held-out clients count. As a file that anyone
-    can check it is :func:`wafl.issue_next_client`.
+    them. Gamma is chosen on the clients that trained; all examples of the held-out clients count. The result's ``save``
+    method writes a file that anyone can check with :func:`wafl.verify`.
 
     A population of clients that lies within ``population_radius`` (W_2 between distributions over clients, whose ground
     distance is W_2 between their data), each of whose clients' data then moves by ``radius``, has a mixture within the
@@ -268,5 +323,7 @@ def next_client(
         proven,
         quantity,
         fallback=confidence is None,
+        source=chosen.source,
+        unseen=unseen,
         reason="" if proven else chosen.reason,
     )

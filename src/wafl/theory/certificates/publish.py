@@ -1,0 +1,310 @@
+"""Publish certificates: find a gamma for each radius, and write what the checker of files proves at it.
+
+In statements about clients that nobody has seen, gamma and bets come from the clients that trained.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from wafl.base.errors import PreconditionError
+from wafl.base.options import Count
+from wafl.data.examples import Examples
+from wafl.data.federation import Federation
+from wafl.promises.bets import STAKES, paid
+from wafl.promises.known import Ball, Known, Metric, known
+from wafl.promises.promise import (
+    FORMAT,
+    NORMS,
+    Claim,
+    Client,
+    Content,
+    Draws,
+    Labels,
+    NormName,
+    Promise,
+    Row,
+    Split,
+    Witness,
+    digest_of,
+    examples_of,
+    whole_file,
+)
+from wafl.promises.published_labels import publish_labels
+from wafl.promises.quantities import quantity_of
+from wafl.promises.read import read_promise
+from wafl.promises.verify import Checker, Verification, check, module_and_loss
+from wafl.results.run import Run
+from wafl.tasks.task import Loss
+from wafl.theory.certificates.sampling import Sample
+from wafl.weights.transport.costs import transport_package
+
+ROOM = 1.0 + 1e-9
+"""What is published is larger by this factor than what is proven here: other machines compute other last bits."""
+SOME = 2000
+"""How many examples a gamma is chosen on."""
+CUTS, ROUNDS = 8, 6
+"""Into how many pieces the range of gamma is cut, and how often."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The model and the examples of a certificate, and its question, as far as a file can state it."""
+
+    model: Run | nn.Module
+    clients: Federation
+    split: Literal["train", "test"]
+    weights: tuple[float, ...]
+    loss: Loss | None
+    metric: Metric
+    norm: float
+    power: Literal[1, 2]
+    inexpressible: str = ""
+    """The options that no file can state, such as ``space='0'``; empty if there are none."""
+
+    @property
+    def norm_name(self) -> NormName:
+        return next(name for name, each in NORMS.items() if each == self.norm)
+
+    @property
+    def ball(self) -> Ball:
+        return Ball(quantity_of(self.metric), self.norm, self.power)
+
+
+def publish(
+    source: Source, estimates: Mapping[float, float], confidence: float | None, reason: str, points: int | None = None
+) -> Promise:
+    """Return a certificate as a file has it, with the values that the checker proves by itself.
+
+    Without a proof (``reason`` is not empty), the values are the ``estimates`` by radius, attested for that reason.
+    """
+    ball, clients = source.ball, source.clients
+    if source.inexpressible:
+        raise PreconditionError(
+            f"a certificate with {source.inexpressible} cannot be saved: a file states a ball of the model's inputs, "
+            "with fixed labels, in float64; print it, or use to_json()"
+        )
+    if points is not None:
+        _check_points(points, clients, ball, confidence)
+    weights, radii = list(source.weights), list(estimates)
+    rows = tuple(Row("mixture", None, radius, 0.0) for radius in radii)
+    digest = digest_of(module_and_loss(source.model, source.loss)[0])
+    whose, drawn = tuple(_listed(clients, source.split, weights)), confidence is not None
+    claim = Claim(source.metric, source.norm_name, source.power, source.split, confidence, drawn, digest, whose, rows)
+    if reason:
+        return _attested(source, claim, list(estimates.values()), reason)
+    proof = _provable(source, confidence)
+    examples = examples_of(clients, source.split)
+    gammas = _gammas(proof, ball, clients.train if drawn else examples, weights, radii)
+    labels = None if points is None else publish_labels(proof, ball, examples, weights, radii, points)
+    return _sealed(source, proof, claim, gammas, clients.train, labels)
+
+
+def publish_next_client(
+    source: Source,
+    unseen: Federation,
+    *,
+    radius: float,
+    share: float,
+    own_sampling: bool,
+    confidence: float,
+    next_confidence: float | None,
+) -> Promise:
+    """Return statements about all clients, a share of them and the next one, as a file has them.
+
+    The statement about the next client has ``next_confidence`` if the clients support no more.
+    """
+    if not 0.0 < share < 1.0:
+        raise ValueError(f"share={share} must lie between 0 and 1, such as 0.9")
+    seen, ball, count = source.clients, source.ball, unseen.num_clients
+    if own_sampling and ball.quantity.needs_bounds and unseen.bounds is None:
+        raise PreconditionError(
+            "a client's own sampling error needs bounds of the data: declare them (bounds=(low, high), or "
+            "preprocess='unit'), or use own_sampling=False, which is about examples as many as these clients have"
+        )
+    proof = _provable(source, None)
+    gammas = _gammas(proof, ball, seen.train, [1.0 / seen.num_clients] * seen.num_clients, [radius])
+    theirs = replace(source, clients=unseen)
+    proof = _provable(theirs, confidence if own_sampling else None)
+    claim = Claim(
+        source.metric,
+        source.norm_name,
+        source.power,
+        "all",
+        confidence,
+        own_sampling,
+        digest_of(module_and_loss(source.model, source.loss)[0]),
+        tuple(_listed(unseen, "all", [1.0 / count] * count)),
+        (
+            Row("mean", None, radius, 0.0),
+            Row("share", float(share), radius, 0.0),
+            Row("next", None, radius, 0.0, next_confidence),
+        ),
+    )
+    return _sealed(theirs, proof, claim, gammas, seen.train.joined(seen.test))
+
+
+def _listed(clients: Federation, split: Split, weights: Sequence[float]) -> Iterator[Client]:
+    """Whose examples a claim is about."""
+    examples = examples_of(clients, split)
+    for index, (name, weight) in enumerate(zip(clients.names, weights, strict=True)):
+        yield Client(
+            name, weight, int(examples.num_examples[index]), examples.of_clients([index]).digest(statistics=True)
+        )
+
+
+def _sealed(
+    source: Source,
+    proof: Known,
+    claim: Claim,
+    gammas: Sequence[float | None],
+    seen: Examples,
+    labels: Labels | None = None,
+) -> Promise:
+    """Return a claim with the values that the checker proves, at a gamma per radius, with bets from ``seen`` examples.
+
+    Rows of which nothing is proven are left out; a PreconditionError if none is left.
+    """
+    clients, witnesses = source.clients, tuple(Witness(gamma, (), None, None) for gamma in gammas)
+    content = Content(FORMAT, claim, None, witnesses, labels, _now())
+    content = replace(content, witnesses=tuple(_witnesses(content, proof, clients, seen)))
+    checker, most = Checker(content, proof, clients), quantity_of(claim.metric).largest
+    bounds = [(row, checker.bound(row)) for row in claim.rows]
+    rows = [
+        replace(row, value=min(bound * ROOM, most)) for row, bound in bounds if bound is not None and bound < math.inf
+    ]
+    if claim.part != "all" and len(rows) < len(bounds):
+        raise PreconditionError(
+            "no finite bound is proven at some radius: use smaller ones, or a model of smaller weights"
+        )
+    if not rows:
+        raise PreconditionError(
+            f"{len(claim.clients)} clients say nothing about others with probability {claim.confidence:g}: hold out "
+            "more of them, use a smaller share or confidence, or declare bounds of the data, for the mean"
+        )
+    checked = _checked(source, replace(content, claim=replace(claim, rows=tuple(rows))))
+    if not checked.recomputed:
+        raise PreconditionError(f"the checker does not accept what was to be published, so it is not:\n{checked}")
+    return checked.promise
+
+
+def _attested(source: Source, claim: Claim, values: Sequence[float], reason: str) -> Promise:
+    """Return a claim whose values are estimates, which the checker can only try to refute."""
+    if claim.confidence is not None:
+        raise PreconditionError(f"nothing is proven ({reason}), so a file cannot state a confidence: leave it out")
+    rows = tuple(replace(row, value=value) for row, value in zip(claim.rows, values, strict=True))
+    if not all(map(math.isfinite, values)):
+        raise PreconditionError("the estimate is infinite at some radius: use smaller ones")
+    checked = _checked(source, Content(FORMAT, replace(claim, rows=rows), reason, (), None, _now()))
+    if not checked.ok:
+        raise PreconditionError(f"the estimates are refuted by the data, so they are not published:\n{checked}")
+    return checked.promise
+
+
+def _checked(source: Source, content: Content) -> Verification:
+    """Read a file's content back as anyone would, and check it."""
+    promise = read_promise(whole_file(Promise(content).content, None))[0]
+    return check(promise, source.model, source.clients, source.loss)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _check_points(points: int, clients: Federation, ball: Ball, confidence: float | None) -> None:
+    transport_package()
+    Count().check("points", points)
+    if clients.num_classes is None:
+        raise ValueError("points are per label: a regression has none")
+    if not ball.quantity.has_points:
+        raise ValueError(f"points are about the loss: leave them out with metric={ball.quantity.metric!r}")
+    if ball.power != 2 or confidence is not None:
+        raise ValueError("points are about the examples at hand and power=2: leave out power and confidence")
+
+
+def _provable(source: Source, confidence: float | None) -> Known:
+    """Return what is known of the model; raise PreconditionError if that proves nothing."""
+    ball, proof = source.ball, known(*module_and_loss(source.model, source.loss))
+    if proof is None:
+        raise PreconditionError(
+            "nothing is proven about this model: certify a linear model, or a network of linear layers, convolutions, "
+            "pooling and tanh, sigmoid, SiLU or ReLU, or of wafl.models.layers, with cross-entropy, MarginLoss or "
+            "squared error"
+        )
+    ball.quantity.check(proof, ball.power, source.clients.bounds, confidence)
+    return proof
+
+
+def _gammas(
+    model: Known, ball: Ball, examples: Examples, weights: Sequence[float], radii: Sequence[float]
+) -> list[float | None]:
+    """A good gamma for each radius, found on some of the examples; None where none is needed."""
+    share = torch.repeat_interleave(
+        torch.tensor(weights, dtype=torch.float64) / examples.num_examples, examples.num_examples
+    )
+    rows = torch.linspace(0, len(share) - 1, min(SOME, len(share)), dtype=torch.float64).long()
+    x, y, some = examples.rows(rows, torch.float64), examples.y[rows], share[rows] / share[rows].sum()
+    y = y.double() if y.is_floating_point() else y
+    outputs, inputs, gammas = model.outputs(x), x[0].numel(), list[float | None]()
+    for radius in radii:
+        if not ball.quantity.needs_gamma(ball.power, radius):
+            gammas.append(None)
+            continue
+
+        def bound(gamma: float, radius: float = radius) -> float:
+            upper = ball.quantity.surrogates(model, ball, outputs, y, [gamma], inputs)[0]
+            return gamma * ball.cost(radius) + float(some @ upper)
+
+        gammas.append(_least(bound, *ball.quantity.gammas(model, ball, x, y, some, radius)))
+    return gammas
+
+
+def _least(bound: Callable[[float], float], low: float, high: float) -> float:
+    """About where a function of gamma is least: on a grid, then on finer ones between the neighbors of the best."""
+    for _ in range(ROUNDS if low < high else 0):
+        grid = [low * (high / low) ** (index / CUTS) for index in range(CUTS + 1)]
+        index = min(range(len(grid)), key=[bound(gamma) for gamma in grid].__getitem__)
+        low, high = grid[max(index - 1, 0)], grid[min(index + 1, CUTS)]
+    return math.sqrt(low * high)
+
+
+def _witnesses(content: Content, model: Known, clients: Federation, seen: Examples) -> Iterator[Witness]:
+    """Each client's numbers at each gamma, with room for what other machines compute."""
+    checker, claim = Checker(content, model, clients), content.claim
+    drawn = [checker.surrogates(examples_of(clients, claim.part), index) for index in range(clients.num_clients)]
+    before = [] if claim.confidence is None else [checker.surrogates(seen, i) for i in range(seen.num_clients)]
+    for row, witness in enumerate(content.witnesses):
+        here, most = [client[row] for client in drawn], checker.most(witness.gamma)
+        bet, draws, known_before = None, None, [client[row] for client in before]
+        if claim.part == "all" and most < math.inf:
+            means = Sample.pooled([float(each.mean()) for each in known_before], most)
+            bet = means.bets([1.0], [len(here)], 1.0 - (claim.confidence or 0.0))[0]
+        if claim.own_sampling:
+            bets = _bets(claim, known_before, most)
+            pays = [
+                tuple(_raised(paid(each, bet, part)) for each, bet in zip(here, bets, strict=True))
+                for _, part in STAKES
+            ]
+            draws = Draws(tuple(bets), tuple(pays))
+        yield Witness(witness.gamma, tuple(map(_raised, here)), bet, draws)
+
+
+def _bets(claim: Claim, before: Sequence[Tensor], most: float) -> list[float]:
+    """A bet for each client: from its own training examples or, if clients were drawn, from those of others."""
+    weights, sizes = ([getattr(each, key) for each in claim.clients] for key in ("weight", "examples"))
+    delta = 1.0 - min(claim.confidence_of(row) or 0.0 for row in claim.rows)
+    if claim.part == "all":
+        pooled, level = Sample.pooled(torch.cat(list(before)).tolist(), most), delta / 2.0 / len(sizes)
+        by_size = {size: pooled.bets([1.0], [size], level)[0] for size in set(sizes)}
+        return [by_size[size] for size in sizes]
+    means, seconds = ([float(each.mean()) for each in part] for part in (before, [x.square() for x in before]))
+    return Sample([len(each) for each in before], means, seconds, most).bets(weights, sizes, delta / len(claim.rows))
+
+
+def _raised(values: Tensor) -> float:
+    return float(values.mean()) * ROOM + 1e-12
