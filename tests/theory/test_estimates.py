@@ -159,3 +159,10 @@ def test_without_a_proof_a_file_is_attested_and_no_site_is_audited(tmp_path: Pat
     publish(SEQUENCE, federation, radii=[0.1], points=2).save(tmp_path / "certificate.json")
     with pytest.raises(ValueError, match="is about another model"):
         wafl.audit(tmp_path / "certificate.json", Net(), federation)
+
+
+def test_a_row_has_a_certified_value_only_with_a_proof() -> None:
+    proven, guessed = (wafl.certify(model, clients(), radii=[0.0, 0.1]) for model in (SEQUENCE, Net()))
+    assert [row.certified for row in proven.rows] == [min(row.value, row.simple) for row in proven.rows]
+    assert [row.certified for row in guessed.rows] == [None, None]
+    assert all(row["certified"] is None for row in guessed.to_json()["certificates"])

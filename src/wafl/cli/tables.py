@@ -44,7 +44,8 @@ def comparison(results: Mapping[str, Any]) -> Group:
     picks += [(names[share], lambda row, share=share: row["attacked"][share]) for share in shares]
     unproven = next((row["unproven"] for row in tested.values() if "unproven" in row), None)
     if "radius" in results:
-        picks.append(("certified" if unproven is None else "estimate", lambda row: row["certified"]))
+        bound = "certified" if unproven is None else "estimate"
+        picks.append((bound, lambda row: row.get("certified") or row["estimate"]))
     if any("generalization" in row for row in tested.values()):
         column = "unseen,\nshifted" if "shift" in results else "unseen\nclients"
         picks.append((column, lambda row: row["generalization"]["unseen"]))

@@ -73,6 +73,7 @@ TESTED: dict[str, Any] = {
     "seconds": float,
     "generalization?": UNSEEN,
     "certified?": SPREAD,
+    "estimate?": SPREAD,
     "unproven?": str,
 }
 

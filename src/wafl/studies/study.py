@@ -261,7 +261,7 @@ class Study:
         worst = [each.best_proven(each[0]) for each in certificates]
         values = worst if metric == "loss" else [100.0 * (1.0 - error) for error in worst]
         unproven = [each.reason for each in certificates if each.caveat is not None]
-        return {"certified": spread(values), **({"unproven": unproven[0]} if unproven else {})}
+        return {"estimate": spread(values), "unproven": unproven[0]} if unproven else {"certified": spread(values)}
 
     def _untested(self, scores: Sequence[Score]) -> dict[str, list[str]]:
         """Clients elsewhere that some test did without, because their node was away or they have no test examples."""

@@ -141,7 +141,7 @@ def scores_of(results: Mapping[str, Any], study: str = "") -> list[Tested]:
             row.get("seconds"),
             len(row.get("diverged", ())),
             study,
-            row["certified"]["seeds"] if "certified" in row else (),
+            (row.get("certified") or row.get("estimate") or {"seeds": ()})["seeds"],
             unproven_line(row["unproven"], side) if "unproven" in row else "",
             row["generalization"]["unseen"]["seeds"] if "generalization" in row else (),
         )

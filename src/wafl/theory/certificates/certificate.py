@@ -6,7 +6,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -128,6 +128,8 @@ class Certificate:
     """How far each example's phi_gamma may be below what was proven of it; None if that is not by a search."""
     margin: float = 0.0
     """What of it allows for other samples, if the certificate is about the distributions that examples come from."""
+    certified: float | None = None
+    """The smallest proven bound; None if nothing is proven, and ``value`` and ``simple`` are only estimates."""
 
     @property
     def best(self) -> float:
@@ -164,6 +166,11 @@ class Certificates:
     """Why nothing is proven; empty if something is."""
     source: Source | None = field(default=None, compare=False, repr=False)
     """The model and the clients, from which it can be saved; None if the examples are on other machines."""
+
+    def __post_init__(self) -> None:
+        proven = self.proven or self.simple_proven
+        rows = (replace(row, certified=self.best_proven(row) if proven else None) for row in self.rows)
+        object.__setattr__(self, "rows", tuple(rows))
 
     @property
     def metric(self) -> Metric:
