@@ -123,7 +123,7 @@ def test_digests_tell_types_of_numbers_and_scales_of_data_apart() -> None:
     assert digest_of(model) != digest_of(double)
     assert model_digest(model) == model_digest(double), "without the numbers, only their types tell them apart"
     assert model_digest(model, dtypes=True) != model_digest(double, dtypes=True)
-    x = np.random.default_rng(0).normal(size=(30, 2))
+    x = np.random.default_rng(0).integers(0, 256, size=(30, 1, 2, 2), dtype=np.uint8)
     pairs = [(x[:10], np.arange(10) % 3), (x[10:], np.arange(20) % 3)]
     both = wafl.Federation.from_arrays(pairs, test_fraction=0.0, preprocess="zscore").train.of_clients([0])
     alone = wafl.Federation.from_arrays(pairs[:1], test_fraction=0.0, preprocess="zscore").train
