@@ -117,7 +117,7 @@ def fetch(name: Name, data_dir: Path | None = None) -> None:
         raw = load_raw(name, folder)
         where = folder / f"{name}.npz" if files is None else files.where
         verb = "fetched" if files is None else "here already"
-        typer.echo(f"{name}: {verb}, {len(raw.x_train):,} + {len(raw.x_test):,} images, {where}")
+        typer.echo(f"{name}: {verb}, {len(raw['x_train']):,} + {len(raw['x_test']):,} images, {where}")
         typer.echo(f"License: {SOURCES[name].license}. Cite: {SOURCES[name].citation}")
 
 
