@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -48,10 +48,10 @@ class Curve:
     """The line whose color it has; by default its own."""
 
 
-def colors(names: Sequence[str], methods: Sequence[str] | None = None) -> dict[str, str]:
-    """The color of each name: that of its method, in every figure of the house."""
+def colors(names: Iterable[str], methods: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the color of each name: the color of its method, which is the same in every figure."""
     unique = list(dict.fromkeys(names))
-    families = None if methods is None else [dict(zip(names, methods, strict=True))[name] for name in unique]
+    families = [(methods or {}).get(name, name) for name in unique]
     return {name: style["color"] for name, style in zip(unique, styles(unique, families), strict=True)}
 
 
@@ -136,7 +136,7 @@ def bars(
     stacked: bool = False,
 ) -> Chart:
     """A chart with one bar per name and series; those of a name are side by side, or ``stacked``."""
-    palette = palette or colors(list(series))
+    palette = palette or colors(series)
     data: list[Any] = [
         {
             "type": "bar",

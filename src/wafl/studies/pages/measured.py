@@ -191,7 +191,7 @@ def _chart(label: str, method: str, axis: str, steps: Sequence[_Step], column: s
     """Draw the certified or estimated loss by radius, and the loss that was reached."""
     radii, bounds = [radius for _, radius, _, _ in steps], [bound for _, _, _, bound in steps]
     reached = charts.Curve("reached", radii, [shift.loss for _, _, shift, _ in steps], dash=True, of=label)
-    curves, palette = [charts.Curve(column, radii, bounds, of=label), reached], charts.colors([label], [method])
+    curves, palette = [charts.Curve(column, radii, bounds, of=label), reached], charts.colors([label], {label: method})
     return charts.lines(curves, axis, "expected loss", palette, marks=True)
 
 

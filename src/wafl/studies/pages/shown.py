@@ -202,7 +202,7 @@ def _rounds(lines: Lines, titles: Mapping[str, str], conditions: Conditions) -> 
     seeds = len({row["seed"] for row in lines if isinstance(row.get("seed"), int)})
     means = f"Lines are means over {seeds} seeds." if seeds > 1 else "One seed."
     tested = " Accuracy and test loss are on clean test data." if sections.QUANTITIES["test_loss"] in curves else ""
-    return sections.rounds(curves, methods, f"{means}{tested}{conditions.setting}")
+    return sections.rounds(curves, methods, f"{means}{tested}{conditions.words('data', 'model')}")
 
 
 def _unseen(results: Mapping[str, Any], conditions: Conditions) -> Section | None:
@@ -332,12 +332,13 @@ def summary_of(path: Path, link: str) -> Study:
 
 def list_of(studies: Sequence[Study]) -> Section:
     """A table of studies, each with a link to its own page."""
-    columns = dict.fromkeys(column for study in studies for column, cell in study.cells.items() if cell.text)
-    rows: list[list[Cell]] = []
-    for study in studies:
-        cells = [study.cells.get(column, Cell("", "")) for column in columns]
-        rows.append([Cell(study.name, link=study.link), Cell(study.state), *cells])
-    return Section("Studies", "", [Table(["study", "state", *columns], rows)])
+    names = dict.fromkeys(column for study in studies for column in study.cells)
+    columns = {
+        "study": [Cell(study.name, link=study.link) for study in studies],
+        "state": [Cell(study.state) for study in studies],
+        **{name: [study.cells.get(name, Cell("", "")) for study in studies] for name in names},
+    }
+    return Section("Studies", "", [Table.of(columns)])
 
 
 def _progress(folder: StudyFolder, results: Mapping[str, Any]) -> dict[str, Cell]:
