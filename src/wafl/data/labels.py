@@ -101,9 +101,8 @@ def _check_names(classes: Any) -> list[str]:
 def _distinct(client: int, array: NDArray[Any]) -> tuple[list[str], NDArray[Any]]:
     """The different texts, and the place of each label among them."""
     if array.dtype.kind == "O":
-        odd = next((value for value in array.tolist() if not isinstance(value, str)), None)
-        if odd is not None or any(value is None for value in array.tolist()):
-            raise ValueError(f"client {client} has the label {odd!r} among text: drop examples without a label")
+        if odd := [value for value in array.tolist() if not isinstance(value, str)]:
+            raise ValueError(f"client {client} has the label {odd[0]!r} among text: drop examples without a label")
         array = array.astype(np.str_)
     names, codes = np.unique(array, return_inverse=True)
     return [name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist()], codes
