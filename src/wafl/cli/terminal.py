@@ -7,7 +7,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Annotated, Any, TextIO, cast
 
@@ -54,14 +54,13 @@ GONE = {errno.EPIPE, errno.EIO, errno.ESHUTDOWN}
 @contextmanager
 def lasting_output() -> Generator[None, None, None]:
     """A block whose output goes nowhere once its reader is gone; what cannot be encoded becomes ``?``."""
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast(TextIO, _Lasting(stream)) for stream in before)
-    try:
-        yield
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        sys.stdout, sys.stderr = before
+    output, errors = (cast(TextIO, _Lasting(stream)) for stream in (sys.stdout, sys.stderr))
+    with redirect_stdout(output), redirect_stderr(errors):
+        try:
+            yield
+        finally:
+            output.flush()
+            errors.flush()
 
 
 class _Lasting:
