@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Annotated, Any, TextIO, cast
@@ -141,7 +141,13 @@ def parse_numbers(name: str, text: str) -> list[float]:
         raise ValueError(f"{name}={text!r} must be numbers with commas between them, such as 0.2,0.4") from None
 
 
-def parse_norm(text: str) -> float:
-    from wafl.cli.method_options import parse_choice
+def parse_choice(name: str, text: str, values: Collection[float]) -> float:
+    """Parse a number that must be one of ``values``."""
+    names = {f"{value:g}": value for value in values}
+    if text not in names:
+        raise ValueError(f"{name}={text} must be one of {', '.join(names)}")
+    return names[text]
 
+
+def parse_norm(text: str) -> float:
     return parse_choice("norm", text, (1, 2, math.inf))
