@@ -101,17 +101,12 @@ def lines(
 
 
 def strip(
-    groups: Mapping[str, Sequence[tuple[str, float]]],
-    y: str,
-    palette: Mapping[str, str],
-    unit: str = "",
-    test: str = "",
+    groups: Mapping[str, Sequence[tuple[str, float]]], y: str, palette: Mapping[str, str], unit: str, test: str
 ) -> Chart:
     """Return a chart with one column of points per group, each point a named value, over a box of the quartiles.
 
     Hover texts name the ``test``.
     """
-    under = f"<br>{shown(test)}" if test else ""
     data: list[Any] = [
         {
             "type": "box",
@@ -120,7 +115,7 @@ def strip(
             "text": [shown(client) for client, _ in points],
             "marker": {"color": palette.get(name, BLUE), "size": 6, "opacity": 0.75},
             "line": {"color": palette.get(name, BLUE), "width": 1},
-            "hovertemplate": f"%{{text}}: <b>%{{y:.4~g}}{unit}</b>{under}<extra>{shown(name)}</extra>",
+            "hovertemplate": f"%{{text}}: <b>%{{y:.4~g}}{unit}</b><br>{shown(test)}<extra>{shown(name)}</extra>",
         }
         for name, points in groups.items()
     ]

@@ -188,9 +188,6 @@ class Conditions:
         return "".join(f" {titles[name]}: {getattr(self, name)}." for name in fields if getattr(self, name))
 
 
-NO_CONDITIONS = Conditions()
-
-
 @dataclass(frozen=True)
 class Tested:
     """The row of a method: one value per seed on clean test data, by the share of attacked clients, and for the worst

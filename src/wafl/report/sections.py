@@ -9,7 +9,7 @@ from typing import Any
 from wafl.base.conditions import CLEAN, attacked_clients, shorten, unseen_clients
 from wafl.report import charts
 from wafl.report.charts import Curve
-from wafl.report.page import NO_CONDITIONS, Block, Cell, Code, Conditions, Figure, Section, Table, Tested
+from wafl.report.page import Block, Cell, Code, Conditions, Figure, Section, Table, Tested
 
 MOST_LINES = 40
 MOST_CLIENTS = 60
@@ -27,7 +27,7 @@ QUANTITIES = {
 """What is drawn by round, and what it is called."""
 
 
-def methods(tested: Sequence[Tested], measure: str, conditions: Conditions = NO_CONDITIONS) -> Section:
+def methods(tested: Sequence[Tested], measure: str, conditions: Conditions) -> Section:
     """Return the section with the table of methods, with intervals over seeds."""
     shares = sorted({share for row in tested for share in row.attacked})
     palette = charts.colors([row.name for row in tested], {row.name: row.method for row in tested})
@@ -125,7 +125,7 @@ def by_client(
     tests: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]],
     methods: Mapping[str, str],
     measure: str,
-    conditions: Conditions = NO_CONDITIONS,
+    conditions: Conditions,
 ) -> Section | None:
     """Return the section of each client's value by test and method, and of the worst clients by name."""
     if not any(points for groups in tests.values() for points in groups.values()):
@@ -163,10 +163,7 @@ def by_client(
 
 
 def unseen(
-    rows: Mapping[str, Mapping[str, Any]],
-    methods: Mapping[str, str],
-    measure: str,
-    conditions: Conditions = NO_CONDITIONS,
+    rows: Mapping[str, Mapping[str, Any]], methods: Mapping[str, str], measure: str, conditions: Conditions
 ) -> Section:
     """Return the section of each method on training, test and unseen data, with intervals over clients."""
     others = unseen_clients(shorten(conditions.shift))
@@ -209,12 +206,6 @@ def unseen(
 
 
 GAPS = {"out_of_sample_gap": "training - test", "participation_gap": "test - unseen"}
-
-
-def features(label: str, inputs: Sequence[tuple[str, float, str]]) -> Table:
-    """The table of the inputs that the ball moves most: name, mean distance, and that in its own unit."""
-    rows = [[Cell(name), Cell(text, distance)] for name, distance, text in inputs]
-    return Table([f"input, {label}", "mean distance moved"], rows)
 
 
 def weights(by_method: Mapping[str, Sequence[float]], names: Sequence[str], methods: Mapping[str, str]) -> Block | None:
