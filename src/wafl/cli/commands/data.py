@@ -42,8 +42,7 @@ def list_data(data_dir: Path | None = None) -> None:
         console.print(f"Data folder: {folder}", markup=False, soft_wrap=True, highlight=False)
         console.print(table)
         console.print(_natural_table(folder))
-        untried = [name for name, source in SOURCES.items() if source.files and not source.fetched_by_us]
-        if untried:
+        if any(source.files and not source.fetched_by_us for source in SOURCES.values()):
             console.print("[dim]† Downloading these is untested; what arrives is checked against its published MD5.[/]")
         if any(find_spec(source.module) is None for source in NATURAL.values()):
             console.print("[dim]‡ pip install 'wafl-learn\\[natural]'[/]", highlight=False)
