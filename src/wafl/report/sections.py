@@ -135,24 +135,15 @@ def by_client(
         percent = "%" if measure == "accuracy" else ""
         views[test] = charts.strip(groups, unit, charts.colors(groups, methods), percent, test)
     first_test = next(iter(tests))
-    palette = charts.colors(tests[first_test], methods)
-    rows: list[list[Cell]] = []
+    palette, columns = charts.colors(tests[first_test], methods), dict[str, list[Cell]]()
     for name, points in tests[first_test].items():
         ordered = sorted(points, key=lambda point: point[1], reverse=measure != "accuracy")
         tenth = [value for _, value in ordered[: max(1, math.ceil(0.1 * len(ordered) - 1e-9))]]
-        rows.append(
-            [
-                Cell(name, color=palette.get(name, "")),
-                *(_cell(value, measure, client) for client, value in ordered[:4]),
-                _cell(fmean(tenth), measure),
-            ]
-        )
-    most = max(len(row) for row in rows)
-    whole = [[*row[:-1], *[Cell("", "")] * (most - len(row)), row[-1]] for row in rows]
-    names = ["worst", "second", "third", "fourth"][: most - 2]
-    table = Table(
-        ["method", *names, "worst tenth"], whole, f"The clients that each method serves worst: {first_test}, one seed."
-    )
+        worst = [*(_cell(value, measure, client) for client, value in ordered[:4]), *[Cell("", "")] * 4][:4]
+        row = [Cell(name, color=palette.get(name, "")), *worst, _cell(fmean(tenth), measure)]
+        for heading, cell in zip(("method", "worst", "second", "third", "fourth", "worst tenth"), row, strict=True):
+            columns.setdefault(heading, []).append(cell)
+    table = Table.of(columns, f"The clients that each method serves worst: {first_test}, one seed.")
     words = conditions.words("attack", "shift", "data", "model")
     caption = f"One point per client, over the quartiles; hover to see which client. One seed.{words}"
     return Section(
