@@ -62,9 +62,8 @@ def _with_flags(command: Callable[..., None], flags: Mapping[str, Any]) -> Calla
     return with_flags
 
 
-def read_options(options: Mapping[str, Any], known: Mapping[str, Mapping[str, Option]] | None = None) -> dict[str, Any]:
-    """Parse the values of flags that are given as text, such as a choice or a box; by default, of methods' flags."""
-    known = method_options() if known is None else known
+def read_options(options: Mapping[str, Any], known: Mapping[str, Mapping[str, Option]]) -> dict[str, Any]:
+    """Parse the values of flags that are given as text, such as a choice or a box."""
     texts = {name: _as_text(name, known[name]) for name in options}
     return {name: value if (text := texts[name]) is None else text[1](value) for name, value in options.items()}
 

@@ -74,8 +74,7 @@ class Labels:
             highest = max(int(split.max()) for split in splits if len(split))
             if self._given is None:
                 _refuse_gaps(splits, highest)
-            names = tuple(self._codes) if self._fixed else None
-            return list(splits), self._given if self._given is not None else highest + 1, names
+            return list(splits), self._given or highest + 1, tuple(self._codes) or None
         names = tuple(self._codes) if self._fixed else tuple(sorted(self._codes))
         codes = {name: code for code, name in enumerate(names)}
         final = torch.tensor([codes[name] for name in self._codes])

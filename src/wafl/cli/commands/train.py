@@ -17,7 +17,7 @@ from typer import Argument, Option
 
 from wafl.base.errors import DivergedError, TrainingWarning
 from wafl.base.shown import shown
-from wafl.cli.method_options import read_options, with_method_options
+from wafl.cli.method_options import method_options, read_options, with_method_options
 from wafl.cli.saved import check_study
 from wafl.cli.terminal import Changes, OneStudy, Trust, make_console, one_line_errors, program_name, reading, say, tell
 from wafl.config.toml_file import read_toml
@@ -94,7 +94,7 @@ def run(
                 raise ValueError("--set changes an experiment file: give one (`wafl config init` writes a starter)")
             described = demo_experiment(
                 methods=method or [],
-                options=read_options(options),
+                options=read_options(options, method_options()),
                 learning_rate=learning_rate,
                 rounds=rounds,
                 cohort=cohort,
