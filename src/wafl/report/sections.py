@@ -241,8 +241,7 @@ def participation(
     if not asked:
         return None
     troubled = [name for name in asked if counted.get(name, 0) < asked[name]]
-    order = [*troubled, *(name for name in asked if name not in troubled)]
-    shown = sorted(order[:MOST_CLIENTS], key=list(asked).index)
+    shown = sorted(sorted(asked, key=lambda name: name not in troubled)[:MOST_CLIENTS], key=list(asked).index)
     series = {"counted": [counted.get(name, 0) for name in shown]}
     if troubled:
         series["left out"] = [asked[name] - counted.get(name, 0) for name in shown]

@@ -6,7 +6,7 @@ import json
 import shlex
 import warnings
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
@@ -252,7 +252,7 @@ def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, 
     )
     bars = Bars(study, console, "json" if as_json else "quiet" if quiet else "bars")
     kept = f"What was done is in {path}. To resume: wafl resume {shlex.quote(str(path))}"
-    with watched(bars.display, TrainingWarning, lambda: kept), _served(path, serve):
+    with watched(bars.display, TrainingWarning, lambda: kept), _served(path) if serve else nullcontext():
         try:
             if study.plan.experiment.engine == "flower-sim":
                 from wafl.flower.ops.app import simulate
@@ -321,11 +321,8 @@ def watched(display: Display, category: type[Warning], kept: Callable[[], str]) 
 
 
 @contextmanager
-def _served(path: Path, wanted: bool) -> Generator[None, None, None]:
-    """A block in which a study is also a live page, if that is wanted."""
-    if not wanted:
-        yield
-        return
+def _served(path: Path) -> Generator[None, None, None]:
+    """Show a study as a live page during the block."""
     from wafl.studies.pages.live import make_server
 
     with make_server(path) as server:
