@@ -114,7 +114,7 @@ def test_a_good_download_is_kept_as_one_file_and_not_downloaded_again(
     folder = tmp_path / "new" / "data"
     for _ in range(2):
         raw = load_raw("mnist", folder)
-        for got, wanted in zip((raw.x_train, raw.y_train, raw.x_test, raw.y_test), arrays(), strict=True):
+        for got, wanted in zip((raw["x_train"], raw["y_train"], raw["x_test"], raw["y_test"]), arrays(), strict=True):
             np.testing.assert_array_equal(got, wanted)
         assert len(server.requests) == 4
     assert [path.name for path in folder.iterdir()] == ["mnist.npz"]
@@ -160,7 +160,7 @@ def test_after_a_bad_mirror_the_next_one_is_tried(bad: str, server: Server, tmp_
         server.files[f"/corrupt/{file.name}"] = b"<html>Please log in</html>"
         server.files[f"/cut/{file.name}"] = server.files[f"/good/{file.name}"]
         server.broken[f"/cut/{file.name}"] = 10
-    assert len(load_raw("mnist", tmp_path).x_train) == 9
+    assert len(load_raw("mnist", tmp_path)["x_train"]) == 9
     assert [path.name for path in tmp_path.iterdir()] == ["mnist.npz"]
 
 

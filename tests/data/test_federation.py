@@ -34,12 +34,12 @@ def test_the_split_is_disjoint_complete_and_of_the_requested_size(sizes, fractio
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.25])
-def test_blocks_and_pieces_of_any_size_pack_the_same(monkeypatch, fraction):
+def test_blocks_of_any_size_pack_the_same(monkeypatch, fraction):
     pairs = [client_arrays(i, 1 + i % 7, classes=1) for i in range(40)]
     whole = wafl.Federation.from_arrays(iter(pairs), test_fraction=fraction)
     monkeypatch.setattr("wafl.data.bring.arrays.FEW", 2)
     monkeypatch.setattr("wafl.data.bring.arrays.MANY", 5)
-    monkeypatch.setattr("wafl.data.examples.PIECE", 200)
+    monkeypatch.setattr("wafl.data.bring.arrays.PIECE", 200)
     again = wafl.Federation.from_arrays(iter(pairs), test_fraction=fraction)
     assert again.fingerprint() == whole.fingerprint()
     assert [tags(again.train.of(i)[0]) for i in range(40)] == [tags(whole.train.of(i)[0]) for i in range(40)]

@@ -20,7 +20,7 @@ from scipy.io import savemat
 
 from tests.data.archives import tar_gz
 from wafl.data.named import sources
-from wafl.data.named.cache import RawDataset, data_folder, load_raw, locate
+from wafl.data.named.cache import data_folder, load_raw, locate
 from wafl.data.named.readers import CIFAR10_BATCHES, IDX_FILES
 from wafl.data.named.sources import SOURCES
 
@@ -45,10 +45,10 @@ def arrays_for(name: str, num_train: int = 12, num_test: int = 5) -> Arrays:
     return arrays
 
 
-def same(raw: RawDataset, arrays: Arrays) -> None:
+def same(raw: Arrays, arrays: Arrays) -> None:
     for key, value in arrays.items():
-        np.testing.assert_array_equal(getattr(raw, key), value)
-        assert getattr(raw, key).flags.writeable
+        np.testing.assert_array_equal(raw[key], value)
+        assert raw[key].flags.writeable
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
@@ -120,7 +120,7 @@ def test_the_npz_of_each_data_set_is_read(name: str, tmp_path: Path) -> None:
     write_npz(tmp_path, name)
     raw = load_raw(name, str(tmp_path))
     same(raw, arrays_for(name))
-    assert (raw.name, raw.group_train, raw.group_test) == (name, None, None)
+    assert raw.keys() == arrays_for(name).keys()
     location = locate(name, tmp_path)
     assert location is not None
     assert location.num_examples() == (12, 5)
@@ -129,8 +129,8 @@ def test_the_npz_of_each_data_set_is_read(name: str, tmp_path: Path) -> None:
 def test_femnists_writers_are_read_and_other_arrays_are_ignored(tmp_path: Path) -> None:
     write_npz(tmp_path, "femnist", u_train=np.arange(12), u_test=np.arange(5), users=np.array(["a", "b"]))
     raw = load_raw("femnist", tmp_path)
-    np.testing.assert_array_equal(raw.group_train, np.arange(12))
-    np.testing.assert_array_equal(raw.group_test, np.arange(5))
+    np.testing.assert_array_equal(raw["u_train"], np.arange(12))
+    np.testing.assert_array_equal(raw["u_test"], np.arange(5))
 
 
 def test_the_folder_is_the_argument_or_wafl_data_or_the_users_cache(
@@ -143,7 +143,7 @@ def test_the_folder_is_the_argument_or_wafl_data_or_the_users_cache(
     assert data_folder(tmp_path / "other") == tmp_path / "other"
     (tmp_path / "mine").mkdir()
     write_npz(tmp_path / "mine", "usps")
-    assert len(load_raw("usps").x_train) == 12
+    assert len(load_raw("usps")["x_train"]) == 12
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -168,7 +168,7 @@ def test_the_data_folder_may_be_the_idx_folder_itself(tmp_path: Path) -> None:
 def test_an_npz_is_preferred_to_other_layouts(tmp_path: Path) -> None:
     write_idx(tmp_path / "MNIST/raw", arrays_for("mnist", 3, 3), compressed=False)
     write_npz(tmp_path, "mnist")
-    assert len(load_raw("mnist", tmp_path).x_train) == 12
+    assert len(load_raw("mnist", tmp_path)["x_train"]) == 12
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -205,7 +205,7 @@ def test_svhns_label_ten_is_read_as_zero(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(SOURCES, "svhn", replace(source, files=files))
     raw = load_raw("svhn", tmp_path)
     same(raw, arrays)
-    assert raw.x_train.flags.c_contiguous
+    assert raw["x_train"].flags.c_contiguous
 
 
 def test_a_matlab_file_that_is_not_the_published_one_is_never_parsed(
@@ -405,7 +405,7 @@ def test_an_unreadable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_read_only_folder_is_fine_until_something_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_npz(tmp_path, "mnist")
     without_permission(monkeypatch, os.W_OK)
-    assert len(load_raw("mnist", tmp_path).x_train) == 12
+    assert len(load_raw("mnist", tmp_path)["x_train"]) == 12
     with pytest.raises(PermissionError, match=r"nothing can be written there \(Permission denied\): .*WAFL_DATA"):
         load_raw("usps", tmp_path)
 

@@ -46,7 +46,7 @@ def page(name: str = "study") -> Page:
     blocks = [
         Table([name], [[Cell(name, small=name)]], name),
         Figure({name: charts.lines([curve], name, name), "bars": charts.bars([name], {name: [1.0]}, name)}, name),
-        Figure({"strip": charts.strip({name: [(name, 1.0)]}, name, {})}),
+        Figure({"strip": charts.strip({name: [(name, 1.0)]}, name, {}, "%", name)}),
         Figure({"heat": charts.heatmap([[1.0]], [name], [name], name)}),
         Walks([walk], name),
         Code(name, name, folded=True),
@@ -106,19 +106,19 @@ def test_the_table_of_methods_emphasizes_the_best_and_sorts_by_means() -> None:
         Row("WAFL", "WAFL", [90.0, 92.0, 91.0], {0.4: [80.0]}, [70.0], 1.5),
         Row("FedAvg", "FedAvg", [93.0, 93.0, 93.0], {0.4: [60.0]}, [50.0], 0.5, diverged=1),
     ]
-    (table,) = sections.methods(rows, "accuracy").blocks
+    (table,) = sections.methods(rows, "accuracy", Conditions()).blocks
     assert table.columns == ["method", "clean", "40% attacked", "worst client", "seconds", "diverged"]
     assert [[cell.best for cell in row[1:4]] for row in table.rows] == [[False, True, True], [True, False, False]]
     assert [row[1].order for row in table.rows] == [91.0, 93.0]
-    (losses,) = sections.methods(rows, "loss").blocks
+    (losses,) = sections.methods(rows, "loss", Conditions()).blocks
     assert losses.rows[0][1].best, "the lowest loss is the best"
 
 
 def test_rows_that_read_the_same_are_tied_and_one_alone_is_not_the_best() -> None:
     rows = [Row(name, name, [value]) for name, value in (("A", 97.21), ("B", 97.24), ("C", 97.1))]
-    (table,) = sections.methods(rows, "accuracy").blocks
+    (table,) = sections.methods(rows, "accuracy", Conditions()).blocks
     assert [row[1].best for row in table.rows] == [True, True, False]
-    (alone,) = sections.methods(rows[:1], "accuracy").blocks
+    (alone,) = sections.methods(rows[:1], "accuracy", Conditions()).blocks
     assert not alone.rows[0][1].best
     assert "best" not in alone.caption
 

@@ -1,7 +1,7 @@
 """The options of methods and attacks as flags, from the same fields that they check and experiment files read."""
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Annotated, Any
 
@@ -9,6 +9,7 @@ import typer
 
 from wafl.base.bounds import read_bounds
 from wafl.base.options import Box, Choice, Matrix, Option, Range
+from wafl.cli.terminal import parse_choice
 from wafl.config.known import describe_option, known_attacks, known_methods, options_by_name, purposes
 
 PANEL = "Options of the methods (without a file)"
@@ -61,9 +62,8 @@ def _with_flags(command: Callable[..., None], flags: Mapping[str, Any]) -> Calla
     return with_flags
 
 
-def read_options(options: Mapping[str, Any], known: Mapping[str, Mapping[str, Option]] | None = None) -> dict[str, Any]:
-    """Parse the values of flags that are given as text, such as a choice or a box; by default, of methods' flags."""
-    known = method_options() if known is None else known
+def read_options(options: Mapping[str, Any], known: Mapping[str, Mapping[str, Option]]) -> dict[str, Any]:
+    """Parse the values of flags that are given as text, such as a choice or a box."""
     texts = {name: _as_text(name, known[name]) for name in options}
     return {name: value if (text := texts[name]) is None else text[1](value) for name, value in options.items()}
 
@@ -86,14 +86,6 @@ def _cost_matrix(text: str) -> Any:
     from wafl.objectives.ball.cost_matrix import read_cost_matrix
 
     return read_cost_matrix(text)
-
-
-def parse_choice(name: str, text: str, values: Collection[float]) -> float:
-    """One of a few numbers by its text."""
-    names = {f"{value:g}": value for value in values}
-    if text not in names:
-        raise ValueError(f"{name}={text} must be one of {', '.join(names)}")
-    return names[text]
 
 
 def parse_number(name: str, text: str, word: str) -> float | str:

@@ -29,11 +29,8 @@ def check_signing(key: Path | None, *, private: bool) -> None:
 
 
 def load_runs(folder: Path) -> dict[str, Run]:
-    """The runs that a folder is or holds, by name: of a study, the first run of each method that did not diverge."""
-    _refuse_links(folder)
-    if (folder / "run.json").exists():
-        return {folder.name: _sound_run(folder)}
-    return {name: run for runs in _sound(folder, at_most=1).values() for name, run in runs.items()}
+    """Load the run of a folder, or the first run of each method of a study that did not diverge, by name."""
+    return {name: run for runs in load_seeds(folder, at_most=1).values() for name, run in runs.items()}
 
 
 def only_run(folder: Path) -> tuple[str, Run]:
@@ -44,37 +41,23 @@ def only_run(folder: Path) -> tuple[str, Run]:
     return next(iter(load_runs(folder).items()))
 
 
-def load_seeds(folder: Path) -> dict[str, dict[str, Run]]:
-    """All runs that did not diverge, of a study or of one method, by method and then by folder."""
+def load_seeds(folder: Path, at_most: int | None = None) -> dict[str, dict[str, Run]]:
+    """Load the runs that did not diverge, of a study or of one method, by method and then by folder.
+
+    ``at_most`` limits the runs of each method. Diverged runs are named on stderr.
+    """
     _refuse_links(folder)
-    if (folder / "run.json").exists() and not _run_folders(folder, "seed-*"):
-        return {folder.name: {folder.name: _sound_run(folder)}}
-    return _sound(folder)
-
-
-def check_study(folder: Path) -> None:
-    """Refuse, before anything is loaded, a folder in which no study was begun."""
-    if not any((folder / name).is_file() for name in ("config.toml", "run.json")):
-        raise FolderError(f"{folder} is not a study: it has no config.toml")
-
-
-def _refuse_links(folder: Path) -> None:
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not a folder: give a study, such as runs/digits, or one of its runs")
-    from wafl.studies.folder import refuse_links
-
-    refuse_links(folder)
-
-
-def _sound(folder: Path, at_most: int | None = None) -> dict[str, dict[str, Run]]:
-    """The runs of each method that did not diverge, ``at_most`` so many; the others are named on stderr."""
-    single = (folder / "run.json").exists()
+    single, plan = (folder / "run.json").exists(), cache(lambda: _plan_of(folder))
+    if single and (at_most == 1 or not _run_folders(folder, "seed-*")):
+        run = _load_run(folder, plan)
+        if run.diverged:
+            raise ValueError(f"{folder} diverged: {run.diverged}")
+        return {folder.name: {folder.name: run}}
     methods = [folder] if single else _run_folders(folder)
     if not single:
         _say_what_is_unfinished(folder)
     if not methods:
         raise FileNotFoundError(f"{folder} holds no run: there is no run.json in it or one folder below")
-    plan = cache(lambda: _plan_of(folder))
     sound: dict[str, dict[str, Run]] = {}
     for method in methods:
         for path in (method, *_run_folders(method, "seed-*")):
@@ -89,6 +72,20 @@ def _sound(folder: Path, at_most: int | None = None) -> dict[str, dict[str, Run]
     if not sound:
         raise ValueError(f"every run in {folder} diverged: lower the learning rate, or raise gamma")
     return sound
+
+
+def check_study(folder: Path) -> None:
+    """Refuse, before anything is loaded, a folder in which no study was begun."""
+    if not any((folder / name).is_file() for name in ("config.toml", "run.json")):
+        raise FolderError(f"{folder} is not a study: it has no config.toml")
+
+
+def _refuse_links(folder: Path) -> None:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder: give a study, such as runs/digits, or one of its runs")
+    from wafl.studies.folder import refuse_links
+
+    refuse_links(folder)
 
 
 def _run_folders(folder: Path, names: str = "*") -> list[Path]:
@@ -136,13 +133,6 @@ def seen_and_unseen(runs: dict[str, Run], folder: Path, data_dir: Path | None) -
         others = others and shifted(others, study.experiment().data)
         refuse_changes(study, data_fingerprint(clients, others))
     return clients, others
-
-
-def _sound_run(folder: Path) -> Run:
-    run = _load_run(folder, lambda: _plan_of(folder))
-    if run.diverged:
-        raise ValueError(f"{folder} diverged: {run.diverged}")
-    return run
 
 
 def _load_run(path: Path, plan: Callable[[], Plan | None]) -> Run:

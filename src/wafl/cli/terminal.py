@@ -6,8 +6,8 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Generator, Iterable
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Annotated, Any, TextIO, cast
 
@@ -54,14 +54,13 @@ GONE = {errno.EPIPE, errno.EIO, errno.ESHUTDOWN}
 @contextmanager
 def lasting_output() -> Generator[None, None, None]:
     """A block whose output goes nowhere once its reader is gone; what cannot be encoded becomes ``?``."""
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast(TextIO, _Lasting(stream)) for stream in before)
-    try:
-        yield
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        sys.stdout, sys.stderr = before
+    output, errors = (cast(TextIO, _Lasting(stream)) for stream in (sys.stdout, sys.stderr))
+    with redirect_stdout(output), redirect_stderr(errors):
+        try:
+            yield
+        finally:
+            output.flush()
+            errors.flush()
 
 
 class _Lasting:
@@ -142,7 +141,13 @@ def parse_numbers(name: str, text: str) -> list[float]:
         raise ValueError(f"{name}={text!r} must be numbers with commas between them, such as 0.2,0.4") from None
 
 
-def parse_norm(text: str) -> float:
-    from wafl.cli.method_options import parse_choice
+def parse_choice(name: str, text: str, values: Collection[float]) -> float:
+    """Parse a number that must be one of ``values``."""
+    names = {f"{value:g}": value for value in values}
+    if text not in names:
+        raise ValueError(f"{name}={text} must be one of {', '.join(names)}")
+    return names[text]
 
+
+def parse_norm(text: str) -> float:
     return parse_choice("norm", text, (1, 2, math.inf))

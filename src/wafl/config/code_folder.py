@@ -125,18 +125,11 @@ def _within(path: Path, folder: Path) -> str:
 
 
 def _modules(folder: Path) -> Iterator[Path]:
-    """The modules next to each other in a folder, and those of its packages; compiled code there is refused."""
-    if not folder.is_dir():
-        return
-    yield from _sources(folder, folder)
-    for package in sorted({path.parent for path in folder.glob("*/__init__.*") if path.parent.name != CACHE}):
-        for inner, _, _ in sorted(os.walk(package)):
-            if CACHE not in Path(inner).relative_to(folder).parts:
-                yield from _sources(Path(inner), folder)
-
-
-def _sources(inner: Path, folder: Path) -> Iterator[Path]:
-    for path in sorted(path for path in inner.iterdir() if path.is_file()):
+    """Yield the modules in a folder and in its packages; raise ConfigError if there is compiled code."""
+    packages = sorted({path.parent for path in folder.glob("*/__init__.*")})
+    inside = [Path(inner) for package in packages for inner, _, _ in sorted(os.walk(package))]
+    folders = [folder, *(each for each in inside if CACHE not in each.relative_to(folder).parts)]
+    for path in (path for each in folders if each.is_dir() for path in sorted(each.iterdir()) if path.is_file()):
         if path.name.lower().endswith(FOREIGN):
             raise ConfigError(
                 f"{folder} holds compiled code, {_within(path, folder)}, which would run unread: remove or install it"

@@ -45,12 +45,6 @@ else:
     ShiftKind = Literal[tuple(MOVES)]
 
 
-def _default(owners: Mapping[str, Option], kind: object) -> Any:
-    """Return the default of an option for this kind of attack, which may not have the option."""
-    first = next(iter(owners.values()))
-    return owners.get(kind, first).default if isinstance(kind, str) else first.default
-
-
 def _differs(owners: Mapping[str, Option]) -> bool:
     """Return True if the attacks that have an option disagree about its default."""
     return len({option.default for option in owners.values()}) > 1
@@ -69,9 +63,11 @@ class _AttackSection(Section):
         if not isinstance(values, dict):
             return values
         given = cast("dict[str, Any]", values)
-        kind = given.get("kind", "pgd")
+        kind = str(given.get("kind", "pgd"))
         missing = [name for name, owners in ATTACK_OPTIONS.items() if _differs(owners) and given.get(name) is None]
-        return {**given, **{name: _default(ATTACK_OPTIONS[name], kind) for name in missing}}
+        owners = {name: ATTACK_OPTIONS[name] for name in missing}
+        chosen = {name: each.get(kind, next(iter(each.values()))) for name, each in owners.items()}
+        return {**given, **{name: option.default for name, option in chosen.items()}}
 
 
 def _attack_key(owners: Mapping[str, Option]) -> Any:

@@ -71,32 +71,25 @@ def apply_change(content: dict[str, Any], change: str) -> None:
         value = text.strip()
     *path, last = (step.strip() for step in key.split("."))
     target: Any = content
-    for step in path:
-        target = _step(target, step, change)
-    if isinstance(target, list):
-        target[_index(cast("list[Any]", target), last, change)] = value
-    elif isinstance(target, dict):
-        target[last] = value
-    else:
-        raise ConfigError(f"--set {change!r}: {'.'.join(path)} is a value and has no key {last!r}")
+    for depth, step in enumerate(path):
+        place = _place(target, step, path[:depth], change)
+        target = target.setdefault(place, {}) if isinstance(target, dict) else target[place]
+    target[_place(target, last, path, change)] = value
 
 
-def _step(target: Any, step: str, change: str) -> Any:
-    if isinstance(target, list):
-        return target[_index(cast("list[Any]", target), step, change)]
-    if not isinstance(target, dict):
-        raise ConfigError(f"--set {change!r}: there is no {step!r} in a value")
-    return cast("dict[str, Any]", target).setdefault(step, {})
-
-
-def _index(items: list[Any], step: str, change: str) -> int:
-    if step.isdecimal() and int(step) < len(items):
+def _place(target: Any, step: str, path: Sequence[str], change: str) -> str | int:
+    """Return the key or the index that a step of a change means in ``target``, which is at ``path``."""
+    if isinstance(target, dict):
+        return step
+    if not isinstance(target, list):
+        raise ConfigError(f"--set {change!r}: {'.'.join(path)} is a value and has no key {step!r}")
+    names = [_name_of(item).lower() for item in cast("list[Any]", target)]
+    if step.isdecimal() and int(step) < len(names):
         return int(step)
-    names = [_name_of(item).lower() for item in items]
     if step.lower() in names:
         return names.index(step.lower())
     known = ", ".join(filter(None, names)) or "none by name"
-    raise ConfigError(f"--set {change!r}: no entry {step!r}; there are {len(items)}: {known}")
+    raise ConfigError(f"--set {change!r}: no entry {step!r}; there are {len(names)}: {known}")
 
 
 def _name_of(item: Any) -> str:

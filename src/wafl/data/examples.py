@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from math import prod
 from typing import Any, Self
 
 import numpy as np
@@ -115,9 +114,6 @@ def _ranges(begins: Tensor, sizes: Tensor) -> Tensor:
     return torch.arange(int(ends[-1])) + torch.repeat_interleave(begins - (ends - sizes), sizes)
 
 
-PIECE = 2**26
-"""At most so many bytes are asked for in advance; they go back to the system as soon as they are freed."""
-
 Array = NDArray[Any]
 
 
@@ -140,37 +136,21 @@ class Packer:
         self._sizes.append(sizes.numpy())
 
     def finish(self) -> Examples:
-        """All examples that were added; the packer is empty then."""
+        """Return all examples that were added; the packer cannot be used afterwards."""
         x = Mapped.joined(self._mapped) if self._mapped else self._x.finish()
         ends = np.concatenate([np.zeros(1, np.int64), *self._sizes]).cumsum()
         return Examples(x, self._y.finish(), torch.from_numpy(ends))
 
 
 class _Rows:
-    """Rows in large pieces, which at the end are copied and freed one after another."""
+    """Rows of one type and shape in one buffer, which the system extends without copying it."""
 
     def __init__(self) -> None:
-        self._full: list[Array] = []
-        self._piece = np.empty(0)
-        self._used = 0
+        self._buffer, self._shape, self._type = bytearray(), (0,), np.dtype(float)
 
     def add(self, rows: Array) -> None:
-        fits = self._piece.dtype == rows.dtype and self._piece.shape[1:] == rows.shape[1:]
-        if not fits or self._used + len(rows) > len(self._piece):
-            self._full += [self._piece[: self._used]] if self._used else []
-            most = PIECE // max(1, rows.itemsize * prod(rows.shape[1:]))
-            room = max(len(rows), min(most, sum(map(len, self._full))))
-            self._piece, self._used = np.empty((room, *rows.shape[1:]), rows.dtype), 0
-        self._piece[self._used : self._used + len(rows)] = rows
-        self._used += len(rows)
+        self._buffer.extend(np.ascontiguousarray(rows))
+        self._shape, self._type = (self._shape[0] + len(rows), *rows.shape[1:]), rows.dtype
 
     def finish(self) -> Tensor:
-        pieces = [*self._full, self._piece[: self._used]]
-        self._full, self._piece = [], np.empty(0)  # nothing else keeps a piece that has been copied
-        whole, end = np.empty((sum(map(len, pieces)), *pieces[0].shape[1:]), pieces[0].dtype), 0
-        pieces.reverse()
-        while pieces:
-            piece = pieces.pop()
-            whole[end : end + len(piece)] = piece
-            end += len(piece)
-        return torch.from_numpy(whole)
+        return torch.from_numpy(np.ndarray(self._shape, self._type, self._buffer))

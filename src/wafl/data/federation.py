@@ -179,9 +179,9 @@ class Federation:
         if isinstance(content, dict):
             by_name: Options = {"names": list(content), **options}
             return cls.from_arrays(content.values(), **by_name)
-        about = content.about
+        x, y, offsets, about = content
         named: Options = {"names": about.names, "classes": about.classes, **options}
-        packed = cls.from_offsets(content.x, content.y, content.offsets, **named)
+        packed = cls.from_offsets(x, y, offsets, **named)
         return replace(packed, columns=None if about.columns is None else tuple(about.columns))
 
     @classmethod

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 DPI = 200
+EXAMPLES = 10
+"""The number of images of each class."""
 ROWS = 16
 """More classes than this are drawn in several columns."""
 TILE = 84
@@ -19,10 +21,7 @@ GROUT, PAPER = 190, 255
 
 
 def labels_by_client(
-    counts: Tensor,
-    path: Path | None = None,
-    clients: Sequence[str] | None = None,
-    classes: Sequence[str] | None = None,
+    counts: Tensor, path: Path | None, clients: Sequence[str] | None, classes: Sequence[str] | None
 ) -> Any:
     """One dot per client and label, its area from ``counts [clients, labels]``; up to 40 clients are shown by name."""
     from matplotlib.figure import Figure
@@ -51,18 +50,12 @@ def labels_by_client(
 
 
 def contact_sheet(
-    images: NDArray[np.uint8],
-    labels: NDArray[Any],
-    classes: Sequence[str],
-    path: Path,
-    *,
-    title: str,
-    examples_per_class: int = 10,
+    images: NDArray[np.uint8], labels: NDArray[Any], classes: Sequence[str], path: Path, *, title: str
 ) -> Path:
     """Write a PNG with some images of each class, taken evenly: neighbors are often from one writer or one street."""
     from matplotlib.figure import Figure
 
-    strips = [_strip(images, labels, label, examples_per_class) for label in range(len(classes))]
+    strips = [_strip(images, labels, label) for label in range(len(classes))]
     panels = math.ceil(len(classes) / ROWS)
     rows = math.ceil(len(classes) / panels)
     tile, wide = strips[0].shape[:2]
@@ -85,14 +78,14 @@ def contact_sheet(
     return path
 
 
-def _strip(images: NDArray[np.uint8], labels: NDArray[Any], label: int, count: int) -> NDArray[np.uint8]:
-    """One class: ``count`` framed images in a row, in color and enlarged; missing images are left white."""
+def _strip(images: NDArray[np.uint8], labels: NDArray[Any], label: int) -> NDArray[np.uint8]:
+    """One class: framed images in a row, in color and enlarged; missing images are left white."""
     rows = np.flatnonzero(labels == label)
-    rows = rows[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int)]
+    rows = rows[np.linspace(0, len(rows) - 1, min(EXAMPLES, len(rows))).round().astype(int)]
     scale = max(1, round(TILE / images.shape[1]))
     chosen = images[rows].repeat(scale, 1).repeat(scale, 2)
     if chosen.ndim == 3:
         chosen = chosen[..., None].repeat(3, 3)
     framed = np.pad(chosen, ((0, 0), (2, 2), (2, 2), (0, 0)), constant_values=GROUT)
-    blank = np.full((count - len(rows), *framed.shape[1:]), PAPER, np.uint8)
+    blank = np.full((EXAMPLES - len(rows), *framed.shape[1:]), PAPER, np.uint8)
     return np.concatenate([*framed, *blank], axis=1)

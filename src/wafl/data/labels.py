@@ -74,8 +74,7 @@ class Labels:
             highest = max(int(split.max()) for split in splits if len(split))
             if self._given is None:
                 _refuse_gaps(splits, highest)
-            names = tuple(self._codes) if self._fixed else None
-            return list(splits), self._given if self._given is not None else highest + 1, names
+            return list(splits), self._given or highest + 1, tuple(self._codes) or None
         names = tuple(self._codes) if self._fixed else tuple(sorted(self._codes))
         codes = {name: code for code, name in enumerate(names)}
         final = torch.tensor([codes[name] for name in self._codes])
@@ -101,9 +100,8 @@ def _check_names(classes: Any) -> list[str]:
 def _distinct(client: int, array: NDArray[Any]) -> tuple[list[str], NDArray[Any]]:
     """The different texts, and the place of each label among them."""
     if array.dtype.kind == "O":
-        odd = next((value for value in array.tolist() if not isinstance(value, str)), None)
-        if odd is not None or any(value is None for value in array.tolist()):
-            raise ValueError(f"client {client} has the label {odd!r} among text: drop examples without a label")
+        if odd := [value for value in array.tolist() if not isinstance(value, str)]:
+            raise ValueError(f"client {client} has the label {odd[0]!r} among text: drop examples without a label")
         array = array.astype(np.str_)
     names, codes = np.unique(array, return_inverse=True)
     return [name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist()], codes

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -48,10 +48,10 @@ class Curve:
     """The line whose color it has; by default its own."""
 
 
-def colors(names: Sequence[str], methods: Sequence[str] | None = None) -> dict[str, str]:
-    """The color of each name: that of its method, in every figure of the house."""
+def colors(names: Iterable[str], methods: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the color of each name: the color of its method, which is the same in every figure."""
     unique = list(dict.fromkeys(names))
-    families = None if methods is None else [dict(zip(names, methods, strict=True))[name] for name in unique]
+    families = [(methods or {}).get(name, name) for name in unique]
     return {name: style["color"] for name, style in zip(unique, styles(unique, families), strict=True)}
 
 
@@ -101,17 +101,12 @@ def lines(
 
 
 def strip(
-    groups: Mapping[str, Sequence[tuple[str, float]]],
-    y: str,
-    palette: Mapping[str, str],
-    unit: str = "",
-    test: str = "",
+    groups: Mapping[str, Sequence[tuple[str, float]]], y: str, palette: Mapping[str, str], unit: str, test: str
 ) -> Chart:
     """Return a chart with one column of points per group, each point a named value, over a box of the quartiles.
 
     Hover texts name the ``test``.
     """
-    under = f"<br>{shown(test)}" if test else ""
     data: list[Any] = [
         {
             "type": "box",
@@ -120,7 +115,7 @@ def strip(
             "text": [shown(client) for client, _ in points],
             "marker": {"color": palette.get(name, BLUE), "size": 6, "opacity": 0.75},
             "line": {"color": palette.get(name, BLUE), "width": 1},
-            "hovertemplate": f"%{{text}}: <b>%{{y:.4~g}}{unit}</b>{under}<extra>{shown(name)}</extra>",
+            "hovertemplate": f"%{{text}}: <b>%{{y:.4~g}}{unit}</b><br>{shown(test)}<extra>{shown(name)}</extra>",
         }
         for name, points in groups.items()
     ]
@@ -136,7 +131,7 @@ def bars(
     stacked: bool = False,
 ) -> Chart:
     """A chart with one bar per name and series; those of a name are side by side, or ``stacked``."""
-    palette = palette or colors(list(series))
+    palette = palette or colors(series)
     data: list[Any] = [
         {
             "type": "bar",

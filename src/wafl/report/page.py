@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from wafl.base.extras import require
 from wafl.base.files import write_whole
@@ -44,6 +44,12 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     caption: str = ""
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Sequence[Cell]], caption: str = "") -> Self:
+        """Make a table from columns by heading; leave out columns whose cells are all empty."""
+        filled = {heading: cells for heading, cells in columns.items() if not cells or any(cell.text for cell in cells)}
+        return cls(list(filled), list(zip(*filled.values(), strict=True)), caption)
 
 
 @dataclass(frozen=True)
@@ -176,14 +182,10 @@ class Conditions:
     shift: str = ""
     certified: str = ""
 
-    @property
-    def setting(self) -> str:
-        """Data and model, as a sentence."""
-        texts = [f"Data: {self.data}" if self.data else "", f"Model: {self.model}" if self.model else ""]
-        return "".join(f" {text}." for text in texts if text)
-
-
-NO_CONDITIONS = Conditions()
+    def words(self, *fields: str) -> str:
+        """Return the sentences of a caption about these fields, without those that are empty."""
+        titles = {"attack": "Attack", "shift": "Shift of unseen clients", "data": "Data", "model": "Model"}
+        return "".join(f" {titles[name]}: {getattr(self, name)}." for name in fields if getattr(self, name))
 
 
 @dataclass(frozen=True)

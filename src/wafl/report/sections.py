@@ -1,7 +1,7 @@
 """The sections of a page: each takes plain numbers and names, and is left out by its caller if there are none."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from textwrap import wrap
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from wafl.base.conditions import CLEAN, attacked_clients, shorten, unseen_clients
 from wafl.report import charts
 from wafl.report.charts import Curve
-from wafl.report.page import NO_CONDITIONS, Block, Cell, Code, Conditions, Figure, Section, Table, Tested
+from wafl.report.page import Block, Cell, Code, Conditions, Figure, Section, Table, Tested
 
 MOST_LINES = 40
 MOST_CLIENTS = 60
@@ -27,11 +27,10 @@ QUANTITIES = {
 """What is drawn by round, and what it is called."""
 
 
-def methods(tested: Sequence[Tested], measure: str, conditions: Conditions = NO_CONDITIONS) -> Section:
+def methods(tested: Sequence[Tested], measure: str, conditions: Conditions) -> Section:
     """Return the section with the table of methods, with intervals over seeds."""
-    several = any(row.study for row in tested)
     shares = sorted({share for row in tested for share in row.attacked})
-    palette = _palette([row.name for row in tested], {row.name: row.method for row in tested})
+    palette = charts.colors([row.name for row in tested], {row.name: row.method for row in tested})
     picks: dict[str, Any] = {"clean": lambda row: row.clean}
     picks |= {attacked_clients(share): lambda row, share=share: row.attacked.get(share, ()) for share in shares}
     others = unseen_clients(shorten(conditions.shift))
@@ -42,18 +41,6 @@ def methods(tested: Sequence[Tested], measure: str, conditions: Conditions = NO_
     best = {
         name: best_number([fmean(pick(row)) for row in tested if pick(row)], measure) for name, pick in picks.items()
     }
-    timed, lost = any(row.seconds is not None for row in tested), any(row.diverged for row in tested)
-    rows = [
-        [
-            Cell(row.label, color=palette.get(row.name, "")),
-            *([Cell(row.study)] if several else []),
-            *(_mean(pick(row), measure, best[name]) for name, pick in picks.items()),
-            *([Cell("" if row.seconds is None else f"{row.seconds:.1f}", row.seconds)] if timed else []),
-            *([Cell(str(row.diverged or ""), row.diverged)] if lost else []),
-        ]
-        for row in tested
-    ]
-    columns = ["method", *(["study"] if several else []), *picks, *(["seconds"] if timed else [])]
     unit = "Accuracy in percent" if measure == "accuracy" else "Loss"
     about = [
         "Clean and worst client: test data of the clients that train.",
@@ -62,11 +49,17 @@ def methods(tested: Sequence[Tested], measure: str, conditions: Conditions = NO_
         f"Shift of unseen clients: {conditions.shift}." if others in picks and conditions.shift else "",
     ]
     emphasis = " The best of each column is emphasized." if any(best.values()) else ""
-    words = " ".join(filter(None, about))
-    caption = f"{unit}, {over_seeds(tested)}. {words}{conditions.setting}{emphasis} Press a heading to sort."
-    table = Table([*columns, *(["diverged"] if lost else [])], rows, caption)
+    words = " ".join(filter(None, about)) + conditions.words("data", "model")
+    caption = f"{unit}, {over_seeds(tested)}. {words}{emphasis} Press a heading to sort."
+    columns = {
+        "method": [Cell(row.label, color=palette.get(row.name, "")) for row in tested],
+        "study": [Cell(row.study) for row in tested],
+        **{name: [_mean(pick(row), measure, best[name]) for row in tested] for name, pick in picks.items()},
+        "seconds": [Cell("" if row.seconds is None else f"{row.seconds:.1f}", row.seconds) for row in tested],
+        "diverged": [Cell(str(row.diverged or ""), row.diverged) for row in tested],
+    }
     lead = "Who holds up, and at what price on clean data."
-    return Section("Methods", f"{caveat} {lead}" if caveat else lead, [table])
+    return Section("Methods", f"{caveat} {lead}" if caveat else lead, [Table.of(columns, caption)])
 
 
 def over_seeds(tested: Sequence[Tested]) -> str:
@@ -82,7 +75,7 @@ def attacked(tested: Sequence[Tested], measure: str, conditions: Conditions) -> 
     rows = [row for row in tested if row.clean and row.attacked]
     if not rows:
         return None
-    palette = _palette([row.name for row in tested], {row.name: row.method for row in tested})
+    palette = charts.colors([row.name for row in tested], {row.name: row.method for row in tested})
     unit = unit_of(measure)
     curves = [_curve(row.name, {0.0: row.clean, **row.attacked}) for row in rows]
     shares = {share for row in rows for share in row.attacked}
@@ -94,8 +87,7 @@ def attacked(tested: Sequence[Tested], measure: str, conditions: Conditions) -> 
         views = {f"minus {base.label}": _differences(rows, base, unit, palette, axis, names), **views}
     more = " The first view shows what each method gains over FedAvg, paired by seed." if len(views) > 1 else ""
     bars = " Bars are the intervals." if any(len(row.clean) > 2 for row in rows) else ""
-    attack = f" Attack: {conditions.attack}." if conditions.attack else ""
-    caption = f"Each point: {over_seeds(rows)}.{bars}{attack}{conditions.setting}{more}"
+    caption = f"Each point: {over_seeds(rows)}.{bars}{conditions.words('attack', 'data', 'model')}{more}"
     return Section("Under attack", "What is left when a share of the clients is attacked.", [Figure(views, caption)])
 
 
@@ -124,7 +116,7 @@ def rounds(quantities: Mapping[str, Sequence[Curve]], methods: Mapping[str, str]
     for quantity, curves in quantities.items():
         drawn = list(curves)[:MOST_LINES]
         if any(len(curve.x) > 1 for curve in drawn):
-            palette = _palette([curve.name for curve in drawn], methods)
+            palette = charts.colors([curve.name for curve in drawn], methods)
             views[quantity] = charts.lines(drawn, "round", quantity, palette)
     return Section("Round by round", "How training went.", [Figure(views, caption)]) if views else None
 
@@ -133,7 +125,7 @@ def by_client(
     tests: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]],
     methods: Mapping[str, str],
     measure: str,
-    conditions: Conditions = NO_CONDITIONS,
+    conditions: Conditions,
 ) -> Section | None:
     """Return the section of each client's value by test and method, and of the worst clients by name."""
     if not any(points for groups in tests.values() for points in groups.values()):
@@ -141,32 +133,19 @@ def by_client(
     unit, views = unit_of(measure), dict[str, Any]()
     for test, groups in tests.items():
         percent = "%" if measure == "accuracy" else ""
-        views[test] = charts.strip(groups, unit, _palette(groups, methods), percent, test)
+        views[test] = charts.strip(groups, unit, charts.colors(groups, methods), percent, test)
     first_test = next(iter(tests))
-    palette = _palette(tests[first_test], methods)
-    rows: list[list[Cell]] = []
+    palette, columns = charts.colors(tests[first_test], methods), dict[str, list[Cell]]()
     for name, points in tests[first_test].items():
         ordered = sorted(points, key=lambda point: point[1], reverse=measure != "accuracy")
         tenth = [value for _, value in ordered[: max(1, math.ceil(0.1 * len(ordered) - 1e-9))]]
-        rows.append(
-            [
-                Cell(name, color=palette.get(name, "")),
-                *(_cell(value, measure, client) for client, value in ordered[:4]),
-                _cell(fmean(tenth), measure),
-            ]
-        )
-    most = max(len(row) for row in rows)
-    whole = [[*row[:-1], *[Cell("", "")] * (most - len(row)), row[-1]] for row in rows]
-    names = ["worst", "second", "third", "fourth"][: most - 2]
-    table = Table(
-        ["method", *names, "worst tenth"], whole, f"The clients that each method serves worst: {first_test}, one seed."
-    )
-    attack = f" Attack: {conditions.attack}." if conditions.attack else ""
-    shift = f" Shift of unseen clients: {conditions.shift}." if conditions.shift else ""
-    caption = (
-        "One point per client, over the quartiles; hover to see which client. One seed."
-        f"{attack}{shift}{conditions.setting}"
-    )
+        worst = [*(_cell(value, measure, client) for client, value in ordered[:4]), *[Cell("", "")] * 4][:4]
+        row = [Cell(name, color=palette.get(name, "")), *worst, _cell(fmean(tenth), measure)]
+        for heading, cell in zip(("method", "worst", "second", "third", "fourth", "worst tenth"), row, strict=True):
+            columns.setdefault(heading, []).append(cell)
+    table = Table.of(columns, f"The clients that each method serves worst: {first_test}, one seed.")
+    words = conditions.words("attack", "shift", "data", "model")
+    caption = f"One point per client, over the quartiles; hover to see which client. One seed.{words}"
     return Section(
         "Client by client",
         "An average hides who suffers. One model per method: that of its first seed.",
@@ -175,15 +154,12 @@ def by_client(
 
 
 def unseen(
-    rows: Mapping[str, Mapping[str, Any]],
-    methods: Mapping[str, str],
-    measure: str,
-    conditions: Conditions = NO_CONDITIONS,
+    rows: Mapping[str, Mapping[str, Any]], methods: Mapping[str, str], measure: str, conditions: Conditions
 ) -> Section:
     """Return the section of each method on training, test and unseen data, with intervals over clients."""
     others = unseen_clients(shorten(conditions.shift))
     splits = {"train": "seen clients, training data", "test": "seen clients, test data", "unseen": others}
-    palette = _palette(rows, methods)
+    palette = charts.colors(rows, methods)
     curves: list[Any] = []
     for label, row in rows.items():
         means = [row[split]["mean"] for split in splits]
@@ -212,9 +188,8 @@ def unseen(
     seeds = max((len(row["unseen"]["seeds"]) for row in rows.values()), default=1)
     means = f"mean over {seeds} seeds" if seeds > 1 else "one seed"
     intervals = f"{means}, with 95% intervals over clients (bootstrap)"
-    shift = f" Shift of unseen clients: {conditions.shift}." if conditions.shift else ""
     unit = "Accuracy in percent" if measure == "accuracy" else "Loss"
-    caption = f"{unit}: {intervals}.{shift}{conditions.setting}"
+    caption = f"{unit}: {intervals}.{conditions.words('shift', 'data', 'model')}"
     table = Table(columns, cells, f"{caption} A gap is positive where a model does worse.")
     lead = "Clients that never took part in training show what the model is worth to others."
     figure = Figure({unit_of(measure): chart}, "Means and intervals of the table below.")
@@ -222,12 +197,6 @@ def unseen(
 
 
 GAPS = {"out_of_sample_gap": "training - test", "participation_gap": "test - unseen"}
-
-
-def features(label: str, inputs: Sequence[tuple[str, float, str]]) -> Table:
-    """The table of the inputs that the ball moves most: name, mean distance, and that in its own unit."""
-    rows = [[Cell(name), Cell(text, distance)] for name, distance, text in inputs]
-    return Table([f"input, {label}", "mean distance moved"], rows)
 
 
 def weights(by_method: Mapping[str, Sequence[float]], names: Sequence[str], methods: Mapping[str, str]) -> Block | None:
@@ -241,7 +210,7 @@ def weights(by_method: Mapping[str, Sequence[float]], names: Sequence[str], meth
         return None
     largest = sorted(range(len(names)), key=lambda client: -max(values[client] for values in kept.values()))
     shown = sorted(largest[:MOST_CLIENTS])
-    palette = _palette(kept, methods)
+    palette = charts.colors(kept, methods)
     series = {label: [values[client] for client in shown] for label, values in kept.items()}
     few = f", the {MOST_CLIENTS} largest of {len(names)}" if len(names) > MOST_CLIENTS else ""
     same = "; methods with the weights of an earlier one are left out" if len(kept) < len(by_method) else ""
@@ -272,8 +241,7 @@ def participation(
     if not asked:
         return None
     troubled = [name for name in asked if counted.get(name, 0) < asked[name]]
-    order = [*troubled, *(name for name in asked if name not in troubled)]
-    shown = sorted(order[:MOST_CLIENTS], key=list(asked).index)
+    shown = sorted(sorted(asked, key=lambda name: name not in troubled)[:MOST_CLIENTS], key=list(asked).index)
     series = {"counted": [counted.get(name, 0) for name in shown]}
     if troubled:
         series["left out"] = [asked[name] - counted.get(name, 0) for name in shown]
@@ -316,12 +284,6 @@ def setup(command: str, again: str, config: str, versions: Mapping[str, str]) ->
     if versions:
         blocks.append(Table(["what", "version"], [[Cell(name), Cell(value)] for name, value in versions.items()]))
     return Section("Setup", "Everything that the numbers depend on.", blocks)
-
-
-def _palette(names: Iterable[str], methods: Mapping[str, str]) -> dict[str, str]:
-    """The color of each name, which is that of its method."""
-    labels = list(names)
-    return charts.colors(labels, [methods.get(name, name) for name in labels])
 
 
 def unit_of(measure: str) -> str:

@@ -82,23 +82,21 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
         saved = load(_tensors(folder, about))
         history = History.from_json(about["history"])
         weights = torch.tensor(about["client_weights"], dtype=torch.float64)
-        method, settings, num_classes = about["method"], _as_named_now(about["settings"]), about["num_classes"]
-        architecture, own_loss, trained = about["model"], about["loss"], about["trained"]
-        params = {name: saved[name] for name in trained}
-        last = {name: saved.pop(LAST + name) for name in trained if LAST + name in saved} or None
+        params = {name: saved[name] for name in about["trained"]}
+        last = {name: saved.pop(LAST + name) for name in params if LAST + name in saved} or None
         kept = {name: saved.pop(name) for name in about.get("buffers", ())}
         statistics = {name: kept[name].shape for name in about.get("statistics", ())}
         intake = Intake.from_json(about.get("intake"))
     except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
         raise ValueError(f"{folder} is damaged: {error}") from error
     if model is None:
-        if architecture is None:
+        if about["model"] is None:
             raise ValueError(f"{folder} holds a model that wafl did not build: pass it as load_run(path, model=...)")
         try:
-            model = models.build(architecture)
+            model = models.build(about["model"])
         except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
             raise ValueError(f"{folder} is damaged: it describes no model that wafl builds: {error}") from error
-    loss = loss if loss is not None else own_loss
+    loss = loss if loss is not None else about["loss"]
     if loss is None:
         raise ValueError(f"{folder} was trained with your own loss: pass it as load_run(path, loss=...)")
     model = with_params(model, saved)
@@ -113,7 +111,8 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
             value.requires_grad_(name in params)
     else:  # an earlier version left it to the model
         layout = Layout.of(model)
-    return Run(method, params, model, layout, history, weights, settings, num_classes, loss, intake, last)
+    settings, num_classes = _as_named_now(about["settings"]), about["num_classes"]
+    return Run(about["method"], params, model, layout, history, weights, settings, num_classes, loss, intake, last)
 
 
 def _as_named_now(settings: dict[str, Any]) -> dict[str, Any]:

@@ -22,18 +22,6 @@ if TYPE_CHECKING:
 Plain = str | int | float
 
 
-class Log(ABC):
-    """The log of one run's rounds."""
-
-    @abstractmethod
-    def write(self, record: Record) -> None:
-        """Log one round."""
-
-    @abstractmethod
-    def close(self, diverged: str | None) -> None:
-        """End the log: the run is done, or has diverged for this reason."""
-
-
 class Tracker(Callback, ABC):
     """A callback that logs every number of every round, one log per run of a sweep.
 
@@ -45,26 +33,33 @@ class Tracker(Callback, ABC):
     """
 
     def __init__(self) -> None:
-        self._logs: dict[int, Log] = {}
+        self._logs: dict[int, Any] = {}
 
     @abstractmethod
-    def _open(self, index: int, run: Run) -> Log:
-        """Open a log with the run's settings; ``index`` is the run's index in its sweep."""
+    def _open(self, index: int, run: Run) -> Any:
+        """Open a log with the run's settings and return it; ``index`` is the run's index in its sweep."""
+
+    @abstractmethod
+    def _write(self, log: Any, record: Record) -> None:
+        """Add one round to a log."""
+
+    @abstractmethod
+    def _close(self, log: Any, diverged: str | None) -> None:
+        """End a log: the run is done, or has diverged for this reason."""
 
     def on_round(self, moment: Moment) -> None:
-        if moment.index not in self._logs:
-            self._logs[moment.index] = self._join(moment.index, moment.run, moment.history)
-        self._logs[moment.index].write(moment.final_record())
+        self._write(self._log(moment.index, moment.run, moment.history), moment.final_record())
 
     def on_end(self, index: int, run: Run) -> None:
-        log = self._logs.pop(index, None) or self._join(index, run, run.history)
-        log.close(run.diverged)
+        self._close(self._log(index, run, run.history), run.diverged)
+        del self._logs[index]
 
-    def _join(self, index: int, run: Run, before: History) -> Log:
-        log = self._open(index, run)
-        for record in before:
-            log.write(record)
-        return log
+    def _log(self, index: int, run: Run, before: History) -> Any:
+        if index not in self._logs:
+            self._logs[index] = self._open(index, run)
+            for record in before:
+                self._write(self._logs[index], record)
+        return self._logs[index]
 
 
 def numbers(record: Record) -> dict[str, float]:
@@ -110,27 +105,24 @@ class TensorBoardTracker(Tracker):
         require("tensorboard", extra="tensorboard", what="TensorBoardTracker")
         self._folder = Path(folder)
 
-    def _open(self, index: int, run: Run) -> Log:
-        return _Events(self._folder / f"{index}-{_slug(name_of(run))}", settings_of(run))
-
-
-class _Events(Log):
-    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+    def _open(self, index: int, run: Run) -> Any:
         hparams = require("tensorboard.plugins.hparams.summary_v2", extra="tensorboard", what="TensorBoardTracker")
         writing = require("torch.utils.tensorboard", extra="tensorboard", what="TensorBoardTracker")
-        self._writer: Any = writing.SummaryWriter(str(folder), purge_step=0)
-        self._writer.file_writer.add_summary(hparams.hparams_pb(flat(settings)))
-        self._writer.add_text("settings", f"```json\n{json.dumps(settings, indent=1)}\n```", 0)
+        settings = settings_of(run)
+        writer = writing.SummaryWriter(str(self._folder / f"{index}-{_slug(name_of(run))}"), purge_step=0)
+        writer.file_writer.add_summary(hparams.hparams_pb(flat(settings)))
+        writer.add_text("settings", f"```json\n{json.dumps(settings, indent=1)}\n```", 0)
+        return writer
 
-    def write(self, record: Record) -> None:
+    def _write(self, log: Any, record: Record) -> None:
         for name, value in numbers(record).items():
-            self._writer.add_scalar(name, value, record.round)
-        self._writer.flush()
+            log.add_scalar(name, value, record.round)
+        log.flush()
 
-    def close(self, diverged: str | None) -> None:
+    def _close(self, log: Any, diverged: str | None) -> None:
         if diverged is not None:
-            self._writer.add_text("diverged", diverged, 0)
-        self._writer.close()
+            log.add_text("diverged", diverged, 0)
+        log.close()
 
 
 def _slug(name: str) -> str:
@@ -176,49 +168,36 @@ class MLflowTracker(Tracker):
         except (mlflow.MlflowException, ImportError) as error:
             raise ValueError(f"MLflow cannot log to {uri}: {error}") from error
 
-    def _open(self, index: int, run: Run) -> Log:
+    def _open(self, index: int, run: Run) -> tuple[str, set[tuple[str, int]]]:
+        """Return the id of the run in MLflow, and the metrics that it has already, by name and round."""
         tags: dict[str, str] = {}
         if self._key is not None:
             tags[KEY] = sha256(f"{self._key}/{index}".encode()).hexdigest()
             filter_string = f"tags.`{KEY}` = '{tags[KEY]}'"
             for begun in self._client.search_runs([self._experiment], filter_string, max_results=1):
-                self._client.update_run(begun.info.run_id, status="RUNNING")
-                return _Metrics(self._client, begun.info.run_id)
-        made = self._client.create_run(self._experiment, run_name=name_of(run), tags=tags)
+                run_id = begun.info.run_id
+                self._client.update_run(run_id, status="RUNNING")
+                histories = [self._client.get_metric_history(run_id, name) for name in begun.data.metrics]
+                return run_id, {(metric.key, metric.step) for history in histories for metric in history}
+        run_id = self._client.create_run(self._experiment, run_name=name_of(run), tags=tags).info.run_id
         for name, value in flat(settings_of(run)).items():
             text = str(value)
-            short = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
-            self._client.log_param(made.info.run_id, name, short)
-        return _Metrics(self._client, made.info.run_id)
+            self._client.log_param(run_id, name, text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}...")
+        return run_id, set()
 
-
-class _Metrics(Log):
-    """The log of one run of MLflow, in which no round is logged twice."""
-
-    def __init__(self, client: Any, run_id: str) -> None:
-        self._client, self._run_id = client, run_id
-        self._metric: Any = require("mlflow.entities", extra="mlflow", what="MLflowTracker").Metric
-        self._logged = {
-            (name, metric.step)
-            for name in client.get_run(run_id).data.metrics
-            for metric in client.get_metric_history(run_id, name)
-        }
-
-    def write(self, record: Record) -> None:
-        now = int(time.time() * 1000)
+    def _write(self, log: tuple[str, set[tuple[str, int]]], record: Record) -> None:
+        (run_id, logged), now = log, int(time.time() * 1000)
+        metric: Any = require("mlflow.entities", extra="mlflow", what="MLflowTracker").Metric
         named = {_allowed(name): value for name, value in numbers(record).items()}
-        metrics = [
-            self._metric(name, value, now, record.round)
-            for name, value in named.items()
-            if (name, record.round) not in self._logged
-        ]
-        if metrics:
-            self._client.log_batch(self._run_id, metrics=metrics)
+        new = {name: value for name, value in named.items() if (name, record.round) not in logged}
+        if new:
+            metrics = [metric(name, value, now, record.round) for name, value in new.items()]
+            self._client.log_batch(run_id, metrics=metrics)
 
-    def close(self, diverged: str | None) -> None:
+    def _close(self, log: tuple[str, set[tuple[str, int]]], diverged: str | None) -> None:
         if diverged is not None:
-            self._client.set_tag(self._run_id, DIVERGED, diverged)
-        self._client.set_terminated(self._run_id, "FINISHED" if diverged is None else "FAILED")
+            self._client.set_tag(log[0], DIVERGED, diverged)
+        self._client.set_terminated(log[0], "FINISHED" if diverged is None else "FAILED")
 
 
 @contextmanager
@@ -278,7 +257,8 @@ class WandbTracker(Tracker):
             except self._wandb.Error as error:
                 raise ValueError(f"wandb cannot log in: {error} Or set WANDB_MODE=offline, and sync later") from error
 
-    def _open(self, index: int, run: Run) -> Log:
+    def _open(self, index: int, run: Run) -> tuple[Any, int]:
+        """Return the run in wandb, and its first round that is new: one continued online begins after its last step."""
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
         identity = None if self._key is None else sha256(f"{self._key}/{index}".encode()).hexdigest()[:16]
@@ -299,24 +279,19 @@ class WandbTracker(Tracker):
             settings=settings,
         )
         _OPEN[opened.id] = opened
-        return _WandbRun(opened)
+        return opened, int(opened.step)
 
+    def _write(self, log: tuple[Any, int], record: Record) -> None:
+        opened, first = log
+        if record.round >= first:
+            opened.log(numbers(record), step=record.round)
 
-class _WandbRun(Log):
-    """The log of one run of wandb, in which no round is logged twice."""
-
-    def __init__(self, run: Any) -> None:
-        self._run, self._first = run, int(run.step)  # a run continued online begins after its last step
-
-    def write(self, record: Record) -> None:
-        if record.round >= self._first:
-            self._run.log(numbers(record), step=record.round)
-
-    def close(self, diverged: str | None) -> None:
-        _OPEN.pop(self._run.id, None)
+    def _close(self, log: tuple[Any, int], diverged: str | None) -> None:
+        opened, _ = log
+        _OPEN.pop(opened.id, None)
         if diverged is not None:
-            self._run.summary["diverged"] = diverged
-        self._run.finish(exit_code=0 if diverged is None else 1)
+            opened.summary["diverged"] = diverged
+        opened.finish(exit_code=0 if diverged is None else 1)
 
 
 def make_trackers(trackers: "Trackers", folder: Path, method: str) -> list[Tracker]:

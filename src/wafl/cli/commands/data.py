@@ -42,8 +42,7 @@ def list_data(data_dir: Path | None = None) -> None:
         console.print(f"Data folder: {folder}", markup=False, soft_wrap=True, highlight=False)
         console.print(table)
         console.print(_natural_table(folder))
-        untried = [name for name, source in SOURCES.items() if source.files and not source.fetched_by_us]
-        if untried:
+        if any(source.files and not source.fetched_by_us for source in SOURCES.values()):
             console.print("[dim]† Downloading these is untested; what arrives is checked against its published MD5.[/]")
         if any(find_spec(source.module) is None for source in NATURAL.values()):
             console.print("[dim]‡ pip install 'wafl-learn\\[natural]'[/]", highlight=False)
@@ -117,7 +116,7 @@ def fetch(name: Name, data_dir: Path | None = None) -> None:
         raw = load_raw(name, folder)
         where = folder / f"{name}.npz" if files is None else files.where
         verb = "fetched" if files is None else "here already"
-        typer.echo(f"{name}: {verb}, {len(raw.x_train):,} + {len(raw.x_test):,} images, {where}")
+        typer.echo(f"{name}: {verb}, {len(raw['x_train']):,} + {len(raw['x_test']):,} images, {where}")
         typer.echo(f"License: {SOURCES[name].license}. Cite: {SOURCES[name].citation}")
 
 

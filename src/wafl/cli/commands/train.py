@@ -6,7 +6,7 @@ import json
 import shlex
 import warnings
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +17,7 @@ from typer import Argument, Option
 
 from wafl.base.errors import DivergedError, TrainingWarning
 from wafl.base.shown import shown
-from wafl.cli.method_options import read_options, with_method_options
+from wafl.cli.method_options import method_options, read_options, with_method_options
 from wafl.cli.saved import check_study
 from wafl.cli.terminal import Changes, OneStudy, Trust, make_console, one_line_errors, program_name, reading, say, tell
 from wafl.config.toml_file import read_toml
@@ -94,7 +94,7 @@ def run(
                 raise ValueError("--set changes an experiment file: give one (`wafl config init` writes a starter)")
             described = demo_experiment(
                 methods=method or [],
-                options=read_options(options),
+                options=read_options(options, method_options()),
                 learning_rate=learning_rate,
                 rounds=rounds,
                 cohort=cohort,
@@ -252,7 +252,7 @@ def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, 
     )
     bars = Bars(study, console, "json" if as_json else "quiet" if quiet else "bars")
     kept = f"What was done is in {path}. To resume: wafl resume {shlex.quote(str(path))}"
-    with watched(bars.display, TrainingWarning, lambda: kept), _served(path, serve):
+    with watched(bars.display, TrainingWarning, lambda: kept), _served(path) if serve else nullcontext():
         try:
             if study.plan.experiment.engine == "flower-sim":
                 from wafl.flower.ops.app import simulate
@@ -321,11 +321,8 @@ def watched(display: Display, category: type[Warning], kept: Callable[[], str]) 
 
 
 @contextmanager
-def _served(path: Path, wanted: bool) -> Generator[None, None, None]:
-    """A block in which a study is also a live page, if that is wanted."""
-    if not wanted:
-        yield
-        return
+def _served(path: Path) -> Generator[None, None, None]:
+    """Show a study as a live page during the block."""
     from wafl.studies.pages.live import make_server
 
     with make_server(path) as server:

@@ -14,7 +14,7 @@ from torch import Tensor
 from wafl.base.bounds import check_box
 from wafl.base.checks import check_seed
 from wafl.base.options import Range
-from wafl.data.examples import PIECE, Examples, Packer
+from wafl.data.examples import Examples, Packer
 from wafl.data.labels import Labels
 from wafl.data.mapped import Mapped, Stored, pick
 from wafl.data.mistakes import check_client, check_order, refuse_raw_images
@@ -30,8 +30,8 @@ Split = tuple[Stored, Tensor]
 """Examples and their labels."""
 EXACT = 2**24
 """The largest integer up to which float32, which models are given integers in, has all of them."""
-FEW, MANY = 256, 4096
-"""How many clients are read at a time: many if they are small."""
+FEW, MANY, PIECE = 256, 4096, 2**26
+"""How many clients are read at a time: few, or up to many if all of them together have at most PIECE bytes."""
 
 
 class FrameOptions(TypedDict, total=False):

@@ -5,6 +5,7 @@ that holds all clients in one array.
 """
 
 import errno
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -33,14 +34,8 @@ class About:
     columns: list[str] | None = None
 
 
-@dataclass(frozen=True)
-class Together:
-    """All clients in one array."""
-
-    x: NDArray[Any]
-    y: NDArray[Any]
-    offsets: NDArray[Any]
-    about: About
+Together = tuple[NDArray[Any], NDArray[Any], NDArray[Any], About]
+"""All clients in one array: x, y, offsets, and what ``about.json`` says."""
 
 
 def read_folder(folder: Path) -> Together | dict[str, Any]:
@@ -49,7 +44,7 @@ def read_folder(folder: Path) -> Together | dict[str, Any]:
         raise ValueError(f"{folder} is not a folder: it must hold {', '.join(TOGETHER)}, or one folder per client")
     if any((folder / name).exists() for name in TOGETHER):
         x, y, offsets = (_load(folder / name, mapped=name == "x.npy") for name in TOGETHER)
-        return Together(x, y, offsets, _about(folder / "about.json"))
+        return x, y, offsets, _about(folder / "about.json")
     folders = sorted(client for client in folder.iterdir() if client.is_dir())
     if not folders:
         raise ValueError(f"{folder} holds neither {', '.join(TOGETHER)} nor one folder per client with x.npy and y.npy")
@@ -123,7 +118,8 @@ def read_inputs(table: Any, columns: Sequence[str] | None) -> NDArray[Any]:
 
 def _write(folder: Path, batches: Iterator[list[NDArray[Any]]], features: Sequence[str], counted: "_Counted") -> None:
     offsets = np.cumsum([0, *counted.sizes.values()])
-    next_row, y = offsets[:-1].copy(), np.empty(offsets[-1], counted.label_type)
+    next_rows = {name: itertools.count(begin) for name, begin in zip(counted.sizes, offsets.tolist(), strict=False)}
+    y = np.empty(offsets[-1], counted.label_type)
     x: NDArray[Any] | None = None
     widths: list[int] = []
     for owners, labels, *values in batches:
@@ -135,7 +131,7 @@ def _write(folder: Path, batches: Iterator[list[NDArray[Any]]], features: Sequen
         for feature, width, column in zip(features, widths, columns, strict=True):
             if column.shape[1] != width:
                 raise ValueError(f"column {feature!r} has lists of {width} and {column.shape[1]}: all must be as long")
-        positions = _positions(counted.numbered(owners), next_row)
+        positions = np.array([next(next_rows[name]) for name in map(str, owners)])
         x[positions], y[positions] = np.concatenate(columns, axis=1), counted.coded(labels)
     assert x is not None
     x.flush()
@@ -148,19 +144,6 @@ def _write(folder: Path, batches: Iterator[list[NDArray[Any]]], features: Sequen
     ]
     about = {"names": list(counted.sizes), "classes": counted.classes, "columns": names}
     write_whole(folder / "about.json", json.dumps(about).encode())
-
-
-def _positions(owners: NDArray[np.int64], next_row: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where the rows of these clients go, which moves their next rows on."""
-    order = np.argsort(owners, kind="stable")
-    ranked = owners[order]
-    begins = np.flatnonzero(np.diff(ranked, prepend=-1))
-    sizes = np.diff(np.append(begins, len(ranked)))
-    within = np.arange(len(ranked)) - np.repeat(begins, sizes)
-    positions = np.empty_like(owners)
-    positions[order] = next_row[ranked] + within
-    next_row[ranked[begins]] += sizes
-    return positions
 
 
 def _open(source: Any) -> Any:
@@ -242,14 +225,6 @@ class _Counted:
     @cached_property
     def classes(self) -> list[str] | None:
         return sorted(self._labels) or None
-
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self.sizes)}
-
-    def numbered(self, owners: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the number of each row's client."""
-        return np.array([self._numbers[name] for name in map(str, owners)], np.int64)
 
     def coded(self, labels: NDArray[Any]) -> NDArray[Any]:
         """Return labels as stored: text becomes its index among the classes."""

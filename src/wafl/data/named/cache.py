@@ -3,54 +3,21 @@
 import errno
 import os
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wafl.base.errors import nearest
 from wafl.data.named.natural import NATURAL
-from wafl.data.named.readers import FILE_SETS, KEYS, FileSet, reading
+from wafl.data.named.readers import FILE_SETS, KEYS, Arrays, FileSet, reading
 from wafl.data.named.sources import SOURCES, DownloadError, Source, check_download_packages, download
 from wafl.data.unpack import read_npz
 
 GROUP_KEYS = ("u_train", "u_test")
-
-
-@dataclass(frozen=True, eq=False)
-class RawDataset:
-    """Checked images as bytes, ``(N, H, W)`` or ``(N, H, W, C)``, labels, and who each is from, if that is known."""
-
-    name: str
-    x_train: NDArray[np.uint8]
-    y_train: NDArray[Any]
-    x_test: NDArray[np.uint8]
-    y_test: NDArray[Any]
-    group_train: NDArray[Any] | None = None
-    group_test: NDArray[Any] | None = None
-
-    def __post_init__(self) -> None:
-        source = source_of(self.name)
-        _check_images("x_train", self.x_train, source)
-        _check_images("x_test", self.x_test, source)
-        _check_labels("y_train", self.y_train, len(self.x_train), source)
-        _check_labels("y_test", self.y_test, len(self.x_test), source)
-        if (self.group_train is None) != (self.group_test is None):
-            raise ValueError("u_train and u_test belong together: give both or neither")
-        if self.group_train is not None and self.group_test is not None:
-            _check_integers("u_train", self.group_train, len(self.x_train))
-            _check_integers("u_test", self.group_test, len(self.x_test))
-
-    @classmethod
-    def from_arrays(cls, name: str, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """The data set of arrays under the names that they have in its file; other arrays are ignored."""
-        if missing := [key for key in KEYS if key not in arrays]:
-            raise ValueError(f"it lacks {', '.join(missing)}: it must have {', '.join(KEYS)}")
-        return cls(name, *(arrays[key] for key in KEYS), *(arrays.get(key) for key in GROUP_KEYS))
 
 
 @dataclass(frozen=True)
@@ -70,11 +37,11 @@ class Location:
     def num_bytes(self) -> int:
         return sum(path.stat().st_size for path in self.paths)
 
-    def read(self) -> RawDataset:
+    def read(self) -> Arrays:
         keys = (*KEYS, *GROUP_KEYS)
         arrays = self.file_set.read(self.paths) if self.file_set else _read_npz(self.paths[0], keys)
         try:
-            return RawDataset.from_arrays(self.name, arrays)
+            return _checked(SOURCES[self.name], arrays)
         except ValueError as error:
             raise ValueError(f"{self.where} is not {self.name}: {error}") from error
 
@@ -86,8 +53,12 @@ class Location:
         return (np.size(labels["y_train"]), np.size(labels["y_test"])) if len(labels) == 2 else None
 
 
-def load_raw(name: str, data_dir: str | Path | None = None) -> RawDataset:
-    """A data set by name from ``data_dir``, ``WAFL_DATA`` or the user's cache, to which it is downloaded if need be."""
+def load_raw(name: str, data_dir: str | Path | None = None) -> Arrays:
+    """Load a data set by name from ``data_dir``, ``WAFL_DATA`` or the user's cache; download it if it is not there.
+
+    ``x_train`` and ``x_test`` are images as bytes, ``[N, H, W]`` or ``[N, H, W, C]``, ``y_train`` and ``y_test`` their
+    labels, and ``u_train`` and ``u_test`` the groups of examples, if they are known.
+    """
     source, folder = source_of(name), data_folder(data_dir)
     location = locate(name, folder)
     return _download(source, folder) if location is None else location.read()
@@ -128,7 +99,7 @@ def locate(name: str, data_dir: str | Path | None = None) -> Location | None:
     return None
 
 
-def _download(source: Source, folder: Path) -> RawDataset:
+def _download(source: Source, folder: Path) -> Arrays:
     """A data set that is fetched, parsed and written to the folder, by way of a temporary folder that is removed."""
     if not source.files:
         message = f"{source.name} is not in {folder}, and there is no file to download for it."
@@ -142,12 +113,11 @@ def _download(source: Source, folder: Path) -> RawDataset:
         except DownloadError as error:
             message = f"{source.name} is not in {folder}, and could not be downloaded:\n{error}"
             raise FileNotFoundError(f"{message}\n{_remedy(source)}") from error
-        arrays = file_set.read(paths)
-        raw = RawDataset.from_arrays(source.name, arrays)
+        arrays = _checked(source, file_set.read(paths))
         path = temporary / f"{source.name}.npz"
         np.savez_compressed(path, **arrays)  # pyright: ignore[reportArgumentType]
         path.replace(folder / path.name)
-    return raw
+    return arrays
 
 
 @contextmanager
@@ -171,10 +141,25 @@ def _temporary_folder(source: Source, folder: Path) -> Generator[Path, None, Non
         raise
 
 
-def _read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+def _read_npz(path: Path, keys: tuple[str, ...]) -> Arrays:
     """The arrays of a file by name, each read in full, so that a truncated file is noticed here and not in training."""
     with reading(path):
         return read_npz(path, keys)
+
+
+def _checked(source: Source, arrays: Arrays) -> Arrays:
+    """Return the arrays of a data set; raise ValueError if one is missing or does not fit the data set."""
+    if missing := [key for key in KEYS if key not in arrays]:
+        raise ValueError(f"it lacks {', '.join(missing)}: it must have {', '.join(KEYS)}")
+    if ("u_train" in arrays) != ("u_test" in arrays):
+        raise ValueError("u_train and u_test belong together: give both or neither")
+    for split in ("train", "test"):
+        images = arrays[f"x_{split}"]
+        _check_images(f"x_{split}", images, source)
+        _check_labels(f"y_{split}", arrays[f"y_{split}"], len(images), source)
+        if f"u_{split}" in arrays:
+            _check_integers(f"u_{split}", arrays[f"u_{split}"], len(images))
+    return arrays
 
 
 def _check_images(key: str, images: Any, source: Source) -> None:

@@ -261,16 +261,11 @@ def load_dataset(name: str, data_dir: str | os.PathLike[str] | None = None) -> D
     def labels(values: Any) -> Tensor:
         return torch.from_numpy(values).to(torch.int64)
 
-    return Dataset(
-        name,
-        images(raw.x_train),
-        labels(raw.y_train),
-        images(raw.x_test),
-        labels(raw.y_test),
-        SOURCES[name].num_classes,
-        group_train=None if raw.group_train is None else labels(raw.group_train),
-        group_test=None if raw.group_test is None else labels(raw.group_test),
-    )
+    groups: dict[str, Any] = {
+        f"group_{split}": labels(raw[f"u_{split}"]) for split in ("train", "test") if f"u_{split}" in raw
+    }
+    train, test = ((images(raw[f"x_{split}"]), labels(raw[f"y_{split}"])) for split in ("train", "test"))
+    return Dataset(name, *train, *test, SOURCES[name].num_classes, **groups)
 
 
 def _check_pixels(name: str, x: Any, max_value: int | None) -> None:

@@ -49,8 +49,10 @@ def domains(
         raise ValueError(
             f"sources={list(sources)} must be distinct data sets, and target={target!r} must not be one of them"
         )
-    clients = federation_of(sources, data_dir=data_dir, size=size, preprocess=preprocess, limit=limit, like=(target,))
+    clients = federation_of(sources, data_dir=data_dir, size=size, preprocess=preprocess, limit=limit)
     goal = _same_shape(load_dataset(target, data_dir), size, limit)
+    if goal.num_classes != clients.num_classes:
+        raise ValueError(f"{target} has {goal.num_classes} classes, {sources[0]} {clients.num_classes}")
     prepare = clients.train.prepare
     train, test = (
         Examples(raw, labels, torch.tensor([0, len(labels)]), prepare)
@@ -66,15 +68,14 @@ def federation_of(
     size: int = 28,
     preprocess: str = "unit",
     limit: int | None = None,
-    like: Sequence[str] = (),
 ) -> Federation:
-    """A federation with one client per data set, as in :func:`domains`; ``like`` must have the same classes."""
+    """A federation with one client per data set, as in :func:`domains`."""
     if not sources or len(set(sources)) != len(sources):
         raise ValueError(f"sources={list(sources)} must be distinct data sets, at least one")
     if size < 1 or (limit is not None and limit < 1):
         raise ValueError(f"size={size} and limit={limit} must be at least 1")
     loaded = [_same_shape(load_dataset(name, data_dir), size, limit) for name in sources]
-    for other in (*loaded, *(load_dataset(name, data_dir) for name in like)):
+    for other in loaded:
         if other.num_classes != loaded[0].num_classes:
             raise ValueError(f"{other.name} has {other.num_classes} classes, {loaded[0].name} {loaded[0].num_classes}")
     x = [*(each.x_train for each in loaded), *(each.x_test for each in loaded)]

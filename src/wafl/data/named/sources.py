@@ -100,17 +100,16 @@ def _reason(error: Exception, file: RemoteFile) -> str:
     """A few words instead of a library's chain of causes."""
     from requests import exceptions
 
+    if not isinstance(error, exceptions.RequestException):
+        return f"what arrived is not the file: its MD5 is not the published {file.md5}"
     if isinstance(error, exceptions.HTTPError) and error.response is not None:
         return f"HTTP status {error.response.status_code}"
-    if isinstance(error, exceptions.Timeout):
-        return "no answer in time"
-    if isinstance(error, exceptions.ChunkedEncodingError):
-        return "the connection was lost"
-    if isinstance(error, exceptions.ConnectionError):
-        return "no connection"
-    if isinstance(error, exceptions.RequestException):
-        return str(error)
-    return f"what arrived is not the file: its MD5 is not the published {file.md5}"
+    reasons: dict[type[Exception], str] = {
+        exceptions.Timeout: "no answer in time",
+        exceptions.ChunkedEncodingError: "the connection was lost",
+        exceptions.ConnectionError: "no connection",
+    }
+    return next((reason for kind, reason in reasons.items() if isinstance(error, kind)), str(error))
 
 
 class _Bar:

@@ -87,7 +87,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
         if token is None and not is_local(host):
             raise ValueError(f"host={host!r} can be reached from other machines: a server there needs a token")
-        self.pages, self.token, self.local = Pages(folder), token, is_local(host)
+        self.pages, self.token = Pages(folder), token
         super().__init__((host, port), _Handler)
 
     @property

@@ -18,7 +18,7 @@ from wafl.models import title as model_title
 from wafl.objectives import Wasserstein
 from wafl.objectives.surrogate import move_one_lane
 from wafl.report import charts, sections
-from wafl.report.page import Block, Figure, Pictures, Reading, Section, Stop, Walk, Walks
+from wafl.report.page import Block, Cell, Figure, Pictures, Reading, Section, Stop, Table, Walk, Walks
 from wafl.results.run import Run
 from wafl.studies.pages.shown import radius_against_gamma
 from wafl.theory import calibrate, certify
@@ -191,7 +191,7 @@ def _chart(label: str, method: str, axis: str, steps: Sequence[_Step], column: s
     """Draw the certified or estimated loss by radius, and the loss that was reached."""
     radii, bounds = [radius for _, radius, _, _ in steps], [bound for _, _, _, bound in steps]
     reached = charts.Curve("reached", radii, [shift.loss for _, _, shift, _ in steps], dash=True, of=label)
-    curves, palette = [charts.Curve(column, radii, bounds, of=label), reached], charts.colors([label], [method])
+    curves, palette = [charts.Curve(column, radii, bounds, of=label), reached], charts.colors([label], {label: method})
     return charts.lines(curves, axis, "expected loss", palette, marks=True)
 
 
@@ -238,7 +238,7 @@ def _moves(runs: Mapping[str, Run], clients: Federation) -> Section | None:
                 original, moved, change = shown.strips.values()
                 strips |= {"original": original, f"moved, {name}": moved, f"{name} difference": change}
             else:
-                blocks.append(sections.features(f"{label}, {name} radius {radius:.3g}", _features(shift, clients)))
+                blocks.append(_features(f"{label}, {name} radius {radius:.3g}", shift, clients))
         if strips:
             radii = f"radius by norm, in {clients.unit}: {', '.join(sizes)}"
             caption = f"{label}, one seed: {radii}; loss on clean data {rest:.3g}."
@@ -276,16 +276,16 @@ def _doubling(mixture: Mixture, clients: Federation, norm: float) -> tuple[float
     return radius, rest, _Shifted(loss, None, ("", 0.0), population.x[0], moved[0])
 
 
-def _features(shift: _Shifted, clients: Federation) -> list[tuple[str, float, str]]:
-    """The inputs that move farthest, in units of the model and, if it is known, their own."""
+def _features(label: str, shift: _Shifted, clients: Federation) -> Table:
+    """Return a table of the inputs that move farthest, in units of the model and, if it is known, their own."""
     far = (shift.moved - shift.x).abs().mean(0).flatten()
     scale = clients.test.prepare.scale
     raw = far if scale is None else far * scale.to(far).expand(clients.input_shape).flatten()
-    names, rows = clients.columns or [f"input {index}" for index in range(len(far))], list[tuple[str, float, str]]()
+    names, rows = clients.columns or [f"input {index}" for index in range(len(far))], list[list[Cell]]()
     for index in far.argsort(descending=True)[:FEATURES].tolist():
         scaled = "" if scale is None else f" ({float(far[index]):.2g} standard deviations)"
-        rows.append((names[index], float(far[index]), f"{float(raw[index]):.3g}{scaled}"))
-    return rows
+        rows.append([Cell(names[index]), Cell(f"{float(raw[index]):.3g}{scaled}", float(far[index]))])
+    return Table([f"input, {label}", "mean distance moved"], rows)
 
 
 def _calibration(runs: Mapping[str, Run], clients: Federation) -> Section | None:

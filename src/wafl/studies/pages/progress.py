@@ -153,10 +153,10 @@ def progress_section(methods: Sequence[MethodProgress]) -> Section | None:
     """The section of a study that is not finished: what goes on, what is to come, and how far each method is."""
     if all(each.stage == "done" for each in methods):
         return None
-    cells = {column: [make(each) for each in methods] for column, make in COLUMNS.items()}
-    filled = {column: listed for column, listed in cells.items() if any(cell.text for cell in listed)}
-    palette = charts.colors([each.pace.method for each in methods], [each.method for each in methods])
-    names = [Cell(each.pace.method, color=palette[each.pace.method]) for each in methods]
+    families = {each.pace.method: each.method for each in methods}
+    palette = charts.colors(families, families)
+    columns = {"method": [Cell(each.pace.method, color=palette[each.pace.method]) for each in methods]}
+    columns |= {column: [make(each) for each in methods] for column, make in COLUMNS.items()}
     now = [
         f"{each.pace.method}: {each.stage}, round {each.rounds}"
         + (f", {each.pace.numbers}." if each.pace.numbers else ".")
@@ -165,7 +165,7 @@ def progress_section(methods: Sequence[MethodProgress]) -> Section | None:
     ]
     coming = [each.pace.method for each in methods if each.stage == "to come"]
     lead = " ".join([*now, *([f"To come: {some(coming)}."] if coming else [])])
-    return Section("Progress", lead, [Table(["method", *filled], list(zip(names, *filled.values(), strict=True)))])
+    return Section("Progress", lead, [Table.of(columns)])
 
 
 def _number(text: str, value: float | None) -> Cell:

@@ -155,8 +155,8 @@ def _method_of(label: str, row: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) else label
 
 
-def _by_round(lines: Lines, titles: Mapping[str, str]) -> tuple[dict[str, list[charts.Curve]], dict[str, str]]:
-    """Means over the seeds, by quantity and run; and the method of each run."""
+def _rounds(lines: Lines, titles: Mapping[str, str], conditions: Conditions) -> Section | None:
+    """Return the section of what was measured round by round, as means over the seeds."""
     values: dict[str, dict[str, dict[int, list[float]]]] = {}
     methods: dict[str, str] = {}
     for row in lines:
@@ -172,7 +172,10 @@ def _by_round(lines: Lines, titles: Mapping[str, str]) -> tuple[dict[str, list[c
         for quantity, runs in ((name, values[name]) for name in sections.QUANTITIES.values() if name in values)
         if quantity != "gamma" or any(len({fmean(each) for each in points.values()}) > 1 for points in runs.values())
     }
-    return curves, methods
+    seeds = len({row["seed"] for row in lines if isinstance(row.get("seed"), int)})
+    means = f"Lines are means over {seeds} seeds." if seeds > 1 else "One seed."
+    tested = " Accuracy and test loss are on clean test data." if sections.QUANTITIES["test_loss"] in curves else ""
+    return sections.rounds(curves, methods, f"{means}{tested}{conditions.words('data', 'model')}")
 
 
 def _radius_and_gamma(lines: Lines, titles: Mapping[str, str]) -> Section | None:
@@ -194,15 +197,6 @@ def radius_against_gamma(curves: Sequence[charts.Curve], what: str) -> Section:
     chart["layout"]["yaxis"]["type"] = "log"
     lead = "A larger price of transport, gamma, means a smaller ball."
     return Section("Radius and gamma", lead, [Figure({"radius": chart}, f"The achieved radius {what}.")])
-
-
-def _rounds(lines: Lines, titles: Mapping[str, str], conditions: Conditions) -> Section | None:
-    """Return the section of what was measured round by round."""
-    curves, methods = _by_round(lines, titles)
-    seeds = len({row["seed"] for row in lines if isinstance(row.get("seed"), int)})
-    means = f"Lines are means over {seeds} seeds." if seeds > 1 else "One seed."
-    tested = " Accuracy and test loss are on clean test data." if sections.QUANTITIES["test_loss"] in curves else ""
-    return sections.rounds(curves, methods, f"{means}{tested}{conditions.setting}")
 
 
 def _unseen(results: Mapping[str, Any], conditions: Conditions) -> Section | None:
@@ -332,12 +326,13 @@ def summary_of(path: Path, link: str) -> Study:
 
 def list_of(studies: Sequence[Study]) -> Section:
     """A table of studies, each with a link to its own page."""
-    columns = dict.fromkeys(column for study in studies for column, cell in study.cells.items() if cell.text)
-    rows: list[list[Cell]] = []
-    for study in studies:
-        cells = [study.cells.get(column, Cell("", "")) for column in columns]
-        rows.append([Cell(study.name, link=study.link), Cell(study.state), *cells])
-    return Section("Studies", "", [Table(["study", "state", *columns], rows)])
+    names = dict.fromkeys(column for study in studies for column in study.cells)
+    columns = {
+        "study": [Cell(study.name, link=study.link) for study in studies],
+        "state": [Cell(study.state) for study in studies],
+        **{name: [study.cells.get(name, Cell("", "")) for study in studies] for name in names},
+    }
+    return Section("Studies", "", [Table.of(columns)])
 
 
 def _progress(folder: StudyFolder, results: Mapping[str, Any]) -> dict[str, Cell]:
