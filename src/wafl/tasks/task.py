@@ -139,12 +139,6 @@ class Task:
         names = [name for name, size in zip(self._shapes, self._sizes, strict=True) for _ in range(size)]
         return [index for index, name in enumerate(names) if name in chosen]
 
-    def frozen_digest(self) -> bytes:
-        """The bytes of frozen parameters and buffers, on which the outputs depend besides what is trained."""
-        state = self.module.state_dict()
-        fixed = [value for name, value in state.items() if name not in self._shapes]
-        return b"".join(value.detach().cpu().contiguous().numpy().tobytes() for value in fixed)
-
     def draw_masks(self, key: Key, params: Tensor, x: Tensor | Inputs) -> Masks:
         """The masks of one step: one key per lane decides what the lane drops."""
         if not self.traits.dropout:
