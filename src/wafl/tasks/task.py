@@ -227,14 +227,10 @@ class Task:
     def losses(self, params: Tensor, x: Moved, y: Tensor, masks: Masks | None = None) -> Tensor:
         return self.loss.value(self.outputs(params, x, masks), y)
 
-    def gradient(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None) -> Tensor:
-        """The gradient ``[L, P]`` of ``sum_b weight_b loss_b`` in the parameters."""
-        return self.losses_and_gradient(params, x, y, weight, masks)[1]
-
     def losses_and_gradient(
         self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Losses ``[L, B]``, and the gradient of their weighted sum in the parameters."""
+        """Return the losses ``[L, B]`` and the gradient ``[L, P]`` of ``sum_b weight_b loss_b`` in the parameters."""
         call = self._calling(x, masks)
 
         def total(flat: Params, y: Tensor, weight: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
