@@ -196,7 +196,7 @@ def sides_of(model: nn.Module, x: Tensor, y: Tensor, lanes: int) -> dict[str, li
             torch.autograd.grad(functional.cross_entropy(local(moved), y, reduction="sum"), moved)
 
     def step(task: Task) -> Tensor:
-        gradient = task.gradient(params, inputs, labels, share)
+        gradient = task.losses_and_gradient(params, inputs, labels, share)[1]
         return torch.addcmul(params, gradient, rate, value=-1.0, out=gradient)
 
     return {

@@ -116,8 +116,8 @@ def transformer(clients: wafl.Federation) -> nn.Module:
 
 
 def in_space(kind: type[InputSpace]) -> Any:
-    def space(self: Wasserstein, problem: Any, x: Any, y: Any, gamma: Any, watched: bool) -> InputSpace:
-        return kind(problem, x, y, gamma, self.norm, self.power, self.box, watched)
+    def space(self: Wasserstein, problem: Any, x: Any, y: Any, gamma: Any) -> InputSpace:
+        return kind(problem, x, y, gamma, self.norm, self.power, self.box)
 
     return space
 

@@ -6,11 +6,11 @@ and add one line to ``ATTACKS``.
 
 from wafl.attacks.autoattack import AutoAttack
 from wafl.attacks.base import Attack, Function, OwnAttack, Population, Settings
-from wafl.attacks.bounded import FGSM, PGD, BoundedAttack, WassersteinShift, same_but_size
+from wafl.attacks.bounded import FGSM, PGD, BoundedAttack, WassersteinShift
 
 __all__ = [
     "ATTACKS", "FGSM", "PGD", "Attack", "AutoAttack", "BoundedAttack", "Function", "OwnAttack", "Population",
-    "Settings", "WassersteinShift", "same_but_size",
+    "Settings", "WassersteinShift",
 ]  # fmt: skip
 
 ATTACKS: dict[str, type[Attack]] = {

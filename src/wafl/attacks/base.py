@@ -16,7 +16,6 @@ from wafl.base.options import Option, options_of
 from wafl.base.random import Key, Purpose, normal, uniform
 from wafl.objectives.surrogate import single_lane
 from wafl.results.run import Run
-from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Loss, Moved
 
@@ -104,13 +103,9 @@ class Attack(Mover, ABC):
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
         """The moved ``x [1, N, ...]`` of a whole population."""
 
-    def move_lanes(self, problem: Problem, x: Inputs, y: Tensor, seed: int, rows: Tensor) -> Moved:
-        """The moved examples of every lane: each lane's model is attacked on the same examples, with these numbers."""
-        moved: list[Tensor] = []
-        for lane in range(x.lanes):
-            alone = Problem(problem.task, problem.params[lane : lane + 1])
-            moved.append(self.move(alone, Population(x.base, y[lane : lane + 1], rows), seed))
-        return torch.cat(moved)
+    def moved(self, problem: Problem, population: Population, seed: int = 0) -> Moved:
+        """Move a population for a test; unlike :meth:`move`, this may move the output of a layer."""
+        return self.move(problem, population, seed)
 
     def weights(self, y: Any, num_classes: int | None, seed: int = 0) -> Tensor | None:
         """How much each attacked example counts, given labels ``y [N]``: ``[N]``, summing to 1; None: all the same."""

@@ -2,8 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
@@ -13,12 +12,12 @@ from wafl.attacks.base import BOUNDS, SPACE, Attack, Population, Settings, refus
 from wafl.base.bounds import DATA, Bounds, in_words
 from wafl.base.checks import check_seed, check_space
 from wafl.base.norms import norm_name
-from wafl.base.options import Box, Choice, Count, Norm, NotNegative, Positive, Range, check_options, frozen, options_of
+from wafl.base.options import Box, Choice, Count, Norm, NotNegative, Positive, Range, check_options, frozen
 from wafl.base.random import Key
 from wafl.objectives import BoundedAscent, Move, ObjectiveState, ProjectedAscent, Wasserstein
 from wafl.objectives.surrogate import move_one_lane, single_lane
 from wafl.results.run import Run
-from wafl.tasks.inputs import Inputs, dense
+from wafl.tasks.inputs import dense
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Loss, Moved
 
@@ -27,7 +26,7 @@ NORMS = Choice((2, math.inf))
 
 
 class BoundedAttack(Attack):
-    """Ascent within ``||delta|| <= epsilon``, for many models and many epsilons at once."""
+    """Ascent within ``||delta|| <= epsilon``."""
 
     def __post_init__(self) -> None:
         self.objective()
@@ -46,52 +45,13 @@ class BoundedAttack(Attack):
         steps = f", {ascent.steps} steps" if isinstance(ascent, ProjectedAscent) else ""
         return f"{norm_name(ascent.norm)} {type(self).__name__}, {size}{steps}, {in_words(ascent.bounds)}"
 
-    def sizes(self, lanes: int) -> dict[str, Tensor]:
-        """Epsilon and step size, one value per lane."""
-        scalars = self.objective().scalars()
-        return {name: torch.full((lanes,), value, dtype=torch.float64) for name, value in scalars.items()}
-
-    def beside(self, others: "Sequence[BoundedAttack]", runs: int) -> "BoundedAttack":
-        """This attack on the first ``runs`` lanes, and each of the others on the next ``runs`` lanes."""
-        return _SideBySide((self, *others), runs) if others else self
-
     def move(self, problem: Problem, population: Population, seed: int = 0) -> Tensor:
         refuse_space(self, self.objective().space)
-        return dense(self.move_lanes(problem, Inputs(population.x, 1), population.y, seed, population.numbers()))
+        return dense(self.moved(problem, population, seed))
 
-    def move_lanes(self, problem: Problem, x: Inputs, y: Tensor, seed: int, rows: Tensor) -> Moved:
-        key = Key.of_examples(check_seed(seed), rows.to(problem.params.device)[None])
-        state = ObjectiveState({name: size.to(problem.params) for name, size in self.sizes(x.lanes).items()}, key)
-        return self.objective()(problem, x, y, state).inputs
-
-
-@dataclass(frozen=True)
-class _SideBySide(BoundedAttack):
-    """Attacks that differ only in size, each on its own ``runs`` lanes."""
-
-    attacks: tuple[BoundedAttack, ...]
-    runs: int
-
-    def objective(self) -> BoundedAscent:
-        return self.attacks[0].objective()
-
-    def sizes(self, lanes: int) -> dict[str, Tensor]:
-        sizes = [attack.sizes(self.runs) for attack in self.attacks]
-        return {name: torch.cat([each[name] for each in sizes]) for name in sizes[0]}
-
-    def describe(self, unit: str) -> str:
-        return "; ".join(attack.describe(unit) for attack in self.attacks)
-
-
-def same_but_size(one: Attack | None, other: Attack | None) -> bool:
-    """Whether two attacks differ at most in epsilon and step size, so that they can be lanes of one pass."""
-    if not isinstance(one, BoundedAttack) or not isinstance(other, BoundedAttack):
-        return False
-    first, second = one.objective(), other.objective()
-    sizes = {"epsilon", "step_size"}
-    return type(first) is type(second) and all(
-        getattr(first, name) == getattr(second, name) for name in options_of(type(first)) if name not in sizes
-    )
+    def moved(self, problem: Problem, population: Population, seed: int = 0) -> Moved:
+        key = Key.of_examples(check_seed(seed), population.numbers().to(problem.params.device)[None])
+        return self.objective()(problem, population.x, population.y, ObjectiveState(key=key)).inputs
 
 
 @frozen
@@ -199,15 +159,11 @@ class WassersteinShift(Attack):
         refuse_space(self, self.space)
         return self._shifted(problem, population, seed)
 
-    def move_lanes(self, problem: Problem, x: Inputs, y: Tensor, seed: int, rows: Tensor) -> Moved:
+    def moved(self, problem: Problem, population: Population, seed: int = 0) -> Moved:
         if self.space is None:
-            return super().move_lanes(problem, x, y, seed, rows)
-        features: list[Tensor] = []
-        for lane in range(x.lanes):
-            behind = Problem(problem.task, problem.params[lane : lane + 1]).behind(self.space, Inputs(x.base, 1))
-            population = Population(behind.at_rest, y[lane : lane + 1], rows)
-            features.append(self._shifted(behind, population, seed))
-        return problem.behind(self.space, x).shifted(torch.cat(features))
+            return self.move(problem, population, seed)
+        behind = problem.behind(self.space, population.x)
+        return behind.shifted(self._shifted(behind, replace(population, x=behind.at_rest), seed))
 
     def worst_loss(self, model: nn.Module | Run, x: Any, y: Any, *, loss: Loss | None = None, seed: int = 0) -> float:
         """The expected loss of the worst distribution, in which the mass of one example may be in two places.

@@ -1,7 +1,6 @@
 """JSON that may come from anywhere: how deep it is nested, and which types its values have."""
 
 import json
-import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -10,15 +9,12 @@ DEPTH = 50
 """Levels of lists and tables in a file; those that wafl writes have fewer than ten."""
 DIGITS = 300
 """The most digits of a whole number in a file; a float cannot stand for one with more."""
-_LONG_TEXT = re.compile(rf"\d{{{DIGITS}}}")
-_LONG = re.compile(_LONG_TEXT.pattern.encode())
 
 
 def parsed(data: bytes | str) -> Any:
     """The value that JSON describes; a ValueError if it is damaged or nested too deeply to work with."""
-    long = _LONG_TEXT.search(data) if isinstance(data, str) else _LONG.search(data)
     try:
-        content: Any = json.loads(data, parse_int=_short_int if long else None)
+        content: Any = json.loads(data, parse_int=_short_int)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     level: list[Any] = [[content]]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from wafl import models, weights
-from wafl.attacks import ATTACKS, Attack, BoundedAttack
+from wafl.attacks import ATTACKS, Attack, BoundedAttack, Population
 from wafl.base.bounds import Bounds, check_bounds
 from wafl.base.checks import check_steps
 from wafl.base.describe import some
@@ -30,7 +30,6 @@ from wafl.methods import METHODS, Method
 from wafl.models import Described
 from wafl.objectives.surrogate import single_lane
 from wafl.results.history import NUMBERS
-from wafl.tasks.inputs import Inputs
 from wafl.train.chosen_radius import check_undecided
 from wafl.train.clients import Clients
 from wafl.train.embedded import Embedded, find_device
@@ -193,7 +192,7 @@ def _try_attack(attack: Attack | None, plan: Plan, clients: Federation) -> None:
     x, y = (values[:1] for values in clients.test.of(present_clients(clients)[0]))
     problem, x, y = single_lane(plan.model, x, y, plan.experiment.model.loss, clients.num_classes)
     try:
-        attack.move_lanes(problem, Inputs(x, 1), y, 0, torch.zeros(1, dtype=torch.int64))
+        attack.moved(problem, Population(x, y))
     except ValueError as error:
         raise ConfigError(f"attack: {error}; or attack.kind = 'none'") from error
 

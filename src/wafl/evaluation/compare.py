@@ -3,16 +3,13 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
 from wafl import models
-from wafl.attacks import Attack, BoundedAttack, Function, same_but_size
+from wafl.attacks import Attack, Function
 from wafl.base.checks import check_seed
 from wafl.base.conditions import CLEAN, attacked_clients, shorten
 from wafl.base.files import write_whole
@@ -20,12 +17,10 @@ from wafl.base.shown import shows
 from wafl.data.arguments import check_federation
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
-from wafl.evaluation import evaluate as single
+from wafl.evaluation.evaluate import check_attack, check_share, scores_of
 from wafl.evaluation.score import Score, entry, percent_or_loss
-from wafl.objectives.surrogate import single_lane
 from wafl.results.frames import to_csv, to_frame, to_html, varying
 from wafl.results.run import Run
-from wafl.tasks.problem import Problem
 
 if TYPE_CHECKING:
     from wafl.report.plotting import Line
@@ -201,8 +196,8 @@ def compare(
 ) -> Comparison:
     """The scores of every run under every attack, for every share of attacked clients.
 
-    Runs of one model, and attacks that differ only in size, are lanes of one pass; attacks that move each example by
-    itself move it once, whatever the number of shares. Each row equals what :func:`wafl.evaluate` returns.
+    Attacks that move each example by itself move it once, whatever the number of shares. Each row equals what
+    :func:`wafl.evaluate` returns.
 
     Args:
         runs: trained models by name, or several seeds of one model by name; a sequence is named by methods, and by
@@ -219,24 +214,20 @@ def compare(
     check_federation("compare(runs, clients)", clients)
     check_seed(seed)
     for share in attacked:
-        single.check_share(share)
+        check_share(share)
     named = _named(runs)
     if not named:
         raise ValueError("there are no runs to compare")
     given = list(attacks) if isinstance(attacks, Sequence) and not isinstance(attacks, str) else [attacks]
-    every = [single.check_attack(attack, clients) for attack in given]
-    tested = [run for _, run in named]
-    test, *others = (
-        _scores(tested, population, every, attacked, seed) for population in single.populations(clients, unseen)
-    )
+    every = [check_attack(attack, clients) for attack in given]
+    shares = [share for attack in every for share in (attacked if attack is not None else (0.0,))]
     rows: list[Row] = []
-    for position, score in sorted(test.items()):
-        if others:
-            score = replace(score, train=others[0][position], unseen=others[1][position])
-        name, run = named[position[0]]
-        share = attacked[position[2]] if every[position[1]] is not None else 0.0
-        rows.append(Row(name, share, score, run.settings.get("schedule", {}).get("seed"), run.point, run.method))
-    kinds = dict.fromkeys(models.title(run.module) for run in tested)
+    for name, run in named:
+        trained_with = run.settings.get("schedule", {}).get("seed")
+        scores = scores_of(run, clients, unseen, every, attacked, seed)
+        for share, score in zip(shares, scores, strict=True):
+            rows.append(Row(name, share, score, trained_with, run.point, run.method))
+    kinds = dict.fromkeys(models.title(run.module) for _, run in named)
     return Comparison(rows, clients.title, ", ".join(kinds))
 
 
@@ -250,69 +241,6 @@ def _line(points: Mapping[float, Sequence[float]]) -> "Line":
     return Line(ordered, [fmean(points[x]) for x in ordered], std)
 
 
-Position = tuple[int, int, int]
-"""Which run, which attack, which share."""
-
-
-def _scores(
-    runs: Sequence[Run], clients: Federation, attacks: Sequence[Attack | None], attacked: Sequence[float], seed: int
-) -> dict[Position, Score]:
-    present = single.present_clients(clients)
-    x, y = clients.test.of(present[0])
-    problems = [single_lane(run, x, y, num_classes=clients.num_classes)[0] for run in runs]
-    scores: dict[Position, Score] = {}
-    for group in _same_model(problems):
-        stacked = Problem(problems[group[0]].task, torch.cat([problems[run].params for run in group]))
-        clean = single.examine(stacked, clients, None, seed)
-        whole = _whole_population(stacked, clients, attacks, seed)
-        for index, attack in enumerate(attacks):
-            for turn, share in enumerate(attacked if attack is not None else (0.0,)):
-                victims = set(single.draw_attacked(present, share, seed)) if attack is not None else set[int]()
-                losses, correct = clean
-                if attack is not None and victims:
-                    chosen = single.rows_of(clients, sorted(victims))
-                    moved = _part(whole[index], chosen) if attack.pointwise else single.examine(
-                        stacked, clients, attack, seed, chosen
-                    )  # fmt: skip
-                    losses, correct = single.overlay(clean, chosen, moved)
-                for lane, run in enumerate(group):
-                    right = None if correct is None else correct[lane]
-                    about = clients, present, victims, attack, seed
-                    scores[run, index, turn] = single.make_score(losses[lane], right, *about)
-    return scores
-
-
-def _whole_population(
-    problem: Problem, clients: Federation, attacks: Sequence[Attack | None], seed: int
-) -> dict[int, single.Measured]:
-    """Every example under every attack that moves examples one by one; attacks that differ in size share a pass."""
-    measured: dict[int, single.Measured] = {}
-    groups: list[list[int]] = []
-    for position, attack in enumerate(attacks):
-        if attack is None or not attack.pointwise:
-            continue
-        mates = next((group for group in groups if same_but_size(attacks[group[0]], attack)), [])
-        if not mates:
-            groups.append(mates)
-        mates.append(position)
-    for group in groups:
-        bounded = [attack for position in group if isinstance(attack := attacks[position], BoundedAttack)]
-        if len(bounded) < len(group):  # a shift, alone in its group
-            measured[group[0]] = single.examine(problem, clients, attacks[group[0]], seed)
-            continue
-        runs = len(problem.params)
-        lanes = Problem(problem.task, problem.params.repeat(len(group), 1))
-        losses, correct = single.examine(lanes, clients, bounded[0].beside(bounded[1:], runs), seed)
-        for index, position in enumerate(group):
-            part = slice(index * runs, (index + 1) * runs)
-            measured[position] = losses[part], None if correct is None else correct[part]
-    return measured
-
-
-def _part(measured: single.Measured, rows: Tensor) -> single.Measured:
-    return measured[0][:, rows], None if measured[1] is None else measured[1][:, rows]
-
-
 def _named(runs: Mapping[str, Run | Sequence[Run]] | Sequence[Run]) -> list[tuple[str, Run]]:
     """Every run with its name, in order; the seeds of a sweep are runs of one name."""
     given = runs.items() if isinstance(runs, Mapping) else [("", run) for run in runs]
@@ -324,14 +252,3 @@ def _named(runs: Mapping[str, Run | Sequence[Run]] | Sequence[Run]) -> list[tupl
         return named
     unique = len({(run.name, run.point.get("seed")) for run in runs}) == len(runs)
     return [(run.name if unique else f"{run.name} {index}", run) for index, run in enumerate(runs)]
-
-
-def _same_model(problems: Sequence[Problem]) -> list[list[int]]:
-    """Groups of runs whose parameters can be lanes of one model; a user's own model is a group by itself."""
-    groups: dict[Any, list[int]] = {}
-    for index, problem in enumerate(problems):
-        spec = models.spec(problem.task.module)
-        frozen = problem.task.frozen_digest() if spec is not None else index
-        shape = (str(spec), problem.output_loss, problem.params.dtype, len(problem.params[0]), frozen)
-        groups.setdefault(shape, []).append(index)
-    return list(groups.values())

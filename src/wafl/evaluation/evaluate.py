@@ -1,11 +1,12 @@
 """How good a model is on its clients' test data: clean, attacked, shifted; per client and pooled."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from wafl.attacks import ATTACKS, Attack, Function, OwnAttack
+from wafl.attacks import ATTACKS, Attack, Function, OwnAttack, Population
 from wafl.base.checks import check_seed
 from wafl.base.random import Purpose, choose
 from wafl.base.shown import one_more, shows
@@ -14,15 +15,11 @@ from wafl.data.federation import Federation
 from wafl.evaluation.score import ClientScore, Score
 from wafl.objectives.surrogate import single_lane
 from wafl.results.run import Run
-from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Loss
 
 CHUNK = 2048
 """How many examples are evaluated together."""
-
-Measured = tuple[Tensor, Tensor | None]
-"""Losses ``[L, N]`` and, for classes, whether each prediction is right."""
 
 
 @shows("evaluate")
@@ -64,27 +61,65 @@ def evaluate(
     check_seed(seed)
     check_share(attacked)
     known = check_attack(_named_attack(attack, epsilon), clients)
-
-    def tested(population: Federation) -> Score:
-        tests = present_clients(population)
-        problem, _, _ = single_lane(model, *population.test.of(tests[0]), loss, population.num_classes)
-        victims = set(draw_attacked(tests, attacked, seed, redraw)) if known is not None else set[int]()
-        losses, correct = examine(problem, population, None, seed)
-        if known is not None and victims:
-            rows = rows_of(population, sorted(victims))
-            losses, correct = overlay((losses, correct), rows, examine(problem, population, known, seed, rows))
-        return make_score(losses[0], None if correct is None else correct[0], population, tests, victims, known, seed)
-
-    test, *others = map(tested, populations(clients, unseen))
-    return replace(test, train=others[0], unseen=others[1]) if others else test
+    return scores_of(model, clients, unseen, [known], [attacked], seed, redraw, loss)[0]
 
 
-def populations(clients: Federation, unseen: Federation | None) -> list[Federation]:
-    """Whom to test: the clients; with unseen ones, also the clients on training data, and the unseen on all theirs."""
+def scores_of(
+    model: Run | nn.Module,
+    clients: Federation,
+    unseen: Federation | None,
+    attacks: Sequence[Attack | None],
+    attacked: Sequence[float],
+    seed: int,
+    redraw: int = 0,
+    loss: Loss | None = None,
+) -> list[Score]:
+    """Return the scores of a model under each attack, for each share of attacked clients; clean data have one score.
+
+    With unseen clients, each score also has the scores of the clients on training data, and of the unseen clients.
+    """
+    populations = [clients]
+    if unseen is not None:
+        check_alike(clients, unseen)
+        populations += [replace(clients, test=clients.train), replace(unseen, test=unseen.train.joined(unseen.test))]
+    tested = [_scores(model, each, attacks, attacked, seed, redraw, loss) for each in populations]
     if unseen is None:
-        return [clients]
-    check_alike(clients, unseen)
-    return [clients, replace(clients, test=clients.train), replace(unseen, test=unseen.train.joined(unseen.test))]
+        return tested[0]
+    return [replace(test, train=train, unseen=new) for test, train, new in zip(*tested, strict=True)]
+
+
+def _scores(
+    model: Run | nn.Module,
+    clients: Federation,
+    attacks: Sequence[Attack | None],
+    attacked: Sequence[float],
+    seed: int,
+    redraw: int,
+    loss: Loss | None,
+) -> list[Score]:
+    present = present_clients(clients)
+    problem, _, _ = single_lane(model, *clients.test.of(present[0]), loss, clients.num_classes)
+
+    def measured(attack: Attack | None, rows: Tensor) -> Tensor:
+        """Return losses and, for classes, whether predictions are right, ``[1 or 2, N]``."""
+        results = examine(problem, clients, attack, seed, rows)
+        return torch.cat([values for values in results if values is not None])
+
+    clean = measured(None, torch.arange(len(clients.test.y)))
+    scores: list[Score] = []
+    for attack in attacks:
+        drawn = [[]] if attack is None else [draw_attacked(present, share, seed, redraw) for share in attacked]
+        moved = clean
+        most = max(drawn, key=len, default=[])
+        if attack is not None and attack.pointwise and most:  # the clients of a smaller share are among these
+            rows = rows_of(clients, most)
+            moved = clean.index_copy(1, rows, measured(attack, rows))
+        for victims in drawn:
+            rows = rows_of(clients, victims)
+            known = attack is None or attack.pointwise or not victims
+            mixed = clean.index_copy(1, rows, moved[:, rows] if known else measured(attack, rows))
+            scores.append(make_score(mixed, clients, present, victims, attack, seed))
+    return scores
 
 
 def present_clients(clients: Federation) -> list[int]:
@@ -103,21 +138,15 @@ def draw_attacked(present: list[int], share: float, seed: int, redraw: int = 0) 
 
 def rows_of(clients: Federation, chosen: list[int]) -> Tensor:
     """The rows of these clients' test examples."""
-    return torch.cat([torch.arange(*clients.test.offsets[client : client + 2].tolist()) for client in chosen])
-
-
-def overlay(clean: Measured, rows: Tensor, moved: Measured) -> Measured:
-    """Results on clean examples, with these rows replaced by results on moved ones."""
-    correct = None if clean[1] is None or moved[1] is None else clean[1].index_copy(1, rows, moved[1])
-    return clean[0].index_copy(1, rows, moved[0]), correct
+    every = torch.arange(len(clients.test.y))
+    return torch.cat([every[:0], *(every[slice(*clients.test.offsets[each : each + 2].tolist())] for each in chosen)])
 
 
 def examine(
-    problem: Problem, clients: Federation, attack: Attack | None, seed: int, rows: Tensor | None = None
-) -> Measured:
-    """Losses ``[L, N]`` of every lane's model on the same test examples, and whether each is classified correctly."""
-    rows = rows if rows is not None else torch.arange(len(clients.test.y))
-    lanes, device, dtype = len(problem.params), problem.params.device, problem.params.dtype
+    problem: Problem, clients: Federation, attack: Attack | None, seed: int, rows: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Return the losses ``[1, N]`` of a model on rows of the test examples and, for classes, 1 where it is right."""
+    device, dtype = problem.params.device, problem.params.dtype
     if attack is not None and not attack.pointwise:  # a shift of the whole distribution must see all of it
         pieces = [rows]
     else:
@@ -126,10 +155,9 @@ def examine(
     correct: list[Tensor] = []
     for piece in pieces:
         x = clients.test.rows(piece, dtype).to(device)[None]
-        y = clients.test.y[piece].to(device)
-        y = (y.to(dtype) if y.is_floating_point() else y).expand(lanes, *y.shape)
-        inputs = Inputs(x, lanes)
-        inputs = inputs if attack is None else attack.move_lanes(problem, inputs, y, seed, piece)
+        y = clients.test.y[piece].to(device)[None]
+        y = y.to(dtype) if y.is_floating_point() else y
+        inputs = x if attack is None else attack.moved(problem, Population(x, y, piece), seed)
         outputs = problem.outputs(inputs).double()
         losses.append(problem.output_loss.value(outputs, y).cpu())
         if clients.num_classes is not None:
@@ -139,22 +167,17 @@ def examine(
 
 
 def make_score(
-    losses: Tensor,
-    correct: Tensor | None,
-    clients: Federation,
-    present: list[int],
-    victims: set[int],
-    attack: Attack | None,
-    seed: int,
+    measured: Tensor, clients: Federation, present: list[int], victims: list[int], attack: Attack | None, seed: int
 ) -> Score:
-    """The score with one record per client, from one value per example."""
+    """Return the score with one record per client; see :func:`_scores` for what is measured."""
+    losses, *correct = measured
     if not bool(torch.isfinite(losses).all()):
         row = int((~torch.isfinite(losses)).nonzero()[0])
         client = int(torch.searchsorted(clients.test.offsets, row, right=True)) - 1
         raise ValueError(f"the loss is NaN or infinite on {clients.names[client]}: its parameters are not usable")
     weight = torch.full_like(losses, 1.0 / len(losses))
     if attack is not None and victims:
-        rows = rows_of(clients, sorted(victims))
+        rows = rows_of(clients, victims)
         shares = attack.weights(clients.test.y[rows], clients.num_classes, seed)
         if shares is not None:
             weight[rows] = _check_shares(shares, len(rows)) * (len(rows) / len(losses))
@@ -167,7 +190,7 @@ def make_score(
         scores.append(
             ClientScore(
                 name=clients.names[client],
-                accuracy=None if correct is None else float(share @ correct[rows]),
+                accuracy=float(share @ correct[0][rows]) if correct else None,
                 loss=float(share @ losses[rows]),
                 num_examples=rows.stop - rows.start,
                 attacked=client in victims,

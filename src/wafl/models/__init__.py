@@ -12,6 +12,7 @@ from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, Normali
 
 FEWER = "use a smaller model, or check the labels, which say how many classes there are"
 
+
 TITLES = {
     "mlr": "linear model (mlr)",
     "cnn": "convolutional network (cnn)",
@@ -42,7 +43,7 @@ class MLR(nn.Sequential):
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
         super().__init__(nn.Flatten(), layer)
-        self.spec = {"name": "mlr", "input_shape": list(input_shape), "num_outputs": num_outputs}
+        self.spec = _spec("mlr", input_shape, num_outputs)
 
 
 class CNN(nn.Sequential):
@@ -66,12 +67,7 @@ class CNN(nn.Sequential):
             nn.ReLU(),
             nn.Linear(512, num_outputs),
         )
-        self.spec = {
-            "name": "cnn",
-            "input_shape": list(input_shape),
-            "num_outputs": num_outputs,
-            "channels": list(channels),
-        }
+        self.spec = _spec("cnn", input_shape, num_outputs, channels=list(channels))
 
 
 class Lipschitz(nn.Sequential):
@@ -90,13 +86,15 @@ class Lipschitz(nn.Sequential):
         if not layers:
             layers, features = _for_vectors(inputs, width, depth)
         super().__init__(*layers, NormalizedLinear(features, num_outputs))
-        self.spec = {
-            "name": "lipschitz",
-            "input_shape": list(input_shape),
-            "num_outputs": num_outputs,
-            "width": width,
-            "depth": depth,
-        }
+        self.spec = _spec("lipschitz", input_shape, num_outputs, width=width, depth=depth)
+
+
+KINDS = {"mlr": MLR, "cnn": CNN, "lipschitz": Lipschitz}
+"""The built-in models by name."""
+
+
+def _spec(name: str, input_shape: tuple[int, ...], num_outputs: int, **options: Any) -> dict[str, Any]:
+    return {"name": name, "input_shape": list(input_shape), "num_outputs": num_outputs, **options}
 
 
 def mlr(clients: Described) -> MLR:
@@ -162,13 +160,8 @@ def title(model: nn.Module) -> str:
 
 def build(about: dict[str, Any]) -> nn.Module:
     """Build the model that a :func:`spec` describes, with parameters yet to be filled in."""
-    shape, outputs = tuple(about["input_shape"]), about["num_outputs"]
-    if about["name"] == "mlr":
-        return MLR(shape, outputs)
-    if about["name"] == "lipschitz":
-        return Lipschitz(shape, outputs, about["width"], about["depth"])
-    first, second = about["channels"]
-    return CNN(shape, outputs, (first, second))
+    options: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in about.items()}
+    return KINDS[options.pop("name")](**options)
 
 
 def _for_images(shape: tuple[int, ...], width: int, depth: int) -> tuple[list[nn.Module], int]:

@@ -37,11 +37,6 @@ class ObjectiveState:
         "How many examples of each class the client has, ``[L, K]``, if the objective's ``counts_labels`` is True "
         "and the labels are classes.",
     ] = None
-    watched: Annotated[
-        bool,
-        "Whether anyone looks at the ``converged`` of the move; otherwise, an example that has moved may count as "
-        "converged without a look.",
-    ] = True
 
 
 @frozen

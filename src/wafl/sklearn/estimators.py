@@ -19,13 +19,14 @@ from torch import nn
 
 from wafl.base.checks import check_positive
 from wafl.base.norms import check_norm
+from wafl.base.options import Choice, Positive
 from wafl.data.federation import Federation
 from wafl.methods.averaging import FedAvg
 from wafl.methods.ball import WAFL
 from wafl.models import MLR
 from wafl.sklearn.auto_radius import choose_radius
 from wafl.sklearn.descent import Array
-from wafl.sklearn.linear import Solution, solve_classification, solve_regression
+from wafl.sklearn.linear import solve
 from wafl.sklearn.worst_case import Ball
 from wafl.theory.certificates.certificate import Certificates, Metric
 from wafl.theory.certificates.certify import certify
@@ -91,7 +92,7 @@ class WassersteinEstimator(BaseEstimator, ABC):
         if tuple(self.hidden):
             return self._train()
         ball = Ball(self.radius_, self.norm, self.power, self.label_cost)
-        solution = self._solve(x, y, ball, self.max_iter or STEPS)
+        solution = solve(x, y, self._num_classes, ball, self.tol, self.max_iter or STEPS)
         if not solution.converged:
             warnings.warn(
                 f"the worst loss still falls after {solution.steps} steps: raise max_iter or tol, or scale X",
@@ -163,10 +164,6 @@ class WassersteinEstimator(BaseEstimator, ABC):
         """Targets as the model has them: classes as numbers from 0."""
 
     @abstractmethod
-    def _solve(self, x: Array, y: Array, ball: Ball, max_iter: int) -> Solution:
-        """The linear model with the least worst loss in the ball."""
-
-    @abstractmethod
     def _keep(self, weight: Array, bias: Array) -> None:
         """Set ``coef_`` and ``intercept_``, in the shapes that scikit-learn's own linear models have."""
 
@@ -195,10 +192,8 @@ class WassersteinEstimator(BaseEstimator, ABC):
 
     def _check(self) -> None:
         check_norm(self.norm)
-        if self.power not in (1, 2):
-            raise ValueError(f"power={self.power} must be 1 or 2")
-        if not self.label_cost > 0:
-            raise ValueError(f"label_cost={self.label_cost} must be positive; inf keeps labels")
+        Choice((1, 2)).check("power", self.power)
+        Positive("; inf keeps labels", infinite=True).check("label_cost", self.label_cost)
         check_positive("tol", self.tol)
         if self.radius != "auto" and (isinstance(self.radius, str) or not 0 <= self.radius < math.inf):
             raise ValueError(f"radius={self.radius!r} must be a number of at least 0, in the unit of X, or 'auto'")
@@ -250,9 +245,6 @@ class WassersteinClassifier(ClassifierMixin, WassersteinEstimator):
             raise ValueError(f"label {strange[0]!r} was not among the classes that trained: {self.classes_.tolist()}")
         return np.searchsorted(self.classes_, labels)
 
-    def _solve(self, x: Array, y: Array, ball: Ball, max_iter: int) -> Solution:
-        return solve_classification(x, y, len(self.classes_), ball, self.tol, max_iter)
-
     def _keep(self, weight: Array, bias: Array) -> None:
         two = len(bias) == 2
         self.coef_ = weight[1:] - weight[:1] if two else weight
@@ -288,9 +280,6 @@ class WassersteinRegressor(RegressorMixin, WassersteinEstimator):
 
     def _targets(self, y: Any) -> Array:
         return column_or_1d(y).astype(np.float64)
-
-    def _solve(self, x: Array, y: Array, ball: Ball, max_iter: int) -> Solution:
-        return solve_regression(x, y, ball, self.tol, max_iter)
 
     def _keep(self, weight: Array, bias: Array) -> None:
         self.coef_, self.intercept_ = weight[0], float(bias[0])

@@ -20,6 +20,13 @@ class Solution:
     converged: bool
 
 
+def solve(x: Array, y: Array, classes: int | None, ball: Ball, tol: float, max_iter: int) -> Solution:
+    """Return the linear model with the least worst loss in a ball: a classifier, or without classes a regression."""
+    if classes is None:
+        return solve_regression(x, y, ball, tol, max_iter)
+    return solve_classification(x, y, classes, ball, tol, max_iter)
+
+
 def solve_classification(x: Array, y: Array, classes: int, ball: Ball, tol: float, max_iter: int) -> Solution:
     """The linear classifier with the least worst cross-entropy; its rows add up to 0."""
     center, spread = _units(x)

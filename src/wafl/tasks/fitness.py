@@ -168,7 +168,7 @@ def _try(task: Task, params: Tensor, x: Tensor, y: Tensor) -> None:
     zero = torch.zeros(2, dtype=torch.int64, device=params.device)
     masks = task.draw_masks(Key(zero, zero, zero, zero), params, x)
     task.losses(params, x, y, masks)
-    task.gradient(params, x, y, params.new_ones(y.shape[:2]), masks)
+    task.losses_and_gradient(params, x, y, params.new_ones(y.shape[:2]), masks)
     if task.traits.movable:
         task.input_gradient(params, x, y, masks)
     if task.num_statistics:

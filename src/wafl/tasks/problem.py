@@ -44,7 +44,7 @@ class Problem:
 
     def descent(self, x: Moved, y: Tensor, weight: Tensor) -> Tensor:
         """The gradient in the parameters ``[L, P]`` of the weighted sum of the losses."""
-        return self._reader.gradient(self.params, x, y, weight, self.masks)
+        return self.loss_and_descent(x, y, weight)[1]
 
     def loss_and_descent(self, x: Moved, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         return self._reader.losses_and_gradient(self.params, x, y, weight, self.masks)
@@ -52,7 +52,7 @@ class Problem:
     def push(self, x: Moved, slopes: Tensor) -> Tensor:
         """The gradient in the parameters ``[L, P]`` of ``sum_b <slopes_b, outputs_b>``, for slopes ``[L, B, C]``."""
         task = self._reader.with_loss(Product())
-        return task.gradient(self.params, x, slopes, torch.ones_like(slopes[..., 0]), self.masks)
+        return task.losses_and_gradient(self.params, x, slopes, torch.ones_like(slopes[..., 0]), self.masks)[1]
 
     def behind(self, layer: str, x: Tensor | Inputs) -> "LayerProblem":
         """The problem of an objective that moves the output of a layer at these examples."""

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -39,34 +39,31 @@ class Ready:
             slope.copy_(back)
 
 
-@dataclass(frozen=True)
-class Rescaling:
-    """Where the weights of such layers are among a model's parameters, which are listed in order."""
+def rescaled_layers(module: nn.Module, names: Sequence[str]) -> dict[int, Rescaled] | None:
+    """Return the layers that rescale, by the index of their weights among the model's parameters.
 
-    layers: Mapping[int, Rescaled]
+    Return None if there is no such layer, or if one shares its weights with another layer.
+    """
+    uses = [id(value) for _, value in module.named_parameters(remove_duplicate=False)]
+    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, Rescaled)}
+    weights = {f"{name}.weight" if name else "weight": layer for name, layer in layers.items()}
+    if not layers or any(uses.count(id(layer.weight)) > 1 for layer in layers.values()):
+        return None
+    return {names.index(name): layer for name, layer in weights.items() if name in names}
 
-    @classmethod
-    def of(cls, module: nn.Module, names: Sequence[str]) -> Self | None:
-        """None if there is no such layer, or if one shares its weights with another layer."""
-        uses = [id(value) for _, value in module.named_parameters(remove_duplicate=False)]
-        layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, Rescaled)}
-        weights = {f"{name}.weight" if name else "weight": layer for name, layer in layers.items()}
-        if not layers or any(uses.count(id(layer.weight)) > 1 for layer in layers.values()):
-            return None
-        return cls({names.index(name): layer for name, layer in weights.items() if name in names})
 
-    def __call__(self, values: Sequence[Tensor]) -> Ready:
-        """The parameters ``[L, *shape]`` of all lanes as the plain network reads them."""
-        whole, links = list(values), dict[int, tuple[Tensor, Tensor]]()
-        for index, layer in self.layers.items():
-            weight = values[index]
-            lanes = weight[:1] if weight.stride(0) == 0 else weight  # lanes that share their weights rescale them once
-            with torch.enable_grad():
-                leaf = lanes.detach().requires_grad_()
-                rescaled = layer.rescale(leaf)
-            links[index] = leaf, rescaled
-            whole[index] = rescaled.detach().expand_as(weight)
-        return Ready(whole, links)
+def rescale(layers: Mapping[int, Rescaled], values: Sequence[Tensor]) -> Ready:
+    """Return the parameters ``[L, *shape]`` of all lanes as the plain network reads them."""
+    whole, links = list(values), dict[int, tuple[Tensor, Tensor]]()
+    for index, layer in layers.items():
+        weight = values[index]
+        lanes = weight[:1] if weight.stride(0) == 0 else weight  # lanes that share their weights rescale them once
+        with torch.enable_grad():
+            leaf = lanes.detach().requires_grad_()
+            rescaled = layer.rescale(leaf)
+        links[index] = leaf, rescaled
+        whole[index] = rescaled.detach().expand_as(weight)
+    return Ready(whole, links)
 
 
 def make_plain(module: nn.Module) -> nn.Module:

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -72,11 +71,14 @@ class LinearTask(Task):
         products = product(weight.reshape(len(base), -1, self._features), base)
         return (products.view(inputs.lanes, self._classes, -1) + bias[..., None]).mT
 
-    def gradient(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None) -> Tensor:
+    def losses_and_gradient(
+        self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
+    ) -> tuple[Tensor, Tensor]:
         if isinstance(x, Shifted):
-            return super().gradient(params, x, y, weight, masks)
+            return super().losses_and_gradient(params, x, y, weight, masks)
         inputs = shared(x)
-        residual = self.loss.gradient(self.outputs(params, inputs), y).mT * weight[:, None]
+        outputs = self.outputs(params, inputs)
+        residual = self.loss.gradient(outputs, y).mT * weight[:, None]
         base = inputs.base.flatten(2)
         slope = torch.bmm(residual.reshape(len(base), -1, base.shape[1]), base).view(inputs.lanes, self._classes, -1)
         if inputs.shift is not None and inputs.weight is not None:
@@ -84,16 +86,7 @@ class LinearTask(Task):
         slopes = [slope.flatten(1)]
         if self._has_bias:
             slopes.append(residual.sum(-1))
-        return torch.cat(slopes, dim=1)
-
-    def losses_and_gradient(
-        self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
-    ) -> tuple[Tensor, Tensor]:
-        if isinstance(x, Shifted):
-            return super().losses_and_gradient(params, x, y, weight, masks)
-        outputs = self.outputs(params, x)
-        known = replace(shared(x), outputs=outputs.mT)
-        return self.loss.value(outputs, y), self.gradient(params, known, y, weight)
+        return self.loss.value(outputs, y), torch.cat(slopes, dim=1)
 
     def input_gradient(
         self, params: Tensor, x: Tensor | Shifted, y: Tensor, masks: Masks | None = None
@@ -121,9 +114,9 @@ class LayeredTask(Task):
         if isinstance(x, Shifted):
             return super().outputs(params, x, masks)
         if passed := _passed(x):
-            return passed.outputs
+            return passed[-1]
         with precision.layers(params.device):
-            return self._chain.forward(self._values(params), dense(x)).outputs.to(params.dtype)
+            return self._chain.forward(self._values(params), dense(x))[-1].to(params.dtype)
 
     def forward(self, params: Tensor, x: Tensor, masks: Masks | None = None) -> Inputs:
         if precision.is_reduced():
@@ -143,7 +136,7 @@ class LayeredTask(Task):
         with torch.no_grad():
             values = self._values(params)
             passed = _passed(x) or self._chain.forward(values, dense(x))
-            losses, slope = value_and_slope(self.loss, passed.outputs, y, weight)
+            losses, slope = value_and_slope(self.loss, passed[-1], y, weight)
             self._chain.write_gradient(values, passed, slope, self._values(gradient))
         return losses, gradient
 
@@ -164,7 +157,7 @@ class LayeredTask(Task):
         with torch.no_grad():
             values = self._values(params)
             passed = self._chain.forward(values, x)
-            losses, slope = value_and_slope(self.loss, passed.outputs, y, params.new_ones(x.shape[:2]))
+            losses, slope = value_and_slope(self.loss, passed[-1], y, params.new_ones(x.shape[:2]))
             return losses, self._chain.input_slope(values, passed, slope)
 
 

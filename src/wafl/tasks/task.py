@@ -25,7 +25,7 @@ from wafl.tasks.modes.dropout import Site, draw_masks, masked, recorded
 from wafl.tasks.modes.layers import changed_output, output_of
 from wafl.tasks.modes.one_by_one import are_side_by_side, autograd_gradient, in_turn, written_gradient
 from wafl.tasks.modes.statistics import affine_of, followed, layers_with, rest
-from wafl.tasks.rescaling import Ready, Rescaling, make_plain
+from wafl.tasks.rescaling import Ready, make_plain, rescale, rescaled_layers
 from wafl.tasks.structure.sequence import convolution_products
 
 # It is raised for each operation without a rule of its own, and tells the user nothing that he could change.
@@ -85,7 +85,7 @@ class Task:
         self._read: Params | None = None  # the parameters of all lanes that are read instead of any others
         self._ready: Ready | None = None  # where they come from, if they are rescaled
         self._shapes = layout.shapes
-        self._rescaling = Rescaling.of(module, list(self._shapes))
+        self._rescaled = rescaled_layers(module, list(self._shapes))
         self._sizes = [shape.numel() for shape in self._shapes.values()]
         # A layer used twice in the model is one module: torch would restore its parameters twice, and wrongly.
         everywhere = [id(layer) for _, layer in module.named_modules(remove_duplicate=False)]
@@ -102,7 +102,7 @@ class Task:
     @property
     def rescales(self) -> bool:
         """Whether layers rescale their weights."""
-        return self._rescaling is not None
+        return self._rescaled is not None
 
     def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
         """Named parameters as one vector ``[P]``; statistics that are not among them are the model's own."""
@@ -138,12 +138,6 @@ class Task:
         chosen = {*self.layout.statistics, *(affine_of(self.tracking) if affine else ())}
         names = [name for name, size in zip(self._shapes, self._sizes, strict=True) for _ in range(size)]
         return [index for index, name in enumerate(names) if name in chosen]
-
-    def frozen_digest(self) -> bytes:
-        """The bytes of frozen parameters and buffers, on which the outputs depend besides what is trained."""
-        state = self.module.state_dict()
-        fixed = [value for name, value in state.items() if name not in self._shapes]
-        return b"".join(value.detach().cpu().contiguous().numpy().tobytes() for value in fixed)
 
     def draw_masks(self, key: Key, params: Tensor, x: Tensor | Inputs) -> Masks:
         """The masks of one step: one key per lane decides what the lane drops."""
@@ -190,13 +184,13 @@ class Task:
     def reading(self, params: Tensor) -> Self:
         """This task for many calls with these parameters, which are rescaled, cast and laid out only once."""
         in_streams = self.in_streams and are_side_by_side()
-        if self._rescaling is None and not in_streams:
+        if self._rescaled is None and not in_streams:
             return self
         other, values = copy.copy(self), self._values(params)
-        if self._rescaling is not None:
+        if self._rescaled is not None:
             for name in ("module", "_at_rest", "_casts", "_side_by_side"):
                 setattr(other, name, getattr(self._plain, name))
-            other._ready = self._rescaling(values)
+            other._ready = rescale(self._rescaled, values)
             values = other._ready.values
         if in_streams:
             cast = other._casts.params | self.traits.cast
@@ -233,14 +227,10 @@ class Task:
     def losses(self, params: Tensor, x: Moved, y: Tensor, masks: Masks | None = None) -> Tensor:
         return self.loss.value(self.outputs(params, x, masks), y)
 
-    def gradient(self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None) -> Tensor:
-        """The gradient ``[L, P]`` of ``sum_b weight_b loss_b`` in the parameters."""
-        return self.losses_and_gradient(params, x, y, weight, masks)[1]
-
     def losses_and_gradient(
         self, params: Tensor, x: Moved, y: Tensor, weight: Tensor, masks: Masks | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Losses ``[L, B]``, and the gradient of their weighted sum in the parameters."""
+        """Return the losses ``[L, B]`` and the gradient ``[L, P]`` of ``sum_b weight_b loss_b`` in the parameters."""
         call = self._calling(x, masks)
 
         def total(flat: Params, y: Tensor, weight: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:

@@ -81,7 +81,7 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
     x = client.varied(x, lanes, key)
     masks = client.task.draw_masks(key, carry.params, x)
     counts = None if client.objective is None else client.label_counts(lanes.clients)
-    state = ObjectiveState(lanes.scalars, key, share, carry.memory, counts, watched=False)
+    state = ObjectiveState(lanes.scalars, key, share, carry.memory, counts)
 
     def descent(params: Tensor, first: bool = False) -> tuple[Tensor, Tensor | None, Move | None]:
         """The gradient at these parameters, where the batch's examples are moved; if ``first``, also the losses."""

@@ -125,7 +125,6 @@ def backtrack(
     steps: int,
     tolerance: float,
     feature_dim: int,
-    last_value: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Iterate to the fixed point with a separate damping for each example, halved whenever a step would descend.
 
@@ -133,28 +132,19 @@ def backtrack(
 
     Points are ``[L, B, D]`` (``feature_dim`` 2) or ``[L, C, B]`` (1). ``evaluate(point)`` gives the objective and
     what ``aim_at`` needs to find the linear maximizer there; ``length`` gives the size of a move. An example that has
-    converged, to within ``tolerance`` of its distance from the origin, is frozen individually. With ``last_value``,
-    which gives the objective alone, an example that climbs in the last step counts as settled, without a look.
+    converged, to within ``tolerance`` of its distance from the origin, is frozen individually.
     """
     point, (value, slope) = start, evaluate(start)
     damping = torch.ones_like(value)
     aim = aim_at(slope)
     settled = torch.zeros_like(value, dtype=torch.bool)
     at_hand = start.device.type == "cpu"  # elsewhere, asking whether all climb takes longer than choosing among them
-    for step in range(steps):
+    for _ in range(steps):
         if tolerance > 0:
             settled = settled | close(length(aim - point), tolerance, length(aim - origin))
             if everywhere(settled):
                 break
         trial = torch.lerp(point, aim, damping.unsqueeze(feature_dim))
-        if last_value is not None and step == steps - 1:
-            trial_value = last_value(trial)
-            climbs = not_lower(trial_value, value) & ~settled
-            if at_hand and bool(climbs.all()):
-                return trial, trial_value, climbs
-            stays = close(length(aim - point), settling(tolerance, value), length(aim - origin))
-            point = torch.where(climbs.unsqueeze(feature_dim), trial, point)
-            return point, torch.where(climbs, trial_value, value), settled | climbs | stays
         trial_value, slope = evaluate(trial)
         climbs = not_lower(trial_value, value) & ~settled
         if at_hand and bool(climbs.all()):

@@ -26,7 +26,6 @@ class InputSpace:
     norm: float
     power: int
     bounds: Box | None
-    watched: bool = True
 
     def __post_init__(self) -> None:
         self.x = self.inputs.dense()
@@ -34,7 +33,6 @@ class InputSpace:
         self.features = self.flat.shape[-1]
         check_inside(self.flat, self.bounds)
         self.room = None if self.bounds is None else Room.within(self.flat, self.bounds)
-        self._last: tuple[Tensor, Inputs] | None = None  # the last move that was valued, and the examples there
 
     def cost(self, delta: Tensor) -> Tensor:
         return power_norm(delta, self.norm, self.power)
@@ -42,12 +40,6 @@ class InputSpace:
     def evaluate(self, delta: Tensor) -> tuple[Tensor, Tensor]:
         loss, gradient = self.problem.loss_and_gradient(self.x + delta.view_as(self.x), self.y)
         return loss - self.gamma[:, None] * self.cost(delta), gradient.flatten(2)
-
-    def value(self, delta: Tensor) -> Tensor:
-        inputs = self.problem.forward(self.x + delta.view_as(self.x))
-        self._last = delta, inputs
-        loss = self.problem.loss(inputs, self.y)
-        return loss - self.gamma[:, None] * self.cost(delta)
 
     def aim_at(self, gradient: Tensor) -> Tensor:
         return linear_maximizer(gradient, self.gamma, self.norm, self.power, self.room)
@@ -71,20 +63,15 @@ class InputSpace:
     def ascend(self, start: Tensor | None, steps: int, tolerance: float) -> Move:
         origin = torch.zeros_like(self.flat)
         begin = origin if start is None else start
-        last_value = None if self.watched else self.value
         delta, value, settled = backtrack(
-            self.evaluate, self.aim_at, self.length, begin, origin, steps, tolerance, 2, last_value
+            self.evaluate, self.aim_at, self.length, begin, origin, steps, tolerance, feature_dim=2
         )
         return Move(self.moved(delta), self.y, value, self.cost(delta), settled)
 
-    def moved(self, delta: Tensor) -> Tensor | Inputs:
-        """The examples after a move, with their forward pass if the last one was made there."""
-        last = self._last
-        inputs = last[1] if last is not None and last[0] is delta else shared(self.x + delta.view_as(self.x))
-        if self.bounds is None:
-            return inputs
-        inside = inputs.base.clamp(*self.bounds)
-        return inputs if inputs.passed and everywhere(inside == inputs.base) else inside
+    def moved(self, delta: Tensor) -> Tensor:
+        """Return the examples after a move."""
+        x_adv = self.x + delta.view_as(self.x)
+        return x_adv if self.bounds is None else x_adv.clamp_(*self.bounds)
 
 
 def num_classes(problem: Problem, x: Inputs) -> int:
@@ -123,8 +110,6 @@ class LinearSpace(InputSpace):
         if not everywhere(climbed):
             delta, cost = torch.where(climbed[..., None], delta, 0.0), torch.where(climbed, cost, 0.0)
             outputs = torch.where(climbed[..., None], outputs, at_rest.mT)
-        x_adv = self.x + delta.view_as(self.x)
-        if self.bounds is not None:
-            x_adv = x_adv.clamp_(*self.bounds)
+        x_adv = self.moved(delta)
         inputs = Inputs(x_adv, len(x_adv), outputs=outputs.mT)
         return Move(inputs, self.y, torch.maximum(value, rest), cost, settled)

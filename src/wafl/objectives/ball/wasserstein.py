@@ -235,7 +235,7 @@ class Wasserstein(Objective):
     def _move_inputs(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: ObjectiveState) -> Move:
         if self.power == 1 and self.box is None:
             return _stay_or_escape(problem, x, y, gamma, self.norm)
-        space = self._space(problem, x, y, gamma, state.watched)
+        space = self._space(problem, x, y, gamma)
         best = space.ascend(None, self.steps, self.tolerance)
         if self.restarts:
             for start in space.class_starts():
@@ -244,7 +244,7 @@ class Wasserstein(Objective):
                 best = better(best, space.ascend(space.random_start(draw), self.steps, self.tolerance))
         return best
 
-    def _space(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, watched: bool) -> ClassSpace | InputSpace:
+    def _space(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor) -> ClassSpace | InputSpace:
         if self.norm == 2 and self.power == 2 and problem.linear is not None:
             if self.box is None:
                 return ClassSpace(problem, x, y, gamma)
@@ -253,7 +253,7 @@ class Wasserstein(Objective):
         loss = problem.output_loss
         tame = problem.linear is not None and loss.convex and loss.probabilities is not None
         kind = LinearSpace if tame else InputSpace
-        return kind(problem, x, y, gamma, self.norm, self.power, self.box, watched)
+        return kind(problem, x, y, gamma, self.norm, self.power, self.box)
 
     def _move_classes(self, problem: Problem, x: Inputs, y: Tensor, gamma: Tensor, state: ObjectiveState) -> Move:
         """One ascent per label, of which the best is kept; a changed class costs ``gamma label_cost``."""

@@ -113,14 +113,14 @@ class Fused:
         return x.dtype == torch.float32 and x.ndim == 5 and x.shape[3] % whole == x.shape[4] % whole == 0
 
     def outputs(self, values: Sequence[Tensor], x: Tensor) -> Tensor:
-        return self._forward(_of_colors(values), x)[2].outputs.float()
+        return self._forward(_of_colors(values), x)[2][-1].float()
 
     def input_gradient(self, values: Sequence[Tensor], x: Tensor, y: Tensor, loss: OutputLoss) -> tuple[Tensor, Tensor]:
         """Losses ``[L, B]`` and their gradients in the images."""
         values = _of_colors(values)
         images, choices, passed = self._forward(values, x)
-        losses, slope = value_and_slope(loss, passed.outputs.float(), y, x.new_ones(x.shape[:2]))
-        slope = self.behind.input_slope(values[2 * self.stages :], passed, slope.to(passed.outputs.dtype))
+        losses, slope = value_and_slope(loss, passed[-1].float(), y, x.new_ones(x.shape[:2]))
+        slope = self.behind.input_slope(values[2 * self.stages :], passed, slope.to(passed[-1].dtype))
         for stage in reversed(range(self.stages)):
             slope = self.kernel.backward(slope, choices[stage], values[2 * stage], images[stage])
         return losses, slope[:, :, : x.shape[2]]

@@ -6,7 +6,6 @@ differ, is slower than one convolution after another.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
@@ -95,15 +94,8 @@ ELEMENTWISE = (nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.
 aten: Any = torch.ops.aten
 
 
-@dataclass(frozen=True)
-class Passed:
-    """What a forward pass leaves behind: the input of each layer, and last the outputs."""
-
-    hidden: list[Tensor]
-
-    @property
-    def outputs(self) -> Tensor:
-        return self.hidden[-1]
+Passed = list[Tensor]
+"""A forward pass: the input of each layer, then the outputs."""
 
 
 class Chain:
@@ -117,9 +109,9 @@ class Chain:
         self._first = next(number for number, count in enumerate(counts) if count)
 
     def forward(self, values: Sequence[Tensor], x: Tensor) -> Passed:
-        passed = Passed([x])
+        passed = [x]
         for layer, params in zip(self._layers, self._params, strict=True):
-            hidden = passed.outputs
+            hidden = passed[-1]
             if isinstance(layer, nn.Linear):
                 weight, *bias = values[params]
                 moved = torch.bmm(_rows(hidden), weight.mT).view(*hidden.shape[:-1], -1)
@@ -127,7 +119,7 @@ class Chain:
                 hidden = moved + bias[0].view(lead) if bias else moved
             else:
                 hidden = hidden.flatten(2) if isinstance(layer, nn.Flatten) else layer(hidden)
-            passed.hidden.append(hidden)
+            passed.append(hidden)
         return passed
 
     def input_slope(self, values: Sequence[Tensor], passed: Passed, slope: Tensor) -> Tensor:
@@ -139,7 +131,7 @@ class Chain:
     def write_gradient(self, values: Sequence[Tensor], passed: Passed, slope: Tensor, out: Sequence[Tensor]) -> None:
         """Write the gradient in each parameter, from the gradient in the outputs."""
         for number in reversed(range(self._first, len(self._layers))):
-            layer, params, before = self._layers[number], self._params[number], passed.hidden[number]
+            layer, params, before = self._layers[number], self._params[number], passed[number]
             if isinstance(layer, nn.Linear):
                 _write_slopes(slope, before, out[params])
             if number > self._first:
@@ -147,10 +139,10 @@ class Chain:
 
     def _slope_before(self, number: int, values: Sequence[Tensor], passed: Passed, slope: Tensor) -> Tensor:
         """The slope at what went into a layer, from that at what came out."""
-        layer, params, before = self._layers[number], self._params[number], passed.hidden[number]
+        layer, params, before = self._layers[number], self._params[number], passed[number]
         if isinstance(layer, nn.Linear):
             return torch.bmm(_rows(slope), values[params.start]).view(before.shape)
-        return _elementwise(layer, slope, before, passed.hidden[number + 1])
+        return _elementwise(layer, slope, before, passed[number + 1])
 
 
 def has_bias(layer: nn.Linear) -> bool:
