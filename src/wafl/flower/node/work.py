@@ -20,7 +20,7 @@ from wafl.evaluation.evaluate import examine, rows_of
 from wafl.flower.node.keepsakes import Keepsakes, state_folder
 from wafl.flower.node.site import Site, open_site
 from wafl.flower.wire.run_config import from_run_config
-from wafl.flower.wire.values import NodeQuery, Outline, WireError, short
+from wafl.flower.wire.values import NodeQuery, WireError, short
 from wafl.parts.messages import GRADIENT, Replies
 from wafl.results.progress import ClientState, LaneKey
 from wafl.tasks.fitness import check_fitness
@@ -115,14 +115,15 @@ class Node:
         check_fitness(Problem(task, start[None]), *first_example(clients, start), classes)
         check_integers(task, start, clients)
 
-    def check(self, outline: Outline, like: Tensor) -> Spec:
-        """The spec that the runs share; refuses clients of other nodes, and names that the method does not have."""
-        self.rows(outline.names.values())
-        spec, trains = self._spec(outline), outline.kind == "train"
+    def check(self, query: NodeQuery, like: Tensor) -> Spec:
+        """Return the spec that the runs share; raise for clients of other nodes, and names that the method lacks."""
+        self.rows(query.names.values())
+        spec, first = self._spec(query), query.queries[0]
+        trains = first.kind == "train"
         objective, local, asks = spec.method.objective, spec.method.local, spec.method.client_weights.asks_losses
-        checks = not trains and self.experiment.evaluation.check_optimum and outline.sends == (GRADIENT,)
+        checks = not trains and self.experiment.evaluation.check_optimum and first.sends == (GRADIENT,)
         if not trains and not asks and not checks:
-            raise WireError(f"kind='loss': {outline.entry} does not ask clients for their losses")
+            raise WireError(f"kind='loss': {query.entry} does not ask clients for their losses")
         moved = () if objective is None else objective.scalars()
         needed = {
             "scalars": {*local.scalars(), *spec.schedule.scalars(0), *moved},
@@ -130,10 +131,10 @@ class Node:
             "sends": {GRADIENT} if checks else set(local.sends if trains else local.reports),
         }
         for name, wanted in needed.items():
-            if set(getattr(outline, name)) != wanted:
-                raise WireError(f"{name}={short(getattr(outline, name))} must be {sorted(wanted)}")
-        if outline.iterates and not (trains and asks and outline.iterates == (SNAPSHOT,)):
-            raise WireError(f"iterates={short(outline.iterates)}: {outline.entry} does not ask clients for these")
+            if set(named := tuple(getattr(first, name))) != wanted:
+                raise WireError(f"{name}={short(named)} must be {sorted(wanted)}")
+        if first.iterates and not (trains and asks and list(first.iterates) == [SNAPSHOT]):
+            raise WireError(f"iterates={short(tuple(first.iterates))}: {query.entry} does not ask clients for these")
         return spec
 
     def answer(self, query: NodeQuery, spec: Spec, task: Task) -> list[Replies]:
@@ -217,21 +218,19 @@ class Node:
             raise WireError(f"this node does not hold {short(unknown)}; it holds {short(list(self.site.rows))}")
         return [self.site.rows[name] for name in names]
 
-    def _spec(self, outline: Outline) -> Spec:
+    def _spec(self, query: NodeQuery) -> Spec:
         """The spec that the runs share, with the numbers of the first one; candidates for radii come last."""
         methods = {method.label: method for method in self.experiment.methods}
-        if outline.entry not in methods:
-            raise WireError(f"method {short(outline.entry)} is not in the experiment, which has: {', '.join(methods)}")
-        specs = make_entry(methods[outline.entry], self.experiment.schedule).specs(self.experiment.seeds)
+        if query.entry not in methods:
+            raise WireError(f"method {short(query.entry)} is not in the experiment, which has: {', '.join(methods)}")
+        specs = make_entry(methods[query.entry], self.experiment.schedule).specs(self.experiment.seeds)
         specs += [spec for spec in specs for _ in CANDIDATES] if any(spec.undecided for spec in specs) else []
-        if max(outline.runs) >= len(specs):
-            raise WireError(
-                f"runs={short(outline.runs)} must lie in [0, {len(specs) - 1}], the runs of {outline.entry}"
-            )
+        if max(query.runs) >= len(specs):
+            raise WireError(f"runs={short(query.runs)} must lie in [0, {len(specs) - 1}], the runs of {query.entry}")
         # Which radius it is travels with the query, as for every run of a radius.
-        chosen = [spec.with_radius(1.0) if spec.undecided else spec for spec in (specs[run] for run in outline.runs)]
+        chosen = [spec.with_radius(1.0) if spec.undecided else spec for spec in (specs[run] for run in query.runs)]
         if len({spec.shape() for spec in chosen}) != 1:
-            raise WireError(f"runs={short(outline.runs)} of {outline.entry} cannot train in one batch")
+            raise WireError(f"runs={short(query.runs)} of {query.entry} cannot train in one batch")
         return chosen[0].within(self.site.federation.bounds)
 
 
