@@ -135,12 +135,12 @@ class Source:
     def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
         """Without a defense: everything counts."""
         arrivals = self.collect(queries, runs, 0)
-        return [Admitted(query, joined(each.replies)) for query, each in zip(queries, arrivals, strict=True)]
+        return [Admitted(query, joined(replies)) for query, (replies, _) in zip(queries, arrivals, strict=True)]
 
     def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
         self._first = queries[0].params if self._first is None else self._first
         answers = self._engine.run(queries, runs)
-        return [Arrivals(self._told(query, answer.replies)) for query, answer in zip(queries, answers, strict=True)]
+        return [(self._told(query, answer.replies), {}) for query, answer in zip(queries, answers, strict=True)]
 
     def undo(self, runs: Sequence[int]) -> None: ...
 

@@ -31,7 +31,7 @@ from wafl.train.clients import Clients, Engine, Judge, Roster, root_mean_square,
 from wafl.train.lanes.features import with_fixed_features
 from wafl.train.lanes.lanes import Lanes
 from wafl.train.spec import Spec
-from wafl.train.trust.admission import Admitted, Arrivals, Exclusion, Tolerance, Tolerant, split
+from wafl.train.trust.admission import Admitted, Arrivals, Tolerance, Tolerant, split
 from wafl.train.trust.caps import Caps
 from wafl.train.trust.faults import Faults, spoil, without
 from wafl.train.trust.trust import Trust
@@ -188,15 +188,11 @@ class _Failing:
         self._before = dict(self._whole.lanes.memory)
         fates = [self._faults.befall(query, attempt) for query in queries]
         gone = [[client for client, fate in fate.items() if fate == "dropout"] for fate in fates]
-        present = [without(query, absent) for query, absent in zip(queries, gone, strict=True)]
+        present = [without(query, clients) for query, clients in zip(queries, gone, strict=True)]
         asked = [index for index, query in enumerate(present) if query.clients]
         answers = self._whole.run([present[index] for index in asked], [runs[index] for index in asked])
         arrived = {index: split(answer.replies) for index, answer in zip(asked, answers, strict=True)}
-        arrivals: list[Arrivals] = []
-        for index, fate in enumerate(fates):
-            sound, late = spoil(arrived.get(index, []), fate)
-            arrivals.append(Arrivals(sound, [*(Exclusion(client, "dropped out") for client in gone[index]), *late]))
-        return arrivals
+        return [spoil(arrived.get(index, []), fate) for index, fate in enumerate(fates)]
 
     def undo(self, runs: Sequence[int]) -> None:
         """Give clients back the memory that they had before the last attempt."""

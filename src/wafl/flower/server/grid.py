@@ -45,7 +45,7 @@ from wafl.train.chosen_radius import CANDIDATES
 from wafl.train.clients import Engine, Judge, Roster, root_mean_square, trust_in
 from wafl.train.spec import Spec
 from wafl.train.survey import SurveyReplies
-from wafl.train.trust.admission import Arrivals, Exclusion, Tolerant
+from wafl.train.trust.admission import Arrivals, Tolerant
 from wafl.train.trust.faults import without
 from wafl.train.trust.trust import Trust
 
@@ -369,9 +369,7 @@ class _Nodes:
         numbers = [run + self._offset for run in runs]
         replies, missing = self._ask(queries, numbers, attempt > 0)
         return [
-            Arrivals(
-                replies[run], [Exclusion(client, missing[client]) for client in query.clients if client in missing]
-            )
+            (replies[run], {client: missing[client] for client in query.clients if client in missing})
             for run, query in zip(numbers, queries, strict=True)
         ]
 
