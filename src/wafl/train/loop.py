@@ -326,5 +326,5 @@ def _answers(engine: Engine, asking: Sequence[tuple[_ActiveRun, Query]]) -> list
     answers: dict[int, Admitted] = {}
     for alike in kinds.values():
         indices = [run.index for run, _ in alike]
-        answers.update(zip(indices, engine.run([query for _, query in alike], indices), strict=True))
+        answers.update(zip(indices, engine([query for _, query in alike], indices), strict=True))
     return [answers[run.index] for run, _ in asking]

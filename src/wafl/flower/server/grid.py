@@ -45,7 +45,7 @@ from wafl.train.chosen_radius import CANDIDATES
 from wafl.train.clients import Engine, Judge, Roster, root_mean_square, trust_in
 from wafl.train.spec import Spec
 from wafl.train.survey import SurveyReplies
-from wafl.train.trust.admission import Arrivals, Tolerant
+from wafl.train.trust.admission import Arrivals, answer_tolerantly
 from wafl.train.trust.faults import without
 from wafl.train.trust.trust import Trust
 
@@ -159,8 +159,20 @@ class GridClients:
         index, first = next(iter(specs.items()))
         entry, offset = self._candidates or (self._entry(specs), 0)
         asked = self._candidates is None and self._entries[entry][index].asks_cost_matrix
-        ask = partial(self._ask_nodes, entry, first.needs_sizes, self._cost_matrix.matrix if asked else None)
-        return Tolerant(_Nodes(ask, offset), self.tolerance, self.caps)
+        matrix = self._cost_matrix.matrix if asked else None
+
+        def collect(queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
+            if attempt > 0:
+                log(WARNING, "round %d: asking again, attempt %d", queries[0].round, attempt + 1)
+            numbers = [run + offset for run in runs]
+            # A node that was silent once may be about to reconnect: the second attempt waits for it.
+            replies, missing = self._ask_nodes(entry, first.needs_sizes, matrix, queries, numbers, attempt > 0)
+            return [
+                (replies[run], {client: missing[client] for client in query.clients if client in missing})
+                for run, query in zip(numbers, queries, strict=True)
+            ]
+
+        return partial(answer_tolerantly, collect, self.tolerance, self.caps)
 
     def _entry(self, specs: Mapping[int, Spec]) -> str:
         """Return the name by which nodes know these runs."""
@@ -350,32 +362,6 @@ class GridClients:
         for client, why in missing.items():
             log(WARNING, "%s: %s: %s", group, names[client], why)
         return replies, missing
-
-
-class _Nodes:
-    """A source of replies: the nodes that hold the clients asked.
-
-    ``ask(queries, runs, everyone)`` asks them; with ``everyone``, it waits for all of them. Nodes count runs from
-    ``offset`` on.
-    """
-
-    def __init__(self, ask: Callable[[Sequence[Query], Sequence[int], bool], Asked], offset: int) -> None:
-        self._ask, self._offset = ask, offset
-
-    def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
-        if attempt > 0:
-            log(WARNING, "round %d: asking again, attempt %d", queries[0].round, attempt + 1)
-        # A node that was silent once may be about to reconnect: the second attempt waits for it.
-        numbers = [run + self._offset for run in runs]
-        replies, missing = self._ask(queries, numbers, attempt > 0)
-        return [
-            (replies[run], {client: missing[client] for client in query.clients if client in missing})
-            for run, query in zip(numbers, queries, strict=True)
-        ]
-
-    def undo(self, runs: Sequence[int]) -> None:
-        """Do nothing but log: a node that is asked for a round again begins with what it kept before that round."""
-        log(INFO, "too few replies for %d of the runs", len(runs))
 
 
 def _alike(one: Spec, other: Spec) -> bool:

@@ -4,9 +4,9 @@ A round with too few of them is repeated. :mod:`wafl.train.trust.trust` limits t
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Protocol, Self
+from typing import Annotated, Self
 
 import torch
 
@@ -163,54 +163,44 @@ Arrivals = tuple[Sequence[Reply], Mapping[int, str]]
 """The replies to one query, usable or not, and by client why a reply is missing."""
 
 
-class Source(Protocol):
-    """Clients that reply to queries, though perhaps not all of them."""
+Source = Callable[[Sequence[Query], Sequence[int], int], list[Arrivals]]
+"""A function that sends queries to clients, given the positions of the runs and the attempt, counted from 0.
 
-    def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
-        """What arrives for each query in one attempt, counted from 0."""
-        ...
-
-    def undo(self, runs: Sequence[int]) -> None:
-        """Forget the last attempt of these runs, which failed."""
+A query that is sent again starts from the same client states as before.
+"""
 
 
-class Tolerant:
-    """An engine of clients that may fail: a round with too few usable replies is repeated."""
-
-    def __init__(self, source: Source, tolerance: Tolerance, caps: Caps | None = None) -> None:
-        self._source, self._tolerance, self._caps = source, tolerance, caps
-
-    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
-        tolerance, admitted, why = self._tolerance, dict[int, Admitted](), ""
-        diverged: dict[int, Admitted] = {}
-        for attempt in range(tolerance.attempts):
-            waiting = {run: query for run, query in zip(runs, queries, strict=True) if run not in admitted}
-            arrivals = self._source.collect(list(waiting.values()), list(waiting), attempt)
-            for (run, query), (replies, missing) in zip(waiting.items(), arrivals, strict=True):
-                answer = admit(query, replies, tolerance, self._caps)
-                faulty, excluded = answer.excluded, {**missing, **answer.excluded}
-                diverged.pop(run, None)
-                if tolerance.enough(len(answer.replies.clients), len(query.clients)):
-                    admitted[run] = replace(answer, excluded=excluded, attempts=attempt + 1)
-                    continue
-                why = next((f" ({reason})" for reason in excluded.values()), "")
-                if faulty and all(reason.endswith(NOT_FINITE) for reason in faulty.values()) and not missing:
-                    reason = f"{len(faulty)} clients: {next(iter(faulty.values()))}"
-                    diverged[run] = Admitted(query, NOTHING, faulty, attempt + 1, reason)
-            failed = [run for run in waiting if run not in admitted]
-            if not failed:
-                return [admitted[run] for run in runs]
-            self._source.undo(failed)
-        # If other runs had enough replies, the clients are not to blame.
-        if admitted and all(run in admitted or run in diverged for run in runs):
-            return [admitted.get(run) or diverged[run] for run in runs]
-        query = next(query for run, query in zip(runs, queries, strict=True) if run not in admitted)
-        asked, share = len(query.clients), tolerance.min_replies
-        needed = f"{share:.0%} of {asked} clients" if share else "one client"
-        cause = ""
-        if not admitted and all(run in diverged for run in runs):
-            cause = "; every reply came and none was finite: if no client is broken, lower the learning rate"
-        raise TooFewRepliesError(
-            f"round {query.round}: fewer than {needed} gave a usable reply{why}, {tolerance.attempts} times over"
-            f"{cause}; the rounds before it are kept"
-        )
+def answer_tolerantly(
+    source: Source, tolerance: Tolerance, caps: Caps | None, queries: Sequence[Query], runs: Sequence[int]
+) -> list[Admitted]:
+    """Answer queries of clients that may fail: queries with too few usable replies are sent again."""
+    admitted, diverged, why = dict[int, Admitted](), dict[int, Admitted](), ""
+    for attempt in range(tolerance.attempts):
+        waiting = {run: query for run, query in zip(runs, queries, strict=True) if run not in admitted}
+        arrivals = source(list(waiting.values()), list(waiting), attempt)
+        for (run, query), (replies, missing) in zip(waiting.items(), arrivals, strict=True):
+            answer = admit(query, replies, tolerance, caps)
+            faulty, excluded = answer.excluded, {**missing, **answer.excluded}
+            diverged.pop(run, None)
+            if tolerance.enough(len(answer.replies.clients), len(query.clients)):
+                admitted[run] = replace(answer, excluded=excluded, attempts=attempt + 1)
+                continue
+            why = next((f" ({reason})" for reason in excluded.values()), "")
+            if faulty and all(reason.endswith(NOT_FINITE) for reason in faulty.values()) and not missing:
+                reason = f"{len(faulty)} clients: {next(iter(faulty.values()))}"
+                diverged[run] = Admitted(query, NOTHING, faulty, attempt + 1, reason)
+        if len(admitted) == len(runs):
+            return [admitted[run] for run in runs]
+    # If other runs had enough replies, the clients are not to blame.
+    if admitted and all(run in admitted or run in diverged for run in runs):
+        return [admitted.get(run) or diverged[run] for run in runs]
+    query = next(query for run, query in zip(runs, queries, strict=True) if run not in admitted)
+    asked, share = len(query.clients), tolerance.min_replies
+    needed = f"{share:.0%} of {asked} clients" if share else "one client"
+    cause = ""
+    if not admitted and all(run in diverged for run in runs):
+        cause = "; every reply came and none was finite: if no client is broken, lower the learning rate"
+    raise TooFewRepliesError(
+        f"round {query.round}: fewer than {needed} gave a usable reply{why}, {tolerance.attempts} times over"
+        f"{cause}; the rounds before it are kept"
+    )
