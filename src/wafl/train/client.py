@@ -16,7 +16,7 @@ from wafl.parts.messages import GRADIENT, PARAMS, Vectors
 from wafl.tasks.problem import Problem
 from wafl.train.batches import draw_batches
 from wafl.train.client_task import LOCAL, OBJECTIVE, STATISTICS, ClientTask, LaneInput, Rows, each_lane, mapped, present
-from wafl.train.step import Batch, Carry, Eager, Step, begin, joined, local_state, smoothed
+from wafl.train.step import Batch, Carry, Eager, begin, joined, local_state, smoothed
 
 EAGER = Eager()
 
@@ -31,7 +31,7 @@ class LaneOutput(Rows):
     memory: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
 
-def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) -> LaneOutput:
+def local_update(client: ClientTask, lanes: LaneInput, take_step: Eager = EAGER) -> LaneOutput:
     """What each lane sends back after its local steps: ``theta <- theta - rate / |D| sum over the batch of grad phi``.
 
     Lanes with more steps come first; one that has taken all of its steps is left behind while others go on.
