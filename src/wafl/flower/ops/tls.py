@@ -1,8 +1,7 @@
 """TLS certificates and node keys, set up by one command."""
 
-import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -85,11 +84,11 @@ def make_certificates(
     if not made:
         ca_key = generate_private_key(SECP384R1())
         server_key, server = _server(ca_key, hosts, days)
-        _write(files.ca_key, _private(ca_key))
-        _write(files.server_key, server_key)
-        _write(files.server_cert, server, 0o644)
-        _write(files.ca, _ca(ca_key, days), 0o644)
-    _write_keys(files, nodes, _write)
+        write_whole(files.ca_key, _private(ca_key), 0o600)
+        write_whole(files.server_key, server_key, 0o600)
+        write_whole(files.server_cert, server, 0o644)
+        write_whole(files.ca, _ca(ca_key, days), 0o644)
+    _write_keys(files, nodes)
     return files
 
 
@@ -126,7 +125,7 @@ def renew_keys(folder: Path, nodes: Sequence[str]) -> Certificates:
     _check(HOSTS, nodes, 1)
     if missing := [name for name in nodes if name not in files.nodes()]:
         raise FileNotFoundError(f"node {missing[0]!r} has no key in {files.folder}: add it without --renew")
-    _write_keys(files, nodes, write_whole)
+    _write_keys(files, nodes)
     return files
 
 
@@ -200,13 +199,13 @@ def _server(ca_key: Key, hosts: Sequence[str], days: int) -> tuple[bytes, bytes]
     return _private(key), _signed(certificate, ca_key)
 
 
-def _write_keys(files: Certificates, nodes: Sequence[str], write: Callable[..., None]) -> None:
+def _write_keys(files: Certificates, nodes: Sequence[str]) -> None:
     """Write a key pair per node in the formats of ``ssh-keygen -t ecdsa -b 384``, which Flower requires."""
     for name in nodes:
         key = generate_private_key(SECP384R1())
         public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
-        write(files.node_key(name), _private(key, ssh=True), 0o600)
-        write(files.node_pub(name), public + f" {name}\n".encode(), 0o644)
+        write_whole(files.node_key(name), _private(key, ssh=True), 0o600)
+        write_whole(files.node_pub(name), public + f" {name}\n".encode(), 0o644)
 
 
 def _read(certificate: Path) -> x509.Certificate:
@@ -243,9 +242,3 @@ def _signed(builder: x509.CertificateBuilder, key: Key) -> bytes:
 def _private(key: Key, *, ssh: bool = False) -> bytes:
     encoding = form.PrivateFormat.OpenSSH if ssh else form.PrivateFormat.PKCS8
     return key.private_bytes(form.Encoding.PEM, encoding, form.NoEncryption())
-
-
-def _write(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a new file; fail if it exists."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
