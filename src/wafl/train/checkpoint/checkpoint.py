@@ -125,11 +125,17 @@ class Checkpoint(Callback):
 
     def keep_last(self) -> None:
         """Remove what a finished training does not need to go on with more rounds."""
-        good = [folder for folder in self._written() if folder not in self.damaged]
         for folder in self._written():
-            if folder not in good[-1:]:
+            if folder in self.damaged:
                 shutil.rmtree(folder)
-        self._memory.forget(good[-1:])
+        self._keep(1)
+
+    def _keep(self, count: int) -> None:
+        """Remove all but the last good checkpoints."""
+        good = [folder for folder in self._written() if folder not in self.damaged]
+        for folder in good[:-count]:
+            shutil.rmtree(folder)
+        self._memory.forget(good[-count:])
 
     def on_progress(self, progress: Progress) -> None:
         """Remember the progress, and write it when that is due."""
@@ -173,10 +179,7 @@ class Checkpoint(Callback):
         write_state(folder, unsaved.runs, {**about, "chunk_sizes": sizes, **({"chosen": chosen} if chosen else {})})
         self._unsaved = None
         self._written_at = time.monotonic()
-        good = [folder for folder in self._written() if folder not in self.damaged]
-        for folder in good[:-KEPT]:
-            shutil.rmtree(folder)
-        self._memory.forget(good[-KEPT:])
+        self._keep(KEPT)
 
     def __enter__(self) -> Self:
         """Take the folder, so that nobody else writes here; the lock ends with the process, however it ends.
@@ -290,15 +293,13 @@ def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) ->
 
     try:
         about = unsealed((folder / "state.json").read_bytes())
-        if about["format"] > FORMAT:
-            raise UnfitCheckpointError(
-                f"it has format {about['format']}, this version reads {FORMAT}: update wafl-learn"
+        if (written := about["format"]) != FORMAT:
+            later = f"this version reads {FORMAT}: update wafl-learn"
+            earlier = (
+                f"from an earlier version; this one reads {FORMAT}: finish the study with the version that began it"
             )
-        if about["format"] < FORMAT:
-            raise UnfitCheckpointError(
-                f"it has format {about['format']}, from an earlier version; this one reads {FORMAT}: finish the study "
-                "with the version that began it, or start again"
-            )
+            why = later if written > FORMAT else f"{earlier}, or start again"
+            raise UnfitCheckpointError(f"it has format {written}, {why}")
         content = (folder / "state.safetensors").read_bytes()
         if sha256(content).hexdigest() != about["sha256"]:
             raise CheckpointError("state.safetensors is damaged: its checksum differs")
