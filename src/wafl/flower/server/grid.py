@@ -49,9 +49,6 @@ from wafl.train.trust.admission import Arrivals, answer_tolerantly
 from wafl.train.trust.faults import without
 from wafl.train.trust.trust import Trust
 
-Asked = tuple[Mapping[int, list[Reply]], Mapping[int, str]]
-"""The replies by run, and by client why there is no reply."""
-
 
 class GridClients:
     """The clients of an experiment on Flower; ``entries`` are the runs of each method, by the method's name.
@@ -159,20 +156,8 @@ class GridClients:
         index, first = next(iter(specs.items()))
         entry, offset = self._candidates or (self._entry(specs), 0)
         asked = self._candidates is None and self._entries[entry][index].asks_cost_matrix
-        matrix = self._cost_matrix.matrix if asked else None
-
-        def collect(queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
-            if attempt > 0:
-                log(WARNING, "round %d: asking again, attempt %d", queries[0].round, attempt + 1)
-            numbers = [run + offset for run in runs]
-            # A node that was silent once may be about to reconnect: the second attempt waits for it.
-            replies, missing = self._ask_nodes(entry, first.needs_sizes, matrix, queries, numbers, attempt > 0)
-            return [
-                (replies[run], {client: missing[client] for client in query.clients if client in missing})
-                for run, query in zip(numbers, queries, strict=True)
-            ]
-
-        return partial(answer_tolerantly, collect, self.tolerance, self.caps)
+        source = partial(self._collect, entry, offset, first.needs_sizes, self._cost_matrix.matrix if asked else None)
+        return partial(answer_tolerantly, source, self.tolerance, self.caps)
 
     def _entry(self, specs: Mapping[int, Spec]) -> str:
         """Return the name by which nodes know these runs."""
@@ -310,20 +295,27 @@ class GridClients:
             means[numbers], shares[numbers] = reply
         return means, shares
 
-    def _ask_nodes(
+    def _collect(
         self,
         entry: str,
+        offset: int,
         needs_sizes: bool,
         cost_matrix: Tensor | None,
         queries: Sequence[Query],
         runs: Sequence[int],
-        everyone: bool,
-    ) -> Asked:
-        """Ask the nodes of these clients; with ``everyone``, wait until all of them can be reached."""
+        attempt: int,
+    ) -> list[Arrivals]:
+        """Ask the nodes of these clients, which count runs from ``offset`` on; a later attempt waits for all of them.
+
+        A node that was silent once may be about to reconnect.
+        """
+        if attempt > 0:
+            log(WARNING, "round %d: asking again, attempt %d", queries[0].round, attempt + 1)
+        runs = [run + offset for run in runs]
         names, settings, first = self.roster.names, self._experiment.flower, queries[0]
         training = sha256((self._folder / "about.json").read_bytes()).hexdigest()
         asked = sorted({client for query in queries for client in query.clients})
-        homes = self._inquiry.reachable([names[client] for client in asked], everyone=everyone)
+        homes = self._inquiry.reachable([names[client] for client in asked], everyone=attempt > 0)
         missing = {client: "no node holds it" for client in asked if names[client] not in homes}
         lanes = sum(len(query.clients) for query in queries)
         sent: dict[int, NodeQuery] = {}
@@ -361,7 +353,10 @@ class GridClients:
                     replies[run] += of_run
         for client, why in missing.items():
             log(WARNING, "%s: %s: %s", group, names[client], why)
-        return replies, missing
+        return [
+            (replies[run], {client: missing[client] for client in query.clients if client in missing})
+            for run, query in zip(runs, queries, strict=True)
+        ]
 
 
 def _alike(one: Spec, other: Spec) -> bool:
