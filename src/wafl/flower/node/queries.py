@@ -291,7 +291,7 @@ class MeansQuery:
 def means(node: Node, content: RecordDict) -> RecordDict:
     """Reply with the class means of the node's clients, if a method of its experiment needs them."""
     names = Reader(content, "query").different("names")
-    if not any(spec.asks_cost_matrix for spec in node.specs()):
+    if not any(spec.asks_cost_matrix for specs in node.specs.values() for spec in specs):
         raise WireError(
             "no method of the experiment has cost_matrix='clients': the means of classes are not for sending"
         )

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -203,13 +203,13 @@ class Node:
     @property
     def chooses(self) -> bool:
         """Whether a method of the experiment chooses its radius by leaving clients out."""
-        return any(spec.undecided for spec in self.specs())
+        return any(spec.undecided for specs in self.specs.values() for spec in specs)
 
-    def specs(self) -> list[Spec]:
-        """The runs of all methods of the experiment."""
-        experiment = self.experiment
-        entries = (make_entry(method, experiment.schedule) for method in experiment.methods)
-        return [spec for entry in entries for spec in entry.specs(experiment.seeds)]
+    @cached_property
+    def specs(self) -> dict[str, list[Spec]]:
+        """The runs of each method of the experiment, by the method's name."""
+        schedule, seeds = self.experiment.schedule, self.experiment.seeds
+        return {method.label: make_entry(method, schedule).specs(seeds) for method in self.experiment.methods}
 
     def rows(self, names: Collection[str]) -> list[int]:
         """Return the row of each of these clients in the federation."""
@@ -220,11 +220,11 @@ class Node:
 
     def _spec(self, query: NodeQuery) -> Spec:
         """The spec that the runs share, with the numbers of the first one; candidates for radii come last."""
-        methods = {method.label: method for method in self.experiment.methods}
-        if query.entry not in methods:
-            raise WireError(f"method {short(query.entry)} is not in the experiment, which has: {', '.join(methods)}")
-        specs = make_entry(methods[query.entry], self.experiment.schedule).specs(self.experiment.seeds)
-        specs += [spec for spec in specs for _ in CANDIDATES] if any(spec.undecided for spec in specs) else []
+        if query.entry not in self.specs:
+            raise WireError(f"method {short(query.entry)} is not in the experiment, which has: {', '.join(self.specs)}")
+        specs = self.specs[query.entry]
+        if any(spec.undecided for spec in specs):
+            specs = [*specs, *(spec for spec in specs for _ in CANDIDATES)]
         if max(query.runs) >= len(specs):
             raise WireError(f"runs={short(query.runs)} must lie in [0, {len(specs) - 1}], the runs of {query.entry}")
         # Which radius it is travels with the query, as for every run of a radius.
