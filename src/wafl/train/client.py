@@ -43,6 +43,7 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Eager = EAGER)
 
     rows = (first[:, None] + batches.index.transpose(0, 1)).contiguous().unbind()
     numbers = torch.arange(batches.num_steps, device=sizes.device)[:, None].expand(-1, len(lanes.params)).unbind()
+    numbered = torch.arange(len(lanes.params), device=sizes.device)
     some, carry, behind = lanes, begin(client, lanes), list[Carry]()
     for number in range(batches.num_steps):
         working = batches.working(number)
@@ -55,7 +56,7 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Eager = EAGER)
             rows=rows[number][:groups],
             share=each_lane(shares[:groups, number], some),
             step=numbers[number][: len(some.params)],
-            live=None if working >= groups else _first(working * lanes.sharing, some),
+            live=None if working >= groups else numbered[: len(some.params)] < working * lanes.sharing,
             first=number == 0,
         )
         carry = take_step(client, some, carry, batch)
@@ -75,11 +76,6 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Eager = EAGER)
     if client.judges_ends:
         loss = report_loss(client, replace(lanes, params=carry.params, memory=left)).loss
     return LaneOutput(loss, carry.cost, {PARAMS: sent, **carry.iterates, **outcome.vectors}, left)
-
-
-def _first(count: int, lanes: LaneInput) -> Tensor:
-    """Whether each lane is among the first ``count``: ``[L]``."""
-    return torch.arange(len(lanes.params), device=lanes.params.device) < count
 
 
 def _with_statistics(client: ClientTask, lanes: LaneInput) -> LaneInput:

@@ -136,11 +136,15 @@ class Lanes:
 
 
 def in_pieces(client: ClientTask, lanes: LaneInput, step: Eager, most: int) -> list[LaneInput]:
-    """The same lanes in pieces of at most ``most``; a captured network gets even ones."""
+    """Split lanes into pieces of at most ``most``; lanes with the same batches stay together.
+
+    A captured network gets even pieces.
+    """
     if step.reuses and client.task.in_streams:
         pieces = -(-len(lanes.params) // RECORDED)
         most = min(most, -(-len(lanes.params) // pieces))
-    return lanes.split(most)
+    size = max(most // lanes.sharing, 1) * lanes.sharing
+    return [lanes.take(slice(start, start + size)) for start in range(0, len(lanes.clients), size)]
 
 
 def _alike(sizes: Sequence[int], room: Callable[[int], int]) -> list[slice]:
