@@ -214,21 +214,18 @@ class _Memory:
         self._folder = folder
         self._journal: Journal | None = None
         self._written: dict[LaneKey, ClientState] = {}
-        self._bytes = 0
 
     def resume(self, about: Mapping[str, Any] | None, memory: Mapping[LaneKey, ClientState]) -> None:
         """Go on where a checkpoint left the journal."""
         self._journal = None if about is None else Journal(self._folder / about["file"], about["size"])
-        self._written, self._bytes = dict(memory), sum(map(_bytes, memory.values()))
+        self._written = dict(memory)
 
     def write(self, memory: Mapping[LaneKey, ClientState], count: int) -> dict[str, Any] | None:
         """Append what has changed since the last checkpoint; returns how much of which file counts."""
         if not memory:
             return None
         changed = {keeper: kept for keeper, kept in memory.items() if self._written.get(keeper) is not kept}
-        size = self._bytes + sum(
-            _bytes(kept) - _bytes(self._written.get(keeper, {})) for keeper, kept in changed.items()
-        )
+        size = sum(value.nbytes for kept in memory.values() for value in kept.values())
         journal = self._journal
         if journal is None or journal.size > 2 * size:
             journal, changed = Journal(self._folder / f"memory-{count:09d}.journal"), memory
@@ -236,26 +233,19 @@ class _Memory:
             rows = changed.items()
             named = {f"{run}.{client}.{name}": value for (run, client), kept in rows for name, value in kept.items()}
             journal.append([_saved(named)])
-        self._journal, self._written, self._bytes = journal, dict(memory), size
+        self._journal, self._written = journal, dict(memory)
         return {"file": journal.path.name, "size": journal.size}
 
     def forget(self, kept: list[Path]) -> None:
         """Remove the journals that none of the kept checkpoints needs."""
-        files = sorted(self._folder.glob("memory-*.journal"))
-        if len(files) < 2:
-            return
         needed = {self._journal.path.name} if self._journal is not None else set[str]()
         for folder in kept:
             with suppress(OSError, ValueError):
                 about = unsealed((folder / "state.json").read_bytes())["memory"]
                 needed |= {about["file"]} if about else set()
-        for file in files:
+        for file in self._folder.glob("memory-*.journal"):
             if file.name not in needed:
                 file.unlink()
-
-
-def _bytes(kept: ClientState) -> int:
-    return sum(value.numel() * value.element_size() for value in kept.values())
 
 
 def _saved(tensors: Mapping[str, Tensor]) -> bytes:
@@ -312,11 +302,9 @@ def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) ->
         runs = {int(index): _run(int(index), row, tensors, histories) for index, row in about["runs"].items()}
         memory: dict[LaneKey, dict[str, Tensor]] = {}
         for entry in _memory_journal(folder.parent, about["memory"]).read():
-            read: dict[LaneKey, dict[str, Tensor]] = {}
             for name, value in load(entry).items():
                 run, client, part = name.split(".", 2)
-                read.setdefault((int(run), int(client)), {})[part] = value
-            memory |= read
+                memory.setdefault((int(run), int(client)), {})[part] = value
         sizes = {int(group): size for group, size in about["chunk_sizes"].items()}
         chosen = {int(index): ChosenRadius(**row) for index, row in about.get("chosen", {}).items()}
     except (OSError, KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
