@@ -24,6 +24,11 @@ MOST_DAYS = 36500
 CA_DAYS = 3650
 """The CA outlives the server certificates that it signs: a node keeps its ca.crt when they are renewed."""
 CA_NAME = "WAFL federation CA"
+UNUSED = dict.fromkeys(
+    ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
+    False,
+)
+"""Uses of a key that neither certificate allows."""
 CLOCKS = timedelta(hours=1)  # by how much a node's clock may be behind
 
 
@@ -176,12 +181,7 @@ def _refuse_overwriting(files: Certificates, nodes: Sequence[str], *, made: bool
 
 def _ca(key: Key, days: int) -> bytes:
     """The CA's certificate, signed by its own key; it outlives a server certificate of so many days."""
-    certificate = (
-        _builder(CA_NAME, key, key, max(days, CA_DAYS))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(ca=True), critical=True)
-    )
-    return _signed(certificate, key)
+    return _signed(_builder(CA_NAME, key, key, max(days, CA_DAYS), ca=True), key)
 
 
 def _server(ca_key: Key, hosts: Sequence[str], days: int) -> tuple[bytes, bytes]:
@@ -190,9 +190,7 @@ def _server(ca_key: Key, hosts: Sequence[str], days: int) -> tuple[bytes, bytes]
     everywhere = dict.fromkeys((*hosts, *HOSTS))
     names = [x509.IPAddress(ip_address(host)) if _is_address(host) else x509.DNSName(host) for host in everywhere]
     certificate = (
-        _builder("WAFL federation server", key, ca_key, days)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(ca=False), critical=True)
+        _builder("WAFL federation server", key, ca_key, days, ca=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
     )
@@ -212,7 +210,7 @@ def _read(certificate: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(certificate.read_bytes())
 
 
-def _builder(subject: str, key: Key, ca_key: Key, days: int) -> x509.CertificateBuilder:
+def _builder(subject: str, key: Key, ca_key: Key, days: int, *, ca: bool) -> x509.CertificateBuilder:
     """The beginning of every certificate of the CA: whose it is, the CA's name, a key, and how long it is valid."""
     now = datetime.now(UTC)
     owner, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in (subject, CA_NAME))
@@ -226,13 +224,12 @@ def _builder(subject: str, key: Key, ca_key: Key, days: int) -> x509.Certificate
         .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
+        .add_extension(
+            x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **UNUSED),
+            critical=True,
+        )
     )
-
-
-def _usage(*, ca: bool) -> x509.KeyUsage:
-    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
-    never = dict.fromkeys((*unused, "encipher_only", "decipher_only"), False)
-    return x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **never)
 
 
 def _signed(builder: x509.CertificateBuilder, key: Key) -> bytes:
