@@ -25,6 +25,7 @@ from wafl.flower.wire.values import (
     read_array,
     read_arrays,
     read_doubles,
+    read_query,
     share,
     short,
     with_arrays,
@@ -67,8 +68,8 @@ def hello(node: Node, content: RecordDict) -> RecordDict:
 def work(node: Node, content: RecordDict) -> RecordDict:
     """Reply with trained models, lines 3 to 8 of the paper's Algorithm 1, or with the losses at given parameters."""
     task, start = node.task(num_outputs(content))
+    spec = _with_shape(node.check(read_query(content, start), start), node, content)
     query = decode_query(content, start)
-    spec = _with_shape(node.check(query, start), node, content)
     return encode_replies(query, node.answer(query, spec, task))
 
 

@@ -98,8 +98,8 @@ def num_outputs(content: RecordDict) -> int:
     return Reader(content, "query").one("outputs", int, 1, 0 if params is None else len(params.data) // 4)
 
 
-def decode_query(content: RecordDict, like: Tensor) -> NodeQuery:
-    """Return what :func:`encode_query` wrote, for a model with parameters ``like`` these."""
+def read_query(content: RecordDict, like: Tensor) -> NodeQuery:
+    """Return what :func:`encode_query` wrote, with ``like`` in place of all arrays: no array is read."""
     read = Reader(content, "query")
     kind, number = read.one("kind", str), read.one("round", int, 0, LARGEST)
     if kind not in ("train", "loss"):
@@ -115,17 +115,14 @@ def decode_query(content: RecordDict, like: Tensor) -> NodeQuery:
     for name, listed in (("vectors", vectors), ("iterates and sends", (*iterates, *sends))):
         if PARAMS in listed or len(set(listed)) != len(listed):
             raise WireError(f"{name}={short(listed)} must be different names other than {PARAMS!r}")
+    check_arrays(content, "params", (PARAMS,))
+    check_arrays(content, "vectors", vectors)
     counts = read.many("counts", int, len(runs), 1, len(names))
     clients = read.many("clients", int, sum(counts))
     weights = read.many("weights", float, sum(counts), 0.0)
     values = read.many("values", float, len(runs) * len(scalars))
     steps = read.many("steps", int, len(runs) * len(iterates), 1, LARGEST)
     seeds = read.many("seeds", int, len(runs), 0, LARGEST)
-    shape = (len(runs), *like.shape)
-    sent = read_arrays(content, "params", (PARAMS,), shape, like.dtype)
-    stacked = read_arrays(content, "vectors", vectors, shape, like.dtype)
-    params = finite(PARAMS, sent[PARAMS]).to(like.device)
-    stacked = {name: finite(name, vector).to(like.device) for name, vector in stacked.items()}
     queries: list[Query] = []
     begin = 0
     for index, size in enumerate(counts):
@@ -138,9 +135,9 @@ def decode_query(content: RecordDict, like: Tensor) -> NodeQuery:
             seeds[index],
             asked,
             torch.tensor(weights[begin : begin + size], dtype=torch.float64),
-            params[index],
+            like,
             share(scalars, values, index),
-            {name: vector[index] for name, vector in stacked.items()},
+            dict.fromkeys(vectors, like),
             share(iterates, steps, index),
             sends,
         )
@@ -158,6 +155,19 @@ def decode_query(content: RecordDict, like: Tensor) -> NodeQuery:
         read.one("pair", bool),
         None if (largest := read.one("largest", int, -1, 10**9)) < 0 else largest,
     )
+
+
+def decode_query(content: RecordDict, like: Tensor) -> NodeQuery:
+    """Return what :func:`encode_query` wrote, for a model with parameters ``like`` these."""
+    query = read_query(content, like)
+    sent = [("params", PARAMS), *(("vectors", name) for name in query.queries[0].vectors)]
+    shape = (len(query.runs), *like.shape)
+    arrays = {name: finite(name, read_array(content, record, name, shape, like.dtype)) for record, name in sent}
+    rows = ({name: array[index].to(like.device) for name, array in arrays.items()} for index in range(len(query.runs)))
+    queries = (
+        replace(each, params=row.pop(PARAMS), vectors=row) for each, row in zip(query.queries, rows, strict=True)
+    )
+    return replace(query, queries=tuple(queries))
 
 
 def _read_numbers(content: RecordDict, count: int, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -232,11 +242,16 @@ def read_arrays(
     content: RecordDict, record: str, names: Sequence[str], shape: tuple[int, ...], dtype: torch.dtype
 ) -> dict[str, Tensor]:
     """Return all arrays of a record, which must have exactly these names; see :func:`read_array`."""
+    check_arrays(content, record, names)
+    return {name: read_array(content, record, name, shape, dtype) for name in names}
+
+
+def check_arrays(content: RecordDict, record: str, names: Sequence[str]) -> None:
+    """Raise WireError if a record does not hold exactly these arrays."""
     sent = content.get(record)
     keys = set(sent) if isinstance(sent, ArrayRecord) else set[str]()
     if keys != set(names):
         raise WireError(f"{record} holds the arrays {short(sorted(keys))}, expected {short(sorted(names))}")
-    return {name: read_array(content, record, name, shape, dtype) for name in names}
 
 
 def read_array(content: RecordDict, record: str, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
