@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from hashlib import sha256
 from logging import INFO, WARNING
+from operator import lt
 from pathlib import Path
 from typing import Self, cast
 
@@ -111,11 +112,8 @@ class GridClients:
         for name, why in too_many(self.caps, "examples", names, sizes).items():
             raise ConfigError(f"the spread of {name} cannot be right: it {why}")
         believed = self._trust.of_examples(sums, sizes)
-        less = [
-            any(counted < claim for counted, claim in zip(each, claimed[at], strict=True))
-            for at, each in enumerate(zip(*believed, strict=True))
-        ]
-        self._limited("spread", [at for at, limited in enumerate(less) if limited])
+        counted = enumerate(zip(*believed, strict=True))
+        self._limited("spread", [at for at, each in counted if any(map(lt, each, claimed[at]))])
         return root_mean_square(*believed)
 
     @property
