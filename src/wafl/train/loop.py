@@ -42,6 +42,7 @@ class _ActiveRun:
     """A run in training: where it stands, and what has happened in the current round."""
 
     index: int
+    name: str
     spec: Spec
     algorithm: Algorithm
     watch: Watch
@@ -152,7 +153,7 @@ class Trainer:
             vectors = {name: value.to(self.clients.device) for name, value in state.vectors.items()}
             reached.state = replace(state, params=state.params.to(self.clients.device), vectors=vectors)
             watch = Watch(spec.method, self.task, self.roster.num_classes, self.clients.tolerance)
-            active.append(_ActiveRun(index, spec, algorithm, watch, reached))
+            active.append(_ActiveRun(index, spec.name, spec, algorithm, watch, reached))
         self._welcome(active)
         groups: dict[tuple[Any, ...], list[_ActiveRun]] = {}
         for run in active:
@@ -255,7 +256,7 @@ class Trainer:
         def make_run() -> Run:  # as if training ended with this round, even if it is called later
             return self._finish(run.spec, RunProgress(state, History([*history[:rounds], moment.final_record()])))
 
-        moment = Moment(run.index, run.spec.name, record, state, history, make_run)
+        moment = Moment(run.index, run.name, record, state, history, make_run)
         for callback in callbacks:
             callback.on_round(moment)
         history.append(moment.final_record())
