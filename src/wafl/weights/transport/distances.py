@@ -101,6 +101,7 @@ def distance(
     """
     sampling = Sampling(sample, seed, features, label_aware, label_cost, order)
     check_method(method, regularization)
+    transport_package()
     (cloud,), target = read_sources_and_target([a], b, sampling)
     check_size(len(cloud) * len(target))
     return cloud_distance(cloud, target, method, regularization)

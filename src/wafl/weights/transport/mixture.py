@@ -56,6 +56,7 @@ def barycenter(
     >>> result.weights, result.value, result.distances
     ((0.0, 1.0, 0.0), 0.0, (16.0, 0.0, 1.0))
     """
+    transport_package()
     clouds = read_clients(clients, Sampling(sample, seed, features))
     check_size(max(len(cloud) for cloud in clouds) ** 2)
     weights = [1.0 / len(clouds)] * len(clouds)
@@ -100,6 +101,7 @@ def bilevel(
     >>> round(result.value, 9), result.distances  # Q is 2 and 4
     (3.5, (6.5, 6.5))
     """
+    transport_package()
     clouds = read_clients(clients, Sampling(sample, seed, features))
     check_size(max(len(cloud) for cloud in clouds) * sum(len(cloud) for cloud in clouds))
     shares = [float(weight) for weight in weights]
@@ -192,6 +194,7 @@ def nearest(
         distances = [Distance(each.value, math.nan) for each in alone]
         least = min(each.value - each.gap for each in alone)
     else:
+        transport_package()
         clouds, aim = read_sources_and_target(sources, target, sampling)
         check_size(max(len(cloud) for cloud in clouds) * len(aim))
         distances = [cloud_distance(cloud, aim, method, regularization) for cloud in clouds]
@@ -252,6 +255,7 @@ def mixture(
     if exchange == "cuts":
         clouds, aim = read_apart(sources, target, sampling, MOST_POINTS)
         return mixture_from_cuts(partial(cuts, [cloud.x for cloud in clouds], aim.x), aim.x, tolerance)
+    transport_package()
     clouds, aim = read_sources_and_target(sources, target, sampling)
     size = sum(len(cloud) for cloud in clouds) * len(aim)
     check_size(size)
@@ -309,6 +313,7 @@ def cover(
             f"exchange={exchange!r} must be 'examples': clients cannot be covered without pooled examples, as every "
             "client is a target; with one target, mixture and nearest take exchange='cuts'"
         )
+    transport_package()
     clouds = read_clients(clients, sampling)
     size = sum(len(cloud) for cloud in clouds) ** 2
     check_size(size)
