@@ -30,6 +30,7 @@ from wafl.tasks.structured import make_task
 from wafl.tasks.task import Task
 from wafl.train.chosen_radius import CANDIDATES
 from wafl.train.client_task import ClientTask
+from wafl.train.clients import Roster
 from wafl.train.embedded import check_integers, find_device, first_example
 from wafl.train.lanes.features import with_fixed_features
 from wafl.train.lanes.lanes import Lanes
@@ -57,15 +58,6 @@ def _one_thread() -> Generator[None, None, None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What the model is sized for: the shape of this node's examples, and the classes of all clients."""
-
-    input_shape: tuple[int, ...]
-    num_outputs: int
-    num_classes: int | None
 
 
 @dataclass(frozen=True)
@@ -98,7 +90,7 @@ class Node:
                 "the largest label must be there when training starts"
             )
         classes = None if clients.num_classes is None else num_outputs
-        return make_model(self.experiment.model, Shape(clients.input_shape, num_outputs, classes))
+        return make_model(self.experiment.model, Roster((), (), clients.input_shape, num_outputs, classes))
 
     def task(self, num_outputs: int) -> tuple[Task, Tensor]:
         """The model's task and its initial parameters."""
