@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wafl.base.norms import check_norm
 from wafl.flower.node.hello import Hello
-from wafl.flower.node.refusals import SetupError, refused
+from wafl.flower.node.refusals import refused
 from wafl.flower.node.work import SPLITS, Node, Split, Tested
 from wafl.flower.wire.values import (
     LARGEST,
@@ -162,7 +162,6 @@ class SurveyQuery:
     split: Split = "train"
 
     def encode(self) -> RecordDict:
-        moments = isinstance(self.report, Moments)
         bound = self.report.bound if isinstance(self.report, Moments) else self.report
         scalars = sorted(self.settings[0])
         content = config_only(
@@ -176,7 +175,7 @@ class SurveyQuery:
             norm=None if bound is None else str(bound.norm),
             report=next((name for name, kind in REPORTS.items() if type(bound) is kind), None),
             part=None if self.split == "train" else self.split,
-            moments=moments or None,
+            moments=isinstance(self.report, Moments) or None,
         )
         return with_arrays(content, "params", params=self.params)
 
@@ -350,12 +349,10 @@ HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
 def answer(kind: str, node: Callable[[], Node], content: RecordDict) -> RecordDict:
     """Return the node's reply, or a refusal with a code and a safe sentence if it cannot or must not reply."""
     try:
-        try:
-            opened = node()
-        except WireError:
-            raise
-        except Exception as error:
-            raise SetupError from error
-        return HANDLERS[kind](opened, content)
+        opened = node()
     except Exception as error:  # whatever it is, the server must hear of it
+        return refused(error, setup=True)
+    try:
+        return HANDLERS[kind](opened, content)
+    except Exception as error:
         return refused(error)
