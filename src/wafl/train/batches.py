@@ -33,10 +33,6 @@ class Batches:
     real: Tensor
     steps: list[int]
 
-    @property
-    def num_steps(self) -> int:
-        return self.index.shape[1]
-
     def working(self, step: int) -> int:
         """How many lanes take this step; with the longest lanes first, they are the first ones."""
         return sum(taken > step for taken in self.steps)

@@ -42,10 +42,10 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Eager = EAGER)
     shares, least = batches.shares(lanes.params.dtype), 2 if client.pairs and lanes.sharing == 1 else 1
 
     rows = (first[:, None] + batches.index.transpose(0, 1)).contiguous().unbind()
-    numbers = torch.arange(batches.num_steps, device=sizes.device)[:, None].expand(-1, len(lanes.params)).unbind()
+    numbers = torch.arange(len(rows), device=sizes.device)[:, None].expand(-1, len(lanes.params)).unbind()
     numbered = torch.arange(len(lanes.params), device=sizes.device)
     some, carry, behind = lanes, begin(client, lanes), list[Carry]()
-    for number in range(batches.num_steps):
+    for number in range(len(rows)):
         working = batches.working(number)
         groups = min(max(take_step.room(working), least), len(batches.steps))
         if groups * lanes.sharing < len(some.params):
