@@ -134,7 +134,9 @@ def batches_of(clients: wafl.Federation, cohorts: Sequence[Sequence[int]]) -> pl
         for client in cohort:
             key = Key(*(torch.tensor([value]) for value in (0, round_, client, 0)))
             batches = draw_batches(work, key, torch.tensor([clients.num_examples[client]]), BATCH)
-            drawn[round_, client] = [batches.index[0, step][batches.real[0, step]] for step in range(batches.num_steps)]
+            drawn[round_, client] = [
+                batches.index[0, step][batches.real[0, step]] for step in range(max(batches.steps))
+            ]
 
     def rows(round_: int, client: int) -> Iterator[Tensor]:
         return iter(drawn[round_, client])

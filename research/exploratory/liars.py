@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from statistics import fmean, stdev
 from typing import Any
 
@@ -47,7 +47,7 @@ from wafl.train.clients import Admitted, Engine
 from wafl.train.embedded import Embedded
 from wafl.train.loop import Trainer
 from wafl.train.spec import Spec
-from wafl.train.trust.admission import Arrivals, Tolerant, split
+from wafl.train.trust.admission import Arrivals, answer_tolerantly, split
 
 CLIENTS = 10
 FLOWER = wafl.Tolerance().settled(remote=True), wafl.Caps().settled(remote=True)
@@ -122,7 +122,9 @@ class Lying(Embedded):
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
         honest = replace(self, tolerance=None, lie=None)
         source = Source(Embedded.engine(honest, task, specs, group, progress), self)
-        return source if self.tolerance is None else Tolerant(source, self.tolerance, self.caps)
+        if self.tolerance is None:
+            return source.run
+        return partial(answer_tolerantly, source.collect, self.tolerance, self.caps)
 
 
 class Source:
@@ -135,14 +137,12 @@ class Source:
     def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
         """Without a defense: everything counts."""
         arrivals = self.collect(queries, runs, 0)
-        return [Admitted(query, joined(each.replies)) for query, each in zip(queries, arrivals, strict=True)]
+        return [Admitted(query, joined(replies)) for query, (replies, _) in zip(queries, arrivals, strict=True)]
 
     def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
         self._first = queries[0].params if self._first is None else self._first
-        answers = self._engine.run(queries, runs)
-        return [Arrivals(self._told(query, answer.replies)) for query, answer in zip(queries, answers, strict=True)]
-
-    def undo(self, runs: Sequence[int]) -> None: ...
+        answers = self._engine(queries, runs)
+        return [(self._told(query, answer.replies), {}) for query, answer in zip(queries, answers, strict=True)]
 
     def _told(self, query: Query, replies: Replies) -> list[Reply]:
         lie, honest = self._clients.lie, split(replies)

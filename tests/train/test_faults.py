@@ -19,7 +19,7 @@ from wafl.callbacks import Moment
 from wafl.parts.messages import Query, Reply
 from wafl.results.history import History, Record
 from wafl.train.checkpoint.checkpoint import Checkpoint, read_progress
-from wafl.train.trust.admission import Admitted, Exclusion, Tolerance, admit
+from wafl.train.trust.admission import Admitted, Tolerance, admit
 from wafl.train.trust.caps import Caps
 from wafl.train.trust.faults import Faults
 from wafl.train.trust.trust import Trust
@@ -317,7 +317,7 @@ def test_a_reply_that_cannot_be_used_is_left_out_with_its_reason(bad: Reply, rea
     received = [reply(3), bad, reply(0), reply(2)]
     admitted = admit(ask(0, 1, 2, 3), received, Tolerance())
     counted, replies = admitted.query, admitted.replies
-    assert admitted.excluded == ([] if reason is None else [Exclusion(1, reason)])
+    assert admitted.excluded == ({} if reason is None else {1: reason})
     expected = (0, 1, 2, 3) if reason is None else (0, 2, 3)
     assert counted.clients == replies.clients == expected, "in the order they were asked, not as they came"
     assert counted.weights.tolist() == [10.0 * (client + 1) for client in expected], "weights stay as they were"
@@ -337,14 +337,14 @@ def test_a_reply_without_a_usable_snapshot_is_left_out_if_one_was_asked_for(
 ) -> None:
     good = [reply(client, snapshot=torch.zeros(3)) for client in (0, 2)]
     admitted = admit(ask(0, 1, 2, iterates={"snapshot": 1}), [*good, reply(1, snapshot=snapshot)], Tolerance())
-    assert admitted.excluded == [Exclusion(1, reason)]
+    assert admitted.excluded == {1: reason}
     assert admitted.replies.vectors["snapshot"].shape == (2, 3)
 
 
 def test_a_reply_to_a_query_for_losses_needs_no_update() -> None:
     losses = [Reply(client, torch.tensor(1.0 + client), torch.tensor(0.0)) for client in range(3)]
     admitted = admit(ask(0, 1, 2, kind="loss"), losses, Tolerance())
-    assert (admitted.query.clients, admitted.excluded) == ((0, 1, 2), [])
+    assert (admitted.query.clients, admitted.excluded) == ((0, 1, 2), {})
     assert (admitted.replies.loss.tolist(), admitted.replies.vectors) == ([1.0, 2.0, 3.0], {})
 
 
@@ -355,10 +355,10 @@ def test_if_no_reply_can_be_used_nobody_counts() -> None:
 
 def test_an_update_is_outsized_only_among_three_or_more_that_move() -> None:
     pair = [reply(0), reply(1, [1e9, 0.0, 0.0])]
-    assert admit(ask(0, 1), pair, Tolerance(outsized=1.5)).excluded == []
+    assert admit(ask(0, 1), pair, Tolerance(outsized=1.5)).excluded == {}
     assert len(admit(ask(0, 1, 2), [*pair, reply(2)], Tolerance(outsized=1.5)).excluded) == 1
     still = [reply(client, [0.0, 0.0, 0.0]) for client in range(3)]
-    assert admit(ask(0, 1, 2, 3), [*still, reply(3)], Tolerance()).excluded == [], (
+    assert admit(ask(0, 1, 2, 3), [*still, reply(3)], Tolerance()).excluded == {}, (
         "if most stand still, every move is long"
     )
 
@@ -367,7 +367,7 @@ def test_a_loss_or_cost_above_its_cap_is_left_out_with_its_reason() -> None:
     liars = [reply(1, loss=torch.tensor(8.0)), reply(3, loss=torch.tensor(-8.0)), reply(4, cost=torch.tensor(3.0))]
     admitted = admit(ask(0, 1, 2, 3, 4), [reply(0), reply(2), *liars], Tolerance(), Caps(loss=5.0, cost=2.0))
     assert admitted.query.clients == (0, 2)
-    assert {out.client: out.reason for out in admitted.excluded} == {
+    assert admitted.excluded == {
         1: "a loss of 8, above caps.loss = 5",
         3: "a loss of -8, above caps.loss = 5",
         4: "a cost of 3, above caps.cost = 2",
@@ -383,7 +383,7 @@ def test_an_update_longer_than_the_clip_is_shortened_and_the_others_keep_their_b
         return Trust(clip).bound(admit(query, replies, Tolerance()), decides=False, aimed=None)
 
     admitted = bounded(ask(0, 1, 2, 3, iterates={"snapshot": 1}), received, 2.0)
-    assert admitted.excluded == []
+    assert admitted.excluded == {}
     assert admitted.shortened == {1: pytest.approx(1 / 15)}, "the lower median is 1"
     assert admitted.replies.params.tolist() == [away[0], [0.0, pytest.approx(-2.0), 0.0], away[2], away[3]]
     assert admitted.replies.vectors["snapshot"][:, 2].tolist() == pytest.approx([0.1, 0.2, 0.1, 0.1])

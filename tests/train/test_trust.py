@@ -103,9 +103,9 @@ def test_clients_of_one_node_have_one_vote_on_what_is_usual() -> None:
     """Three tiny updates of one node would have the honest ones left out, or shortened."""
     tiny, nodes = [[1e-6, 0.0]] * 3, (0, 0, 0, 1, 2, 3)
     given = answer([*tiny, *[[1.0, 0.0]] * 3], weights(1, 1, 1, 1, 1, 1), nodes)
-    assert [out.client for out in admit(given.query, split(given.replies), Tolerance()).excluded] == []
+    assert admit(given.query, split(given.replies), Tolerance()).excluded == {}
     alone = answer([*tiny, *[[1.0, 0.0]] * 3], weights(1, 1, 1, 1, 1, 1))
-    assert [out.client for out in admit(alone.query, split(alone.replies), Tolerance()).excluded] == [3, 4, 5]
+    assert list(admit(alone.query, split(alone.replies), Tolerance()).excluded) == [3, 4, 5]
     assert FLOWER.bound(given, decides=False, aimed=None).shortened == {}
 
 

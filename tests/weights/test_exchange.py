@@ -103,8 +103,8 @@ def test_sources_send_one_number_and_one_histogram_each_round() -> None:
         return sent[-1]
 
     aim = torch.from_numpy(target)
-    result = mixture_from_cuts(recorded, aim, 1e-3)
-    assert len(sent) == result.rounds < 150
+    mixture_from_cuts(recorded, aim, 1e-3)
+    assert len(sent) < 150
     for means, shares in sent:
         assert (means.shape, shares.shape) == ((3,), (3, 30))
         counts = shares * torch.tensor([[40.0], [25.0], [60.0]], dtype=torch.float64)

@@ -1,10 +1,14 @@
 """The projection onto the simplex, against a general solver, its optimality condition, and the same without a table."""
 
+from collections import Counter
+
 import pytest
 import torch
 
+import wafl
+from wafl.base.random import Key, Purpose, uniform
 from wafl.weights import project_to_simplex
-from wafl.weights.learned import ROW, indices_of
+from wafl.weights.learned import ROW
 
 
 @pytest.mark.parametrize(
@@ -62,13 +66,14 @@ def test_not_a_number_is_not_passed_over(index):
 
 @pytest.mark.parametrize("count", [1, ROW - 1, ROW, ROW + 1, 7 * ROW, 20 * ROW + 5])
 @pytest.mark.parametrize("share", [1.0, 0.02])
-def test_places_drawn_by_weights_are_those_of_their_running_sum(count, share):
+def test_clients_are_drawn_by_the_running_sum_of_their_weights(count, share):
     generator = torch.Generator().manual_seed(count)
-    weights, kept, draws = (torch.rand(size, generator=generator).double() for size in (count, count, 1000))
+    weights, kept = (torch.rand(count, generator=generator).double() for _ in range(2))
     weights = weights * (kept < share)
     weights[count // 2] = 1.0
     weights = weights / weights.sum()
-    wanted = torch.searchsorted(weights.cumsum(0), draws, right=True).clamp_max(count - 1)
-    indices = indices_of(draws, weights)
-    assert torch.equal(indices, wanted)
-    assert bool((weights[indices] > 0).all())
+    draws = uniform(Key.of(count, 3), Purpose.COHORT, 1000)
+    wanted = Counter(min(int((weights.cumsum(0) <= draw).sum()), count - 1) for draw in draws)
+    cohort = wafl.weights.snapshot().draw(weights, wafl.weights.Round(3, count, count, 1000, 1))
+    assert dict(zip(cohort.clients, cohort.weights.tolist(), strict=True)) == wanted
+    assert bool((weights[list(cohort.clients)] > 0).all())

@@ -1,10 +1,8 @@
 """Methods whose client weights climb the losses, step by step, to the worst mixture of the clients."""
 
-from typing import Any
-
 from wafl.local import GradientControl
 from wafl.methods.preset import Served, Stepped, preset
-from wafl.weights import PrimalDual, agnostic, gap, group_dro, snapshot
+from wafl.weights import Agnostic, Gap, Group, PrimalDual, Snapshot
 from wafl.weights.learned import Adjustment, Climb, Evenness, Extrapolation
 
 
@@ -14,13 +12,10 @@ from wafl.weights.learned import Adjustment, Climb, Evenness, Extrapolation
     r"\mathrm{proj}_\Delta (\lambda + \eta f(\theta))",
     "For the worst mixture of a few clients that can all answer every round.",
 )
-class AFL(Served, Stepped):
+class AFL(Served, Stepped, client_weights=Agnostic):
     """Agnostic federated learning: the worst mixture of the clients; all of them take one step per round."""
 
     weights_step: Climb = 0.1
-
-    def parts(self) -> dict[str, Any]:
-        return {"client_weights": agnostic(self.weights_step)}
 
 
 @preset(
@@ -29,14 +24,11 @@ class AFL(Served, Stepped):
     r"\tfrac{1}{m} \big\|^2",
     "For the worst mixture of many clients: it samples, and takes local steps. With prox (c above) it is DRFA-Prox.",
 )
-class DRFA(Served, Stepped):
+class DRFA(Served, Stepped, client_weights=Snapshot):
     """Distributionally robust federated averaging: AFL with local steps and sampling."""
 
     weights_step: Climb = 0.01
     prox: Evenness = 0.0
-
-    def parts(self) -> dict[str, Any]:
-        return {"client_weights": snapshot(self.weights_step, self.prox)}
 
 
 @preset(
@@ -48,16 +40,12 @@ class DRFA(Served, Stepped):
     r"+ \sum_j \lambda_j \nabla f_j(\theta^t) \Big)",
     "For the worst mixture of clients that can all answer every round, in far fewer rounds than DRFA.",
 )
-class ScaffPD(Served):
+class ScaffPD(Served, client_weights=PrimalDual, local=GradientControl):
     """DRFA's problem by an accelerated primal-dual method, with control variates for the local steps."""
 
     weights_step: Climb = PrimalDual.step_size
     prox: Evenness = PrimalDual.prox
     extrapolation: Extrapolation = PrimalDual.extrapolation
-
-    def parts(self) -> dict[str, Any]:
-        weights = PrimalDual(self.weights_step, self.prox, self.extrapolation)
-        return {"client_weights": weights, "local": GradientControl()}
 
 
 @preset(
@@ -65,13 +53,10 @@ class ScaffPD(Served):
     r"\lambda_i \leftarrow \lambda_i \, e^{\eta f_i(\theta)}, \text{ scaled to sum to 1}",
     "As AFL, with local steps and sampling; weights never vanish.",
 )
-class GroupDRO(Served, Stepped):
+class GroupDRO(Served, Stepped, client_weights=Group):
     """The worst mixture of the clients, by multiplicative steps (see :class:`wafl.weights.Group`)."""
 
     weights_step: Climb = 0.01
-
-    def parts(self) -> dict[str, Any]:
-        return {"client_weights": group_dro(self.weights_step)}
 
 
 @preset(
@@ -80,10 +65,7 @@ class GroupDRO(Served, Stepped):
     r"off at } 0 \text{ and scaled to sum to } 1, \qquad g_i = f_i(\theta) - f_i(\theta_i)",
     "If clients are domains and a new domain is to come: what the mean of the models takes from a client counts.",
 )
-class FedDGGA(Served, Stepped):
+class FedDGGA(Served, Stepped, client_weights=Gap):
     """FedAvg whose clients gain weight by what averaging costs them (see :class:`wafl.weights.Gap`)."""
 
     weights_step: Adjustment = 0.2
-
-    def parts(self) -> dict[str, Any]:
-        return {"client_weights": gap(self.weights_step)}

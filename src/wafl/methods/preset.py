@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Generic, ParamSpec, dataclass_transform
 
 from wafl.base.options import Part, check_options, frozen, part, plain_signature, unknown_option, with_arguments
@@ -34,16 +34,25 @@ class Extending:
     """What all presets are: frozen dataclasses, whose options are checked and decide some parts of a method."""
 
     about: ClassVar[About]
+    built: ClassVar[Mapping[str, type[Part]]]
+    """The parts, by slot, that are built from the options, besides those that the preset extends."""
 
-    def __init_subclass__(cls, *, kw_only: bool = False) -> None:
+    def __init_subclass__(cls, *, kw_only: bool = False, **built: type[Part]) -> None:
+        cls.built = built
         dataclass(frozen=True, kw_only=kw_only)(cls)
 
     def __post_init__(self) -> None:
         check_options(self)
 
     def parts(self) -> dict[str, Any]:
-        """The parts of the method that the preset decides, by slot: by default those that it extends."""
-        return {base.slot: part(self, base) for base in type(self).__bases__ if issubclass(base, Part)}
+        """Return the parts of the method that the preset decides, by slot."""
+        extended = {base.slot: part(self, base) for base in type(self).__bases__ if issubclass(base, Part)}
+        options = {"step_size" if name == "weights_step" else name: value for name, value in vars(self).items()}
+        built = {
+            slot: kind(**{field.name: options[field.name] for field in fields(kind) if field.name in options})  # pyright: ignore
+            for slot, kind in self.built.items()
+        }
+        return {**extended, **built}
 
 
 class Weighted(Extending, kw_only=True):

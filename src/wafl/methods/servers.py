@@ -1,7 +1,5 @@
 """Methods whose server does not just take the clients' mean."""
 
-from typing import Any
-
 from wafl.local import Dynamic
 from wafl.methods.preset import Stepped, Weighted, preset
 from wafl.servers import Adam, Extrapolated, Masked, Momentum, Normalized, Yogi
@@ -15,13 +13,10 @@ from wafl.servers.rescaled import Agreement, Epsilon
     r"\text{ and } A_j \text{ otherwise}, \quad A_j = \Big| \sum_i \lambda_i \, \mathrm{sign} \, \Delta_{ij} \Big|",
     "If clients are domains and a new domain is to come: what only some of them share is learned more slowly.",
 )
-class FedGMA(Weighted, Stepped):
+class FedGMA(Weighted, Stepped, server=Masked):
     """FedAvg whose parameters move less the less the clients agree on the direction."""
 
     threshold: Agreement = Masked.threshold
-
-    def parts(self) -> dict[str, Any]:
-        return {"server": Masked(self.threshold)}
 
 
 @preset(
@@ -60,11 +55,8 @@ class FedYogi(Yogi, Weighted, Stepped):
     r"\tau = \sum_i \lambda_i \tau_i, \qquad \tau_i = \text{local steps of client } i",
     "If clients take different numbers of local steps: FedAvg would favor those that take more.",
 )
-class FedNova(Weighted, Stepped):
+class FedNova(Weighted, Stepped, server=Normalized):
     """FedAvg whose clients count the same however many local steps they take (see :class:`wafl.servers.Normalized`)."""
-
-    def parts(self) -> dict[str, Any]:
-        return {"server": Normalized()}
 
 
 @preset(
@@ -76,11 +68,8 @@ class FedNova(Weighted, Stepped):
     "If clients whose data differ take many local steps, and can keep a vector between rounds; it sends no more than "
     "FedAvg.",
 )
-class FedDyn(Dynamic, Weighted):
+class FedDyn(Dynamic, Weighted, server=DynamicServer):
     """FedAvg with a penalty that changes from round to round, so that clients agree on the optimum of all of them."""
-
-    def parts(self) -> dict[str, Any]:
-        return {**super().parts(), "server": DynamicServer()}
 
 
 @preset(
@@ -89,10 +78,7 @@ class FedDyn(Dynamic, Weighted):
     r"\|\Delta_i\|^2}{2 (\|\bar\Delta\|^2 + \epsilon)} \Big\}, \quad \bar\Delta = \sum_i \lambda_i \Delta_i",
     "If FedAvg is slow because the clients' updates cancel in the mean.",
 )
-class FedExP(Weighted, Stepped):
+class FedExP(Weighted, Stepped, server=Extrapolated):
     """FedAvg with a longer step of the server where updates differ (see :class:`wafl.servers.Extrapolated`)."""
 
     epsilon: Epsilon = Extrapolated.epsilon
-
-    def parts(self) -> dict[str, Any]:
-        return {"server": Extrapolated(self.epsilon)}

@@ -33,10 +33,6 @@ class Batches:
     real: Tensor
     steps: list[int]
 
-    @property
-    def num_steps(self) -> int:
-        return self.index.shape[1]
-
     def working(self, step: int) -> int:
         """How many lanes take this step; with the longest lanes first, they are the first ones."""
         return sum(taken > step for taken in self.steps)
@@ -48,38 +44,21 @@ class Batches:
 
 
 def draw_batches(work: LocalWork, key: Key, sizes: Tensor, room: int) -> Batches:
-    """Epoch after epoch, each lane's examples in a new random order, cut into batches with room for ``room``."""
+    """Draw each lane's examples, in a new random order in each epoch, in batches with room for ``room``."""
     counts: list[int] = sizes.tolist()
-    steps = work.num_steps(counts)
-    shape = (len(counts), max(steps), room)
-    # One slot more, for what is drawn but not used.
-    index = torch.zeros(math.prod(shape) + 1, dtype=torch.int64, device=sizes.device)
-    real = torch.zeros_like(index, dtype=torch.bool)
-    similar: dict[int, list[int]] = {}  # what is drawn is as wide as the largest client among them
-    for lane, count in enumerate(counts):
-        similar.setdefault(max(count, SMALLEST).bit_length(), []).append(lane)
-    for lanes in similar.values():
-        slots, order = _drawn(work, key, [counts[lane] for lane in lanes], lanes, shape)
-        index.scatter_(0, slots, order)
-        real.index_fill_(0, slots, True)
-    return Batches(index[:-1].view(shape), real[:-1].view(shape), steps)
-
-
-def _drawn(
-    work: LocalWork, key: Key, counts: list[int], lanes: list[int], shape: tuple[int, int, int]
-) -> tuple[Tensor, Tensor]:
-    """What these lanes draw in all epochs, and the slot of ``shape`` that each draw goes to."""
-    device, width = key.seed.device, max(counts)
-    cut = work.batch_size or width
-    lane, sizes, steps, per_epoch = (
+    steps, device, width = work.num_steps(counts), sizes.device, max(counts)
+    shape, cut = (len(counts), max(steps), room), work.batch_size or width
+    lane, last, per_epoch = (
         torch.tensor(values, device=device)[:, None]
-        for values in (lanes, counts, work.num_steps(counts), [work.steps_per_epoch(count) for count in counts])
+        for values in (range(len(counts)), steps, [work.steps_per_epoch(count) for count in counts])
     )
-    epochs = torch.arange(int((-(-steps // per_epoch)).max()), device=device)[:, None]
-    epoch_key = Key(key.seed[lanes], key.round[lanes], key.client[lanes], epochs)
-    order = permutation(epoch_key, Purpose.BATCH, sizes[:, 0], width)
+    epochs = torch.arange(int((-(-last // per_epoch)).max()), device=device)[:, None]
+    order = permutation(Key(key.seed, key.round, key.client, epochs), Purpose.BATCH, sizes, width)
     position = torch.arange(width, device=device)
     step = epochs[..., None] * per_epoch + position // cut
-    slots = (lane * shape[1] + step) * shape[2] + position % cut
-    wanted = (position < sizes) & (step < steps)
-    return torch.where(wanted, slots, math.prod(shape)).flatten(), order.flatten()
+    wanted = (position < sizes[:, None]) & (step < last)
+    # One slot more, for what is drawn but not used.
+    slots = torch.where(wanted, (lane * shape[1] + step) * room + position % cut, math.prod(shape)).flatten()
+    index = torch.zeros(math.prod(shape) + 1, dtype=torch.int64, device=device).scatter_(0, slots, order.flatten())
+    real = torch.zeros_like(index, dtype=torch.bool).index_fill_(0, slots, True)
+    return Batches(index[:-1].view(shape), real[:-1].view(shape), steps)

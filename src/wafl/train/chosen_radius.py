@@ -55,13 +55,8 @@ def settled(trainer: Trainer, specs: Sequence[Spec], progress: Progress, callbac
 
 def check_undecided(trainer: Trainer, specs: Sequence[Spec]) -> None:
     """Refuse, before any work, runs whose radius could not be chosen."""
-    clients = trainer.clients
+    sizes = trainer.roster.num_examples
     for spec in (spec for spec in specs if spec.undecided):
-        if not isinstance(clients, Divisible):
-            raise ValueError(
-                "radius='auto' leaves clients out and asks them what differential privacy would hide: give a number"
-            )
-        sizes = clients.roster.num_examples
         if len(sizes) < FEWEST:
             raise ValueError(
                 f"radius='auto' leaves clients out and needs at least {FEWEST} of them, not {len(sizes)}: give a number"

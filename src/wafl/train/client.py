@@ -16,7 +16,7 @@ from wafl.parts.messages import GRADIENT, PARAMS, Vectors
 from wafl.tasks.problem import Problem
 from wafl.train.batches import draw_batches
 from wafl.train.client_task import LOCAL, OBJECTIVE, STATISTICS, ClientTask, LaneInput, Rows, each_lane, mapped, present
-from wafl.train.step import Batch, Carry, Eager, Step, begin, joined, local_state, smoothed
+from wafl.train.step import Batch, Carry, Eager, begin, joined, local_state, smoothed
 
 EAGER = Eager()
 
@@ -31,7 +31,7 @@ class LaneOutput(Rows):
     memory: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
 
-def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) -> LaneOutput:
+def local_update(client: ClientTask, lanes: LaneInput, take_step: Eager = EAGER) -> LaneOutput:
     """What each lane sends back after its local steps: ``theta <- theta - rate / |D| sum over the batch of grad phi``.
 
     Lanes with more steps come first; one that has taken all of its steps is left behind while others go on.
@@ -42,9 +42,10 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) 
     shares, least = batches.shares(lanes.params.dtype), 2 if client.pairs and lanes.sharing == 1 else 1
 
     rows = (first[:, None] + batches.index.transpose(0, 1)).contiguous().unbind()
-    numbers = torch.arange(batches.num_steps, device=sizes.device)[:, None].expand(-1, len(lanes.params)).unbind()
+    numbers = torch.arange(len(rows), device=sizes.device)[:, None].expand(-1, len(lanes.params)).unbind()
+    numbered = torch.arange(len(lanes.params), device=sizes.device)
     some, carry, behind = lanes, begin(client, lanes), list[Carry]()
-    for number in range(batches.num_steps):
+    for number in range(len(rows)):
         working = batches.working(number)
         groups = min(max(take_step.room(working), least), len(batches.steps))
         if groups * lanes.sharing < len(some.params):
@@ -55,7 +56,7 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) 
             rows=rows[number][:groups],
             share=each_lane(shares[:groups, number], some),
             step=numbers[number][: len(some.params)],
-            live=None if working >= groups else _first(working * lanes.sharing, some),
+            live=None if working >= groups else numbered[: len(some.params)] < working * lanes.sharing,
             first=number == 0,
         )
         carry = take_step(client, some, carry, batch)
@@ -75,11 +76,6 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Step = EAGER) 
     if client.judges_ends:
         loss = report_loss(client, replace(lanes, params=carry.params, memory=left)).loss
     return LaneOutput(loss, carry.cost, {PARAMS: sent, **carry.iterates, **outcome.vectors}, left)
-
-
-def _first(count: int, lanes: LaneInput) -> Tensor:
-    """Whether each lane is among the first ``count``: ``[L]``."""
-    return torch.arange(len(lanes.params), device=lanes.params.device) < count
 
 
 def _with_statistics(client: ClientTask, lanes: LaneInput) -> LaneInput:

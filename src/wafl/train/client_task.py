@@ -62,11 +62,6 @@ class LaneInput(Rows):
         """The scalars as ``[L, 1]``, which multiply the rows of parameters."""
         return {name: value[:, None] for name, value in self.scalars.items()}
 
-    def split(self, chunk: int) -> list[Self]:
-        """The same lanes in pieces of at most ``chunk``, without separating lanes that share their batches."""
-        size = max(chunk // self.sharing, 1) * self.sharing
-        return [self.take(slice(start, start + size)) for start in range(0, len(self.clients), size)]
-
 
 @dataclass(frozen=True)
 class ClientTask:

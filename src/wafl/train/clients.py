@@ -59,12 +59,11 @@ class Roster:
         return f"{self.num_clients} clients{examples}, of shape {self.input_shape}, {kind}"
 
 
-class Engine(Protocol):
-    """What answers one query from each of several runs at once; the queries are of one kind, for the same vectors."""
+Engine = Callable[[Sequence[Query], Sequence[int]], list[Admitted]]
+"""A function that answers one query from each of several runs at once, given the runs' positions in their sweep.
 
-    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
-        """The replies that count, for each query; ``runs`` are the places of the runs in their sweep."""
-        ...
+It returns the replies that count. The queries are of one kind, and for the same vectors.
+"""
 
 
 def trust_in(

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 
 import torch
@@ -31,7 +31,7 @@ from wafl.train.clients import Clients, Engine, Judge, Roster, root_mean_square,
 from wafl.train.lanes.features import with_fixed_features
 from wafl.train.lanes.lanes import Lanes
 from wafl.train.spec import Spec
-from wafl.train.trust.admission import Admitted, Arrivals, Exclusion, Tolerance, Tolerant, split
+from wafl.train.trust.admission import Admitted, Arrivals, Source, Tolerance, answer_tolerantly, split
 from wafl.train.trust.caps import Caps
 from wafl.train.trust.faults import Faults, spoil, without
 from wafl.train.trust.trust import Trust
@@ -147,10 +147,18 @@ class Embedded:
         chunk_size = progress.chunk_sizes.get(group, self.chunk_size)
         captures = self.device.type == "cuda"
         lanes = Lanes(with_fixed_features(client), chunk_size, progress.memory, captures=captures)
-        whole = _Whole(lanes, group, progress, self.device)
+
+        def run(queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
+            with computing(client.work.precision, self.device):
+                replies = lanes.run(queries, runs)
+            if lanes.chunk_size is not None:
+                progress.chunk_sizes[group] = lanes.chunk_size
+            return [Admitted(query, reply) for query, reply in zip(queries, replies, strict=True)]
+
         if self.faults is None and self.tolerance is None:
-            return whole
-        return Tolerant(_Failing(whole, self.faults or Faults()), self.tolerance or Tolerance())
+            return run
+        source = _with_faults(run, progress.memory, self.faults or Faults())
+        return partial(answer_tolerantly, source, self.tolerance or Tolerance(), None)
 
     @property
     def testable(self) -> bool:
@@ -163,47 +171,26 @@ class Embedded:
         return evaluate(run, self.federation, unseen=self.unseen)
 
 
-class _Whole:
-    """An engine in which every client answers."""
+def _with_faults(run: Engine, memory: dict[LaneKey, ClientState], faults: Faults) -> Source:
+    """Return a source of replies whose clients drop out, are late, or send unusable replies, as the faults decide."""
+    before: dict[LaneKey, ClientState] = {}
 
-    def __init__(self, lanes: Lanes, group: int, progress: Progress, device: torch.device) -> None:
-        self.lanes, self._group, self._progress, self._device = lanes, group, progress, device
-
-    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
-        with computing(self.lanes.client.work.precision, self._device):
-            replies = self.lanes.run(queries, runs)
-        if self.lanes.chunk_size is not None:
-            self._progress.chunk_sizes[self._group] = self.lanes.chunk_size
-        return [Admitted(query, reply) for query, reply in zip(queries, replies, strict=True)]
-
-
-class _Failing:
-    """A source of replies whose clients drop out, are late, or send unusable replies, as the faults decide."""
-
-    def __init__(self, whole: _Whole, faults: Faults) -> None:
-        self._whole, self._faults = whole, faults
-        self._before: dict[LaneKey, ClientState] = {}
-
-    def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
-        self._before = dict(self._whole.lanes.memory)
-        fates = [self._faults.befall(query, attempt) for query in queries]
+    def collect(queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
+        nonlocal before
+        if attempt > 0:  # clients forget the last attempt
+            for keeper in [keeper for keeper in memory if keeper[0] in runs]:
+                del memory[keeper]
+            memory.update({keeper: kept for keeper, kept in before.items() if keeper[0] in runs})
+        before = dict(memory)
+        fates = [faults.befall(query, attempt) for query in queries]
         gone = [[client for client, fate in fate.items() if fate == "dropout"] for fate in fates]
-        present = [without(query, absent) for query, absent in zip(queries, gone, strict=True)]
+        present = [without(query, clients) for query, clients in zip(queries, gone, strict=True)]
         asked = [index for index, query in enumerate(present) if query.clients]
-        answers = self._whole.run([present[index] for index in asked], [runs[index] for index in asked])
+        answers = run([present[index] for index in asked], [runs[index] for index in asked])
         arrived = {index: split(answer.replies) for index, answer in zip(asked, answers, strict=True)}
-        arrivals: list[Arrivals] = []
-        for index, fate in enumerate(fates):
-            sound, late = spoil(arrived.get(index, []), fate)
-            arrivals.append(Arrivals(sound, [*(Exclusion(client, "dropped out") for client in gone[index]), *late]))
-        return arrivals
+        return [spoil(arrived.get(index, []), fate) for index, fate in enumerate(fates)]
 
-    def undo(self, runs: Sequence[int]) -> None:
-        """Give clients back the memory that they had before the last attempt."""
-        memory = self._whole.lanes.memory
-        for keeper in [keeper for keeper in memory if keeper[0] in runs]:
-            del memory[keeper]
-        memory.update({keeper: kept for keeper, kept in self._before.items() if keeper[0] in runs})
+    return collect
 
 
 def first_example(clients: Federation, params: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from wafl.base.errors import DivergedError, UnboundedError
 from wafl.base.fingerprint import model_digest, object_digest, tensors_digest
 from wafl.callbacks import Callback, Moment
 from wafl.data.mistakes import what_is
-from wafl.parts.messages import Query, Replies, State, mean_reply
+from wafl.parts.messages import Query, State, mean_reply
 from wafl.results.history import History, Record
 from wafl.results.progress import Progress, RunProgress
 from wafl.results.run import Run, with_params
@@ -47,10 +47,9 @@ class _ActiveRun:
     algorithm: Algorithm
     watch: Watch
     reached: RunProgress
-    trained: tuple[Query, Replies] | None = None
+    trained: Admitted | None = None
     agreement: float | None = None
     excluded: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
-    shortened: tuple[tuple[int, float], ...] = ()
     limited: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     attempts: int = 1
     error: DivergedError | UnboundedError | None = None
@@ -76,15 +75,14 @@ class _ActiveRun:
         self.watch.check_params(query, after)
 
         if query.kind == "train":
-            self.trained, self.agreement, self.excluded, self.attempts = (query, answer.replies), agreement, [], 1
-            self.shortened = tuple(answer.shortened.items())
+            self.trained, self.agreement, self.excluded, self.attempts = answer, agreement, [], 1
         prefix = "" if query.kind == "train" else "loss: "
-        self.excluded += [(out.client, f"{prefix}{out.reason}") for out in answer.excluded]
+        self.excluded += [(client, f"{prefix}{reason}") for client, reason in answer.excluded.items()]
         self.limited += answer.limited
         self.attempts = max(self.attempts, answer.attempts)
         record = None if after.round == before.round else self._record(before)
         if record is not None and self.trained is not None:
-            self.watch.check_loss(*self.trained, record, names, self.reached.history)
+            self.watch.check_loss(self.trained.query, self.trained.replies, record, names, self.reached.history)
         self.reached.state = after
         if record is not None:
             self.limited = []
@@ -94,7 +92,7 @@ class _ActiveRun:
     def _record(self, before: State) -> Record:
         """The record of the round that started from this state; its seconds are filled in later."""
         assert self.trained is not None
-        query, replies = self.trained
+        query, replies = self.trained.query, self.trained.replies
         objective = self.spec.method.objective
         learned, weights = self.spec.method.client_weights.learns, before.client_weights
         missing = tuple(client for client, reason in self.excluded if not reason.startswith("loss: "))
@@ -108,7 +106,7 @@ class _ActiveRun:
             client_weights=tuple(weights.tolist()) if learned and len(weights) <= MANY_CLIENTS else None,
             excluded=tuple(self.excluded),
             attempts=self.attempts,
-            shortened=self.shortened,
+            shortened=tuple(self.trained.shortened.items()),
             agreement=self.agreement,
             limited=tuple(self.limited),
         )
@@ -328,5 +326,5 @@ def _answers(engine: Engine, asking: Sequence[tuple[_ActiveRun, Query]]) -> list
     answers: dict[int, Admitted] = {}
     for alike in kinds.values():
         indices = [run.index for run, _ in alike]
-        answers.update(zip(indices, engine.run([query for _, query in alike], indices), strict=True))
+        answers.update(zip(indices, engine([query for _, query in alike], indices), strict=True))
     return [answers[run.index] for run, _ in asking]

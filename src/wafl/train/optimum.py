@@ -81,7 +81,7 @@ def _losses_ahead(trainer: Trainer, index: int, spec: Spec, run: Run) -> Iterato
     for step in range(STEPS + 1):
         here = len(run.history), schedule.seed, everyone, run.client_weights, params
         try:
-            (answer,) = engine.run([Query("loss", *here, scalars, sends=(GRADIENT,))], [index])
+            (answer,) = engine([Query("loss", *here, scalars, sends=(GRADIENT,))], [index])
         except TooFewRepliesError:
             return
         query, replies = answer.query, answer.replies

@@ -4,7 +4,7 @@ An algorithm asks for client work and is told the replies; it never knows where 
 
     state = algorithm.init(params)
     while (query := algorithm.ask(state)) is not None:
-        state = algorithm.tell(state, query, engine.run(query))
+        state = algorithm.tell(state, query, engine(query))
 """
 
 from collections.abc import Callable, Sequence

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -43,18 +43,6 @@ class Batch:
     step: Tensor
     live: Tensor | None
     first: bool
-
-
-class Step(Protocol):
-    """A function that takes lanes through one step; if it ``reuses`` memory, a later step writes over its result."""
-
-    reuses: bool
-
-    def room(self, working: int) -> int:
-        """How many lanes to compute if this many take the step."""
-        ...
-
-    def __call__(self, client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, /) -> Carry: ...
 
 
 def begin(client: ClientTask, lanes: LaneInput) -> Carry:
@@ -137,12 +125,14 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
 
 
 class Eager:
-    """A :class:`Step` that is computed when it comes."""
+    """A function that takes lanes through one step, computed when it is called."""
 
-    reuses = False
+    reuses: ClassVar[bool] = False
+    """Whether a later step writes over the memory of a result."""
     __call__ = staticmethod(step)
 
     def room(self, working: int) -> int:
+        """Return how many lanes to compute if this many take the step."""
         return working
 
 

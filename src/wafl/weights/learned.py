@@ -37,24 +37,6 @@ ROW = 256
 """How many values are passed over together if none of them is large."""
 
 
-def indices_of(draws: Tensor, weights: Tensor) -> Tensor:
-    """Return the index at which the sum of the weights first exceeds each draw from [0, 1).
-
-    Within the row of each draw alone, the weights are added one by one: each such sum waits for the one before.
-
-    >>> indices_of(torch.tensor([0.1, 0.3, 0.9]), torch.tensor([0.25, 0.25, 0.5]))
-    tensor([0, 1, 2])
-    """
-    whole, last = len(weights) // ROW * ROW, len(weights) - 1
-    sums = torch.cat([weights[:whole].view(-1, ROW).sum(1), weights[whole:].sum(0, keepdim=True)])
-    ends = sums.cumsum(0)
-    row = torch.searchsorted(ends, draws, right=True).clamp_max(last // ROW)
-    inside = (ROW * row[:, None] + torch.arange(ROW)).clamp_max(last)
-    before = torch.where(row > 0, ends[row - 1], 0.0)
-    passed = (before[:, None] + weights[inside].cumsum(1) <= draws[:, None]).sum(1)
-    return (ROW * row + passed).clamp_max(last)
-
-
 def project_to_simplex(values: Tensor) -> Tensor:
     """The nearest point of the probability simplex to any vector.
 
@@ -217,7 +199,8 @@ class Snapshot(Learned):
     def draw(self, weights: Tensor, round: Round) -> Cohort:
         """Clients drawn by lambda with replacement; one that is drawn twice counts twice."""
         draws = uniform(Key.of(round.seed, round.number), Purpose.COHORT, round.cohort)
-        times = sorted(Counter(indices_of(draws, weights).tolist()).items())
+        drawn = torch.searchsorted(weights.cumsum(0), draws, right=True).clamp_max(len(weights) - 1)
+        times = sorted(Counter(drawn.tolist()).items())
         return Cohort(
             tuple(client for client, _ in times),
             torch.tensor([float(count) for _, count in times], dtype=torch.float64),

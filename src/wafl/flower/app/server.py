@@ -29,8 +29,7 @@ from wafl.studies.roster import known_roster
 from wafl.studies.study import Study, diverged
 from wafl.train.lanes.lanes import free_bytes
 from wafl.weights.transport.clouds import Sampling, read_target
-from wafl.weights.transport.exchange import MOST_POINTS
-from wafl.weights.transport.mixture import weights_from_cuts
+from wafl.weights.transport.exchange import MOST_POINTS, mixture_from_cuts
 
 server_app = ServerApp()
 NODES = {"flower", "tolerance", "caps"}
@@ -92,7 +91,7 @@ def mixture(post: Post, values: Mapping[str, Any]) -> None:
     clients = Finder(post, experiment, Path(str(values["target"])).parent)([])
     seed, roster = experiment.seeds[0], clients.roster
     drawn = read_target(aim, Sampling(MOST_POINTS, seed)).x
-    nearest = weights_from_cuts(lambda g: clients.cuts(drawn, g, POINTS, seed), drawn, None)
+    nearest = mixture_from_cuts(lambda g: clients.cuts(drawn, g, POINTS, seed), drawn)
     output = Path(str(values["output"])) / f"{experiment.name}-mixture.json"
     output.parent.mkdir(parents=True, exist_ok=True)
     about = {"squared": True, "kind": nearest.kind, "points": len(drawn), "value": nearest.value, "gap": nearest.gap}

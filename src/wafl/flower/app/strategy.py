@@ -153,12 +153,9 @@ class WAFL(FedAvg):
             options["low"], options["high"] = self.objective.box
         kinds = {name: option.kind for name, option in options_of(Wasserstein).items()}
         plain = {name: kinds.get(name, float)(value) for name, value in options.items() if value is not None}
-        cost_matrix = self.objective.cost_matrix
-        return (
-            {**plain, "cost_matrix": cost_matrix.matrix.flatten().tolist()}
-            if isinstance(cost_matrix, CostMatrix)
-            else plain
-        )
+        if isinstance(self.objective.cost_matrix, CostMatrix):
+            plain["cost_matrix"] = self.objective.cost_matrix.matrix.flatten().tolist()
+        return plain
 
     def _usable(self, replies: list[Message]) -> list[Message]:
         """Return the replies whose arrays and metrics can be averaged; log the others and leave them out."""

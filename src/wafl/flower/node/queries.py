@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wafl.base.norms import check_norm
 from wafl.flower.node.hello import Hello
-from wafl.flower.node.refusals import SetupError, refused
+from wafl.flower.node.refusals import refused
 from wafl.flower.node.work import SPLITS, Node, Split, Tested
 from wafl.flower.wire.values import (
     LARGEST,
@@ -25,7 +25,7 @@ from wafl.flower.wire.values import (
     read_array,
     read_arrays,
     read_doubles,
-    read_outline,
+    read_query,
     share,
     short,
     with_arrays,
@@ -67,9 +67,8 @@ def hello(node: Node, content: RecordDict) -> RecordDict:
 
 def work(node: Node, content: RecordDict) -> RecordDict:
     """Reply with trained models, lines 3 to 8 of the paper's Algorithm 1, or with the losses at given parameters."""
-    outline = read_outline(content)
     task, start = node.task(num_outputs(content))
-    spec = _with_shape(node.check(outline, start), node, content)
+    spec = _with_shape(node.check(read_query(content, start), start), node, content)
     query = decode_query(content, start)
     return encode_replies(query, node.answer(query, spec, task))
 
@@ -163,7 +162,6 @@ class SurveyQuery:
     split: Split = "train"
 
     def encode(self) -> RecordDict:
-        moments = isinstance(self.report, Moments)
         bound = self.report.bound if isinstance(self.report, Moments) else self.report
         scalars = sorted(self.settings[0])
         content = config_only(
@@ -177,7 +175,7 @@ class SurveyQuery:
             norm=None if bound is None else str(bound.norm),
             report=next((name for name, kind in REPORTS.items() if type(bound) is kind), None),
             part=None if self.split == "train" else self.split,
-            moments=moments or None,
+            moments=isinstance(self.report, Moments) or None,
         )
         return with_arrays(content, "params", params=self.params)
 
@@ -293,7 +291,7 @@ class MeansQuery:
 def means(node: Node, content: RecordDict) -> RecordDict:
     """Reply with the class means of the node's clients, if a method of its experiment needs them."""
     names = Reader(content, "query").different("names")
-    if not any(spec.asks_cost_matrix for spec in node.specs()):
+    if not any(spec.asks_cost_matrix for specs in node.specs.values() for spec in specs):
         raise WireError(
             "no method of the experiment has cost_matrix='clients': the means of classes are not for sending"
         )
@@ -351,12 +349,10 @@ HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
 def answer(kind: str, node: Callable[[], Node], content: RecordDict) -> RecordDict:
     """Return the node's reply, or a refusal with a code and a safe sentence if it cannot or must not reply."""
     try:
-        try:
-            opened = node()
-        except WireError:
-            raise
-        except Exception as error:
-            raise SetupError from error
-        return HANDLERS[kind](opened, content)
+        opened = node()
     except Exception as error:  # whatever it is, the server must hear of it
+        return refused(error, setup=True)
+    try:
+        return HANDLERS[kind](opened, content)
+    except Exception as error:
         return refused(error)

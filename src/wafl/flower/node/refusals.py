@@ -23,17 +23,16 @@ SENTENCES = {
 """What the server is told instead of an error's own text, by code."""
 
 
-class SetupError(Exception):
-    """A node could not be opened; the cause stays on the node."""
+def refused(error: Exception, *, setup: bool = False) -> RecordDict:
+    """Return a refusal with what the server may know about an error, and log the whole error.
 
-
-def refused(error: Exception) -> RecordDict:
-    """Return a refusal with what the server may know about an error, and log the whole error."""
+    With ``setup``, the node could not be opened.
+    """
     if isinstance(error, WireError):  # about the message, in words that hold nothing of the data
         log(ERROR, "refused what the server asked: %s", error)
         return refusal(MESSAGE, str(error))
     code = "unfit" if isinstance(error, ValueError) else "error"
-    if isinstance(error, SetupError):
+    if setup:
         code = "setup"
     elif isinstance(error, MemoryError | torch.OutOfMemoryError):
         code = "memory"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -20,7 +20,7 @@ from wafl.evaluation.evaluate import examine, rows_of
 from wafl.flower.node.keepsakes import Keepsakes, state_folder
 from wafl.flower.node.site import Site, open_site
 from wafl.flower.wire.run_config import from_run_config
-from wafl.flower.wire.values import NodeQuery, Outline, WireError, short
+from wafl.flower.wire.values import NodeQuery, WireError, short
 from wafl.parts.messages import GRADIENT, Replies
 from wafl.results.progress import ClientState, LaneKey
 from wafl.tasks.fitness import check_fitness
@@ -30,6 +30,7 @@ from wafl.tasks.structured import make_task
 from wafl.tasks.task import Task
 from wafl.train.chosen_radius import CANDIDATES
 from wafl.train.client_task import ClientTask
+from wafl.train.clients import Roster
 from wafl.train.embedded import check_integers, find_device, first_example
 from wafl.train.lanes.features import with_fixed_features
 from wafl.train.lanes.lanes import Lanes
@@ -57,15 +58,6 @@ def _one_thread() -> Generator[None, None, None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What the model is sized for: the shape of this node's examples, and the classes of all clients."""
-
-    input_shape: tuple[int, ...]
-    num_outputs: int
-    num_classes: int | None
 
 
 @dataclass(frozen=True)
@@ -98,7 +90,7 @@ class Node:
                 "the largest label must be there when training starts"
             )
         classes = None if clients.num_classes is None else num_outputs
-        return make_model(self.experiment.model, Shape(clients.input_shape, num_outputs, classes))
+        return make_model(self.experiment.model, Roster((), (), clients.input_shape, num_outputs, classes))
 
     def task(self, num_outputs: int) -> tuple[Task, Tensor]:
         """The model's task and its initial parameters."""
@@ -115,14 +107,15 @@ class Node:
         check_fitness(Problem(task, start[None]), *first_example(clients, start), classes)
         check_integers(task, start, clients)
 
-    def check(self, outline: Outline, like: Tensor) -> Spec:
-        """The spec that the runs share; refuses clients of other nodes, and names that the method does not have."""
-        self.rows(outline.names.values())
-        spec, trains = self._spec(outline), outline.kind == "train"
+    def check(self, query: NodeQuery, like: Tensor) -> Spec:
+        """Return the spec that the runs share; raise for clients of other nodes, and names that the method lacks."""
+        self.rows(query.names.values())
+        spec, first = self._spec(query), query.queries[0]
+        trains = first.kind == "train"
         objective, local, asks = spec.method.objective, spec.method.local, spec.method.client_weights.asks_losses
-        checks = not trains and self.experiment.evaluation.check_optimum and outline.sends == (GRADIENT,)
+        checks = not trains and self.experiment.evaluation.check_optimum and first.sends == (GRADIENT,)
         if not trains and not asks and not checks:
-            raise WireError(f"kind='loss': {outline.entry} does not ask clients for their losses")
+            raise WireError(f"kind='loss': {query.entry} does not ask clients for their losses")
         moved = () if objective is None else objective.scalars()
         needed = {
             "scalars": {*local.scalars(), *spec.schedule.scalars(0), *moved},
@@ -130,10 +123,10 @@ class Node:
             "sends": {GRADIENT} if checks else set(local.sends if trains else local.reports),
         }
         for name, wanted in needed.items():
-            if set(getattr(outline, name)) != wanted:
-                raise WireError(f"{name}={short(getattr(outline, name))} must be {sorted(wanted)}")
-        if outline.iterates and not (trains and asks and outline.iterates == (SNAPSHOT,)):
-            raise WireError(f"iterates={short(outline.iterates)}: {outline.entry} does not ask clients for these")
+            if set(named := tuple(getattr(first, name))) != wanted:
+                raise WireError(f"{name}={short(named)} must be {sorted(wanted)}")
+        if first.iterates and not (trains and asks and list(first.iterates) == [SNAPSHOT]):
+            raise WireError(f"iterates={short(tuple(first.iterates))}: {query.entry} does not ask clients for these")
         return spec
 
     def answer(self, query: NodeQuery, spec: Spec, task: Task) -> list[Replies]:
@@ -202,13 +195,13 @@ class Node:
     @property
     def chooses(self) -> bool:
         """Whether a method of the experiment chooses its radius by leaving clients out."""
-        return any(spec.undecided for spec in self.specs())
+        return any(spec.undecided for specs in self.specs.values() for spec in specs)
 
-    def specs(self) -> list[Spec]:
-        """The runs of all methods of the experiment."""
-        experiment = self.experiment
-        entries = (make_entry(method, experiment.schedule) for method in experiment.methods)
-        return [spec for entry in entries for spec in entry.specs(experiment.seeds)]
+    @cached_property
+    def specs(self) -> dict[str, list[Spec]]:
+        """The runs of each method of the experiment, by the method's name."""
+        schedule, seeds = self.experiment.schedule, self.experiment.seeds
+        return {method.label: make_entry(method, schedule).specs(seeds) for method in self.experiment.methods}
 
     def rows(self, names: Collection[str]) -> list[int]:
         """Return the row of each of these clients in the federation."""
@@ -217,21 +210,19 @@ class Node:
             raise WireError(f"this node does not hold {short(unknown)}; it holds {short(list(self.site.rows))}")
         return [self.site.rows[name] for name in names]
 
-    def _spec(self, outline: Outline) -> Spec:
+    def _spec(self, query: NodeQuery) -> Spec:
         """The spec that the runs share, with the numbers of the first one; candidates for radii come last."""
-        methods = {method.label: method for method in self.experiment.methods}
-        if outline.entry not in methods:
-            raise WireError(f"method {short(outline.entry)} is not in the experiment, which has: {', '.join(methods)}")
-        specs = make_entry(methods[outline.entry], self.experiment.schedule).specs(self.experiment.seeds)
-        specs += [spec for spec in specs for _ in CANDIDATES] if any(spec.undecided for spec in specs) else []
-        if max(outline.runs) >= len(specs):
-            raise WireError(
-                f"runs={short(outline.runs)} must lie in [0, {len(specs) - 1}], the runs of {outline.entry}"
-            )
+        if query.entry not in self.specs:
+            raise WireError(f"method {short(query.entry)} is not in the experiment, which has: {', '.join(self.specs)}")
+        specs = self.specs[query.entry]
+        if any(spec.undecided for spec in specs):
+            specs = [*specs, *(spec for spec in specs for _ in CANDIDATES)]
+        if max(query.runs) >= len(specs):
+            raise WireError(f"runs={short(query.runs)} must lie in [0, {len(specs) - 1}], the runs of {query.entry}")
         # Which radius it is travels with the query, as for every run of a radius.
-        chosen = [spec.with_radius(1.0) if spec.undecided else spec for spec in (specs[run] for run in outline.runs)]
+        chosen = [spec.with_radius(1.0) if spec.undecided else spec for spec in (specs[run] for run in query.runs)]
         if len({spec.shape() for spec in chosen}) != 1:
-            raise WireError(f"runs={short(outline.runs)} of {outline.entry} cannot train in one batch")
+            raise WireError(f"runs={short(query.runs)} of {query.entry} cannot train in one batch")
         return chosen[0].within(self.site.federation.bounds)
 
 

@@ -1,8 +1,7 @@
 """TLS certificates and node keys, set up by one command."""
 
-import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -25,6 +24,11 @@ MOST_DAYS = 36500
 CA_DAYS = 3650
 """The CA outlives the server certificates that it signs: a node keeps its ca.crt when they are renewed."""
 CA_NAME = "WAFL federation CA"
+UNUSED = dict.fromkeys(
+    ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
+    False,
+)
+"""Uses of a key that neither certificate allows."""
 CLOCKS = timedelta(hours=1)  # by how much a node's clock may be behind
 
 
@@ -85,11 +89,11 @@ def make_certificates(
     if not made:
         ca_key = generate_private_key(SECP384R1())
         server_key, server = _server(ca_key, hosts, days)
-        _write(files.ca_key, _private(ca_key))
-        _write(files.server_key, server_key)
-        _write(files.server_cert, server, 0o644)
-        _write(files.ca, _ca(ca_key, days), 0o644)
-    _write_keys(files, nodes, _write)
+        write_whole(files.ca_key, _private(ca_key), 0o600)
+        write_whole(files.server_key, server_key, 0o600)
+        write_whole(files.server_cert, server, 0o644)
+        write_whole(files.ca, _ca(ca_key, days), 0o644)
+    _write_keys(files, nodes)
     return files
 
 
@@ -126,7 +130,7 @@ def renew_keys(folder: Path, nodes: Sequence[str]) -> Certificates:
     _check(HOSTS, nodes, 1)
     if missing := [name for name in nodes if name not in files.nodes()]:
         raise FileNotFoundError(f"node {missing[0]!r} has no key in {files.folder}: add it without --renew")
-    _write_keys(files, nodes, write_whole)
+    _write_keys(files, nodes)
     return files
 
 
@@ -177,12 +181,7 @@ def _refuse_overwriting(files: Certificates, nodes: Sequence[str], *, made: bool
 
 def _ca(key: Key, days: int) -> bytes:
     """The CA's certificate, signed by its own key; it outlives a server certificate of so many days."""
-    certificate = (
-        _builder(CA_NAME, key, key, max(days, CA_DAYS))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(ca=True), critical=True)
-    )
-    return _signed(certificate, key)
+    return _signed(_builder(CA_NAME, key, key, max(days, CA_DAYS), ca=True), key)
 
 
 def _server(ca_key: Key, hosts: Sequence[str], days: int) -> tuple[bytes, bytes]:
@@ -191,29 +190,27 @@ def _server(ca_key: Key, hosts: Sequence[str], days: int) -> tuple[bytes, bytes]
     everywhere = dict.fromkeys((*hosts, *HOSTS))
     names = [x509.IPAddress(ip_address(host)) if _is_address(host) else x509.DNSName(host) for host in everywhere]
     certificate = (
-        _builder("WAFL federation server", key, ca_key, days)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(ca=False), critical=True)
+        _builder("WAFL federation server", key, ca_key, days, ca=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
     )
     return _private(key), _signed(certificate, ca_key)
 
 
-def _write_keys(files: Certificates, nodes: Sequence[str], write: Callable[..., None]) -> None:
+def _write_keys(files: Certificates, nodes: Sequence[str]) -> None:
     """Write a key pair per node in the formats of ``ssh-keygen -t ecdsa -b 384``, which Flower requires."""
     for name in nodes:
         key = generate_private_key(SECP384R1())
         public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
-        write(files.node_key(name), _private(key, ssh=True), 0o600)
-        write(files.node_pub(name), public + f" {name}\n".encode(), 0o644)
+        write_whole(files.node_key(name), _private(key, ssh=True), 0o600)
+        write_whole(files.node_pub(name), public + f" {name}\n".encode(), 0o644)
 
 
 def _read(certificate: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(certificate.read_bytes())
 
 
-def _builder(subject: str, key: Key, ca_key: Key, days: int) -> x509.CertificateBuilder:
+def _builder(subject: str, key: Key, ca_key: Key, days: int, *, ca: bool) -> x509.CertificateBuilder:
     """The beginning of every certificate of the CA: whose it is, the CA's name, a key, and how long it is valid."""
     now = datetime.now(UTC)
     owner, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in (subject, CA_NAME))
@@ -227,13 +224,12 @@ def _builder(subject: str, key: Key, ca_key: Key, days: int) -> x509.Certificate
         .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
+        .add_extension(
+            x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **UNUSED),
+            critical=True,
+        )
     )
-
-
-def _usage(*, ca: bool) -> x509.KeyUsage:
-    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
-    never = dict.fromkeys((*unused, "encipher_only", "decipher_only"), False)
-    return x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **never)
 
 
 def _signed(builder: x509.CertificateBuilder, key: Key) -> bytes:
@@ -243,9 +239,3 @@ def _signed(builder: x509.CertificateBuilder, key: Key) -> bytes:
 def _private(key: Key, *, ssh: bool = False) -> bytes:
     encoding = form.PrivateFormat.OpenSSH if ssh else form.PrivateFormat.PKCS8
     return key.private_bytes(form.Encoding.PEM, encoding, form.NoEncryption())
-
-
-def _write(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a new file; fail if it exists."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)

@@ -90,9 +90,11 @@ class Census:
         if self.absent:
             log(WARNING, "missing: %s", self.absent)
         if self._caps.client_share != 1.0:
-            for node in [node for node, hello in self._present.items() if len(hello.names) > 1]:
-                count = len(self._present[node].names)
-                log(WARNING, "%s holds %d clients, and its operator speaks for all of them", self.label(node), count)
+            for node, hello in self._present.items():
+                if (count := len(hello.names)) > 1:
+                    log(
+                        WARNING, "%s holds %d clients, and its operator speaks for all of them", self.label(node), count
+                    )
             if here < FEW:
                 log(WARNING, "of %d nodes any may decide the model: no weight is capped with fewer than %d", here, FEW)
         return self.roster

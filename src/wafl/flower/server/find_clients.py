@@ -33,10 +33,9 @@ class Finder:
                     "flower.partial_sums out"
                 )
         specs = {entry.name: entry.specs(experiment.seeds) for entry in entries}
-        with_sizes = any(spec.needs_sizes for runs in specs.values() for spec in runs)
-        differ = any(
-            spec.asks_cost_matrix for runs in specs.values() for spec in runs
-        )  # by those who are here at first
+        every = [spec for runs in specs.values() for spec in runs]
+        with_sizes = any(spec.needs_sizes for spec in every)
+        differ = any(spec.asks_cost_matrix for spec in every)  # by those who are here at first
         closed = differ or any(entry.method.client_weights.closed for entry in entries)
         data, caps = experiment.data, experiment.caps.settled(remote=True)
         unseen = None if data.unseen is None else (data.unseen, data.unseen_seed)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from hashlib import sha256
 from logging import INFO, WARNING
+from operator import lt
 from pathlib import Path
 from typing import Self, cast
 
@@ -45,12 +46,9 @@ from wafl.train.chosen_radius import CANDIDATES
 from wafl.train.clients import Engine, Judge, Roster, root_mean_square, trust_in
 from wafl.train.spec import Spec
 from wafl.train.survey import SurveyReplies
-from wafl.train.trust.admission import Arrivals, Exclusion, Tolerant
+from wafl.train.trust.admission import Arrivals, answer_tolerantly
 from wafl.train.trust.faults import without
 from wafl.train.trust.trust import Trust
-
-Asked = tuple[Mapping[int, list[Reply]], Mapping[int, str]]
-"""The replies by run, and by client why there is no reply."""
 
 
 class GridClients:
@@ -114,11 +112,8 @@ class GridClients:
         for name, why in too_many(self.caps, "examples", names, sizes).items():
             raise ConfigError(f"the spread of {name} cannot be right: it {why}")
         believed = self._trust.of_examples(sums, sizes)
-        less = [
-            any(counted < claim for counted, claim in zip(each, claimed[at], strict=True))
-            for at, each in enumerate(zip(*believed, strict=True))
-        ]
-        self._limited("spread", [at for at, limited in enumerate(less) if limited])
+        counted = enumerate(zip(*believed, strict=True))
+        self._limited("spread", [at for at, each in counted if any(map(lt, each, claimed[at]))])
         return root_mean_square(*believed)
 
     @property
@@ -159,8 +154,8 @@ class GridClients:
         index, first = next(iter(specs.items()))
         entry, offset = self._candidates or (self._entry(specs), 0)
         asked = self._candidates is None and self._entries[entry][index].asks_cost_matrix
-        ask = partial(self._ask_nodes, entry, first.needs_sizes, self._cost_matrix.matrix if asked else None)
-        return Tolerant(_Nodes(ask, offset), self.tolerance, self.caps)
+        source = partial(self._collect, entry, offset, first.needs_sizes, self._cost_matrix.matrix if asked else None)
+        return partial(answer_tolerantly, source, self.tolerance, self.caps)
 
     def _entry(self, specs: Mapping[int, Spec]) -> str:
         """Return the name by which nodes know these runs."""
@@ -298,20 +293,27 @@ class GridClients:
             means[numbers], shares[numbers] = reply
         return means, shares
 
-    def _ask_nodes(
+    def _collect(
         self,
         entry: str,
+        offset: int,
         needs_sizes: bool,
         cost_matrix: Tensor | None,
         queries: Sequence[Query],
         runs: Sequence[int],
-        everyone: bool,
-    ) -> Asked:
-        """Ask the nodes of these clients; with ``everyone``, wait until all of them can be reached."""
+        attempt: int,
+    ) -> list[Arrivals]:
+        """Ask the nodes of these clients, which count runs from ``offset`` on; a later attempt waits for all of them.
+
+        A node that was silent once may be about to reconnect.
+        """
+        if attempt > 0:
+            log(WARNING, "round %d: asking again, attempt %d", queries[0].round, attempt + 1)
+        runs = [run + offset for run in runs]
         names, settings, first = self.roster.names, self._experiment.flower, queries[0]
         training = sha256((self._folder / "about.json").read_bytes()).hexdigest()
         asked = sorted({client for query in queries for client in query.clients})
-        homes = self._inquiry.reachable([names[client] for client in asked], everyone=everyone)
+        homes = self._inquiry.reachable([names[client] for client in asked], everyone=attempt > 0)
         missing = {client: "no node holds it" for client in asked if names[client] not in homes}
         lanes = sum(len(query.clients) for query in queries)
         sent: dict[int, NodeQuery] = {}
@@ -349,35 +351,10 @@ class GridClients:
                     replies[run] += of_run
         for client, why in missing.items():
             log(WARNING, "%s: %s: %s", group, names[client], why)
-        return replies, missing
-
-
-class _Nodes:
-    """A source of replies: the nodes that hold the clients asked.
-
-    ``ask(queries, runs, everyone)`` asks them; with ``everyone``, it waits for all of them. Nodes count runs from
-    ``offset`` on.
-    """
-
-    def __init__(self, ask: Callable[[Sequence[Query], Sequence[int], bool], Asked], offset: int) -> None:
-        self._ask, self._offset = ask, offset
-
-    def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
-        if attempt > 0:
-            log(WARNING, "round %d: asking again, attempt %d", queries[0].round, attempt + 1)
-        # A node that was silent once may be about to reconnect: the second attempt waits for it.
-        numbers = [run + self._offset for run in runs]
-        replies, missing = self._ask(queries, numbers, attempt > 0)
         return [
-            Arrivals(
-                replies[run], [Exclusion(client, missing[client]) for client in query.clients if client in missing]
-            )
-            for run, query in zip(numbers, queries, strict=True)
+            (replies[run], {client: missing[client] for client in query.clients if client in missing})
+            for run, query in zip(runs, queries, strict=True)
         ]
-
-    def undo(self, runs: Sequence[int]) -> None:
-        """Do nothing but log: a node that is asked for a round again begins with what it kept before that round."""
-        log(INFO, "too few replies for %d of the runs", len(runs))
 
 
 def _alike(one: Spec, other: Spec) -> bool:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -98,24 +98,10 @@ def num_outputs(content: RecordDict) -> int:
     return Reader(content, "query").one("outputs", int, 1, 0 if params is None else len(params.data) // 4)
 
 
-@dataclass(frozen=True)
-class Outline:
-    """What a node is asked about, checked before any array is read; ``iterates`` and ``sends`` are to be sent back."""
-
-    kind: Literal["train", "loss"]
-    entry: str
-    runs: tuple[int, ...]
-    names: Mapping[int, str]
-    scalars: tuple[str, ...]
-    vectors: tuple[str, ...]
-    iterates: tuple[str, ...]
-    sends: tuple[str, ...]
-
-
-def read_outline(content: RecordDict) -> Outline:
-    """The outline of what :func:`encode_query` wrote; refuses empty and repeated names, and that of the parameters."""
+def read_query(content: RecordDict, like: Tensor) -> NodeQuery:
+    """Return what :func:`encode_query` wrote, with ``like`` in place of all arrays: no array is read."""
     read = Reader(content, "query")
-    kind = read.one("kind", str)
+    kind, number = read.one("kind", str), read.one("round", int, 0, LARGEST)
     if kind not in ("train", "loss"):
         raise WireError(f"kind={short(kind)} must be 'train' or 'loss'")
     runs = read.many("runs", int, None, 0, LARGEST)
@@ -131,24 +117,12 @@ def read_outline(content: RecordDict) -> Outline:
             raise WireError(f"{name}={short(listed)} must be different names other than {PARAMS!r}")
     check_arrays(content, "params", (PARAMS,))
     check_arrays(content, "vectors", vectors)
-    return Outline(kind, read.one("entry", str), tuple(runs), names, scalars, vectors, iterates, sends)
-
-
-def decode_query(content: RecordDict, like: Tensor) -> NodeQuery:
-    """What :func:`encode_query` wrote, for a model with parameters ``like`` these."""
-    outline, read = read_outline(content), Reader(content, "query")
-    count, names, number = len(outline.runs), outline.names, read.one("round", int, 0, LARGEST)
-    counts = read.many("counts", int, count, 1, len(names))
+    counts = read.many("counts", int, len(runs), 1, len(names))
     clients = read.many("clients", int, sum(counts))
     weights = read.many("weights", float, sum(counts), 0.0)
-    values = read.many("values", float, count * len(outline.scalars))
-    steps = read.many("steps", int, count * len(outline.iterates), 1, LARGEST)
-    seeds = read.many("seeds", int, count, 0, LARGEST)
-    shape = (count, *like.shape)
-    sent = read_arrays(content, "params", (PARAMS,), shape, like.dtype)
-    vectors = read_arrays(content, "vectors", outline.vectors, shape, like.dtype)
-    params = finite(PARAMS, sent[PARAMS]).to(like.device)
-    vectors = {name: finite(name, vector).to(like.device) for name, vector in vectors.items()}
+    values = read.many("values", float, len(runs) * len(scalars))
+    steps = read.many("steps", int, len(runs) * len(iterates), 1, LARGEST)
+    seeds = read.many("seeds", int, len(runs), 0, LARGEST)
     queries: list[Query] = []
     begin = 0
     for index, size in enumerate(counts):
@@ -156,22 +130,22 @@ def decode_query(content: RecordDict, like: Tensor) -> NodeQuery:
         if not set(asked) <= names.keys() or len(set(asked)) != size:
             raise WireError(f"clients={short(asked)} must be different clients among {short(sorted(names))}")
         query = Query(
-            outline.kind,
+            kind,
             number,
             seeds[index],
             asked,
             torch.tensor(weights[begin : begin + size], dtype=torch.float64),
-            params[index],
-            share(outline.scalars, values, index),
-            {name: vector[index] for name, vector in vectors.items()},
-            share(outline.iterates, steps, index),
-            outline.sends,
+            like,
+            share(scalars, values, index),
+            dict.fromkeys(vectors, like),
+            share(iterates, steps, index),
+            sends,
         )
         queries.append(query)
         begin += size
     return NodeQuery(
-        outline.entry,
-        outline.runs,
+        read.one("entry", str),
+        tuple(runs),
         tuple(queries),
         names,
         num_outputs(content),
@@ -181,6 +155,19 @@ def decode_query(content: RecordDict, like: Tensor) -> NodeQuery:
         read.one("pair", bool),
         None if (largest := read.one("largest", int, -1, 10**9)) < 0 else largest,
     )
+
+
+def decode_query(content: RecordDict, like: Tensor) -> NodeQuery:
+    """Return what :func:`encode_query` wrote, for a model with parameters ``like`` these."""
+    query = read_query(content, like)
+    sent = [("params", PARAMS), *(("vectors", name) for name in query.queries[0].vectors)]
+    shape = (len(query.runs), *like.shape)
+    arrays = {name: finite(name, read_array(content, record, name, shape, like.dtype)) for record, name in sent}
+    rows = ({name: array[index].to(like.device) for name, array in arrays.items()} for index in range(len(query.runs)))
+    queries = (
+        replace(each, params=row.pop(PARAMS), vectors=row) for each, row in zip(query.queries, rows, strict=True)
+    )
+    return replace(query, queries=tuple(queries))
 
 
 def _read_numbers(content: RecordDict, count: int, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -254,13 +241,13 @@ def with_arrays(content: RecordDict, record: str, **tensors: Tensor) -> RecordDi
 def read_arrays(
     content: RecordDict, record: str, names: Sequence[str], shape: tuple[int, ...], dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """All arrays of a record, which must have exactly these names; see :func:`read_array`."""
+    """Return all arrays of a record, which must have exactly these names; see :func:`read_array`."""
     check_arrays(content, record, names)
     return {name: read_array(content, record, name, shape, dtype) for name in names}
 
 
 def check_arrays(content: RecordDict, record: str, names: Sequence[str]) -> None:
-    """Refuse a record that does not hold exactly these arrays."""
+    """Raise WireError if a record does not hold exactly these arrays."""
     sent = content.get(record)
     keys = set(sent) if isinstance(sent, ArrayRecord) else set[str]()
     if keys != set(names):

@@ -125,11 +125,17 @@ class Checkpoint(Callback):
 
     def keep_last(self) -> None:
         """Remove what a finished training does not need to go on with more rounds."""
-        good = [folder for folder in self._written() if folder not in self.damaged]
         for folder in self._written():
-            if folder not in good[-1:]:
+            if folder in self.damaged:
                 shutil.rmtree(folder)
-        self._memory.forget(good[-1:])
+        self._keep(1)
+
+    def _keep(self, count: int) -> None:
+        """Remove all but the last good checkpoints."""
+        good = [folder for folder in self._written() if folder not in self.damaged]
+        for folder in good[:-count]:
+            shutil.rmtree(folder)
+        self._memory.forget(good[-count:])
 
     def on_progress(self, progress: Progress) -> None:
         """Remember the progress, and write it when that is due."""
@@ -173,10 +179,7 @@ class Checkpoint(Callback):
         write_state(folder, unsaved.runs, {**about, "chunk_sizes": sizes, **({"chosen": chosen} if chosen else {})})
         self._unsaved = None
         self._written_at = time.monotonic()
-        good = [folder for folder in self._written() if folder not in self.damaged]
-        for folder in good[:-KEPT]:
-            shutil.rmtree(folder)
-        self._memory.forget(good[-KEPT:])
+        self._keep(KEPT)
 
     def __enter__(self) -> Self:
         """Take the folder, so that nobody else writes here; the lock ends with the process, however it ends.
@@ -211,21 +214,18 @@ class _Memory:
         self._folder = folder
         self._journal: Journal | None = None
         self._written: dict[LaneKey, ClientState] = {}
-        self._bytes = 0
 
     def resume(self, about: Mapping[str, Any] | None, memory: Mapping[LaneKey, ClientState]) -> None:
         """Go on where a checkpoint left the journal."""
         self._journal = None if about is None else Journal(self._folder / about["file"], about["size"])
-        self._written, self._bytes = dict(memory), sum(map(_bytes, memory.values()))
+        self._written = dict(memory)
 
     def write(self, memory: Mapping[LaneKey, ClientState], count: int) -> dict[str, Any] | None:
         """Append what has changed since the last checkpoint; returns how much of which file counts."""
         if not memory:
             return None
         changed = {keeper: kept for keeper, kept in memory.items() if self._written.get(keeper) is not kept}
-        size = self._bytes + sum(
-            _bytes(kept) - _bytes(self._written.get(keeper, {})) for keeper, kept in changed.items()
-        )
+        size = sum(value.nbytes for kept in memory.values() for value in kept.values())
         journal = self._journal
         if journal is None or journal.size > 2 * size:
             journal, changed = Journal(self._folder / f"memory-{count:09d}.journal"), memory
@@ -233,26 +233,19 @@ class _Memory:
             rows = changed.items()
             named = {f"{run}.{client}.{name}": value for (run, client), kept in rows for name, value in kept.items()}
             journal.append([_saved(named)])
-        self._journal, self._written, self._bytes = journal, dict(memory), size
+        self._journal, self._written = journal, dict(memory)
         return {"file": journal.path.name, "size": journal.size}
 
     def forget(self, kept: list[Path]) -> None:
         """Remove the journals that none of the kept checkpoints needs."""
-        files = sorted(self._folder.glob("memory-*.journal"))
-        if len(files) < 2:
-            return
         needed = {self._journal.path.name} if self._journal is not None else set[str]()
         for folder in kept:
             with suppress(OSError, ValueError):
                 about = unsealed((folder / "state.json").read_bytes())["memory"]
                 needed |= {about["file"]} if about else set()
-        for file in files:
+        for file in self._folder.glob("memory-*.journal"):
             if file.name not in needed:
                 file.unlink()
-
-
-def _bytes(kept: ClientState) -> int:
-    return sum(value.numel() * value.element_size() for value in kept.values())
 
 
 def _saved(tensors: Mapping[str, Tensor]) -> bytes:
@@ -290,15 +283,13 @@ def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) ->
 
     try:
         about = unsealed((folder / "state.json").read_bytes())
-        if about["format"] > FORMAT:
-            raise UnfitCheckpointError(
-                f"it has format {about['format']}, this version reads {FORMAT}: update wafl-learn"
+        if (written := about["format"]) != FORMAT:
+            later = f"this version reads {FORMAT}: update wafl-learn"
+            earlier = (
+                f"from an earlier version; this one reads {FORMAT}: finish the study with the version that began it"
             )
-        if about["format"] < FORMAT:
-            raise UnfitCheckpointError(
-                f"it has format {about['format']}, from an earlier version; this one reads {FORMAT}: finish the study "
-                "with the version that began it, or start again"
-            )
+            why = later if written > FORMAT else f"{earlier}, or start again"
+            raise UnfitCheckpointError(f"it has format {written}, {why}")
         content = (folder / "state.safetensors").read_bytes()
         if sha256(content).hexdigest() != about["sha256"]:
             raise CheckpointError("state.safetensors is damaged: its checksum differs")
@@ -311,11 +302,9 @@ def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) ->
         runs = {int(index): _run(int(index), row, tensors, histories) for index, row in about["runs"].items()}
         memory: dict[LaneKey, dict[str, Tensor]] = {}
         for entry in _memory_journal(folder.parent, about["memory"]).read():
-            read: dict[LaneKey, dict[str, Tensor]] = {}
             for name, value in load(entry).items():
                 run, client, part = name.split(".", 2)
-                read.setdefault((int(run), int(client)), {})[part] = value
-            memory |= read
+                memory.setdefault((int(run), int(client)), {})[part] = value
         sizes = {int(group): size for group, size in about["chunk_sizes"].items()}
         chosen = {int(index): ChosenRadius(**row) for index, row in about.get("chosen", {}).items()}
     except (OSError, KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:

@@ -13,7 +13,7 @@ from wafl.base.errors import SequentialWarning, warn_user
 from wafl.tasks.modes.one_by_one import side_by_side
 from wafl.train.batches import room_for
 from wafl.train.client_task import ClientTask, LaneInput, mapped, tensors_of
-from wafl.train.step import Batch, Carry, step
+from wafl.train.step import Batch, Carry, Eager, step
 
 T = TypeVar("T")
 
@@ -42,8 +42,8 @@ class _Recording:
         return alike and self.sent is lanes and self.carry is carry
 
 
-class Captured:
-    """A :class:`~wafl.train.step.Step` that is recorded once per shape and replayed, if it can be."""
+class Captured(Eager):
+    """A step that is recorded once per shape and replayed, if it can be."""
 
     reuses = True
 

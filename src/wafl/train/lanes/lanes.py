@@ -15,7 +15,7 @@ from wafl.results.progress import ClientState, LaneKey
 from wafl.train.client import LaneOutput, local_update, report_loss
 from wafl.train.client_task import REPORT_BATCH, ClientTask, LaneInput, mapped
 from wafl.train.lanes.captured import Captured
-from wafl.train.step import Eager, Step
+from wafl.train.step import Eager
 
 RECORDED = 128
 """How many lanes of a network one recording has at most."""
@@ -45,7 +45,7 @@ class Lanes:
     def __post_init__(self) -> None:
         if self.chunk_size is not None:
             Count().check("chunk_size", self.chunk_size)
-        self._step: Step = Captured() if self.captures else Eager()
+        self._step = Captured() if self.captures else Eager()
 
     def run(self, queries: Sequence[Query], runs: Sequence[int] | None = None) -> list[Replies]:
         """The replies to each run's query, all of one kind, for the same vectors; clients keep their memory by run."""
@@ -135,12 +135,16 @@ class Lanes:
         }
 
 
-def in_pieces(client: ClientTask, lanes: LaneInput, step: Step, most: int) -> list[LaneInput]:
-    """The same lanes in pieces of at most ``most``; a captured network gets even ones."""
+def in_pieces(client: ClientTask, lanes: LaneInput, step: Eager, most: int) -> list[LaneInput]:
+    """Split lanes into pieces of at most ``most``; lanes with the same batches stay together.
+
+    A captured network gets even pieces.
+    """
     if step.reuses and client.task.in_streams:
         pieces = -(-len(lanes.params) // RECORDED)
         most = min(most, -(-len(lanes.params) // pieces))
-    return lanes.split(most)
+    size = max(most // lanes.sharing, 1) * lanes.sharing
+    return [lanes.take(slice(start, start + size)) for start in range(0, len(lanes.clients), size)]
 
 
 def _alike(sizes: Sequence[int], room: Callable[[int], int]) -> list[slice]:

@@ -97,8 +97,14 @@ class PrivateClients:
     sees_updates = False
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
+        inner = self.inner.engine(task, specs, group, progress)
         noise = self.privacy.noise(next(iter(specs.values())).schedule.rounds)
-        return _Noisy(self.inner.engine(task, specs, group, progress), self.privacy.clip_norm, noise, self.draws)
+
+        def run(queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
+            asked = [len(query.clients) for query in queries]
+            return [self._private(*each, noise) for each in zip(asked, inner(queries, runs), strict=True)]
+
+        return run
 
     @property
     def caps(self) -> Caps | None:
@@ -109,31 +115,21 @@ class PrivateClients:
             f"cost_matrix={CLIENTS!r} needs the class means of clients, which are not private: give a matrix"
         )
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("spread", "apart"):  # nobody is left out of a private training to judge it
-            raise AttributeError(name)
-        return getattr(self.inner, name)
+    def _private(self, asked: int, answer: Admitted, multiplier: float) -> Admitted:
+        """Return the answer with ``start + (n/m) clip(update_i) + noise``, the same noise for every reply.
 
-
-class _Noisy:
-    """An engine that gives every reply of a round the same noise, so that their mean has it."""
-
-    def __init__(self, engine: Engine, clip_norm: float, noise: float, draws: np.random.Generator) -> None:
-        self._engine, self._clip_norm, self._noise, self._draws = engine, clip_norm, noise, draws
-
-    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
-        answers = self._engine.run(queries, runs)
-        return [self._private(len(query.clients), each) for query, each in zip(queries, answers, strict=True)]
-
-    def _private(self, asked: int, answer: Admitted) -> Admitted:
-        """The answer with ``start + (n/m) clip(update_i) + noise``: the mean of n replies is that of the m asked."""
+        The mean of the n replies is then the noisy mean of the m clients that were asked.
+        """
         if answer.diverged or not answer.replies.clients or PARAMS not in answer.replies.vectors:
             return answer
         start, replies = answer.query.params, answer.replies
         updates = replies.params - start
         lengths = updates.norm(dim=1, keepdim=True)
-        clipped = updates * (self._clip_norm / lengths.clamp_min(1e-30)).clamp_max(1.0)
-        deviation = self._noise * self._clip_norm / asked
-        noise = torch.from_numpy(self._draws.normal(0.0, deviation, start.shape)).to(start)
+        clipped = updates * (self.privacy.clip_norm / lengths.clamp_min(1e-30)).clamp_max(1.0)
+        deviation = multiplier * self.privacy.clip_norm / asked
+        noise = torch.from_numpy(self.draws.normal(0.0, deviation, start.shape)).to(start)
         private = start + clipped * (len(replies.clients) / asked) + noise
         return replace(answer, replies=replace(replies, vectors={**replies.vectors, PARAMS: private}))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)

@@ -4,9 +4,9 @@ A round with too few of them is repeated. :mod:`wafl.train.trust.trust` limits t
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Protocol, Self
+from typing import Annotated, Self
 
 import torch
 
@@ -18,14 +18,6 @@ from wafl.train.trust.caps import Caps
 
 NOT_FINITE = "with NaN or infinity"
 NOTHING = Replies((), torch.empty(0), torch.empty(0))
-
-
-@dataclass(frozen=True)
-class Exclusion:
-    """A client that was asked but does not count in this round, and why."""
-
-    client: int
-    reason: str
 
 
 REMOTE_CLIP = 2.5
@@ -79,16 +71,16 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Admitted:
-    """A query as if only the clients whose replies count had been asked, their replies, and who was left out.
+    """A query as if only the clients whose replies count had been asked, and their replies.
 
-    ``diverged`` is set if replies arrived but too few of them were finite, while other runs had enough. ``shortened``
-    has, by client, the share of its update's length that was kept, and ``limited`` in words what else of it counts for
-    less than it claims.
+    ``excluded`` explains why each other client does not count. ``diverged`` is set if replies arrived but too few
+    were finite, while other runs had enough. ``shortened`` has, by client, the share of its update's length that was
+    kept, and ``limited`` in words what else of it counts for less than it claims.
     """
 
     query: Query
     replies: Replies
-    excluded: Sequence[Exclusion] = ()
+    excluded: Mapping[int, str] = field(default_factory=dict[int, str])
     attempts: int = 1
     diverged: str | None = None
     shortened: Mapping[int, float] = field(default_factory=dict[int, float])
@@ -96,21 +88,18 @@ class Admitted:
 
 
 def admit(query: Query, received: Sequence[Reply], tolerance: Tolerance, caps: Caps | None = None) -> Admitted:
-    """The replies that count; the clients' weights stay as they were.
+    """Return the replies that count; the clients' weights stay as they were.
 
     Every algorithm takes means relative to the weights of the clients that count.
     """
-    sound, excluded = _without(received, [_fault(query, reply, caps or Caps()) for reply in received])
-    sound, outsized = _without(sound, _outsized(query, sound, tolerance.outsized))
+    faults = {reply.client: _fault(query, reply, caps or Caps()) for reply in received}
+    excluded = {client: fault for client, fault in faults.items() if fault is not None}
+    excluded |= _outsized(query, [reply for reply in received if reply.client not in excluded], tolerance.outsized)
     order = {client: index for index, client in enumerate(query.clients)}
+    sound = [reply for reply in received if reply.client not in excluded]
     kept = sorted(sound, key=lambda reply: order[reply.client])
     indices = [order[reply.client] for reply in kept]
-    return Admitted(query.only(indices), _stack(kept, query.wanted) if kept else NOTHING, [*excluded, *outsized])
-
-
-def not_finite(excluded: Exclusion) -> bool:
-    """Whether a reply was left out because it held NaN or infinity."""
-    return excluded.reason.endswith(NOT_FINITE)
+    return Admitted(query.only(indices), _stack(kept, query.wanted) if kept else NOTHING, excluded)
 
 
 def split(replies: Replies) -> list[Reply]:
@@ -121,20 +110,12 @@ def split(replies: Replies) -> list[Reply]:
     ]
 
 
-def _without(replies: Sequence[Reply], faults: Sequence[str | None]) -> tuple[list[Reply], list[Exclusion]]:
-    """The replies without a fault, and why the others do not count."""
-    pairs = list(zip(replies, faults, strict=True))
-    return [reply for reply, fault in pairs if fault is None], [
-        Exclusion(reply.client, fault) for reply, fault in pairs if fault is not None
-    ]
-
-
-def _outsized(query: Query, replies: Sequence[Reply], outsized: float) -> list[str | None]:
-    """Why a reply is too far from the others, if there are at least three nodes and it is."""
+def _outsized(query: Query, replies: Sequence[Reply], outsized: float) -> dict[int, str]:
+    """Explain, by client, which replies are too far from the others, if there are at least three nodes."""
     homes = dict(zip(query.clients, query.nodes or query.clients, strict=True))
     nodes = [homes[reply.client] for reply in replies]
     if len(set(nodes)) < 3:
-        return [None] * len(replies)
+        return {}
     losses = [abs(float(reply.loss)) for reply in replies]
     highest = outsized * max(float(by_node(torch.tensor(losses, dtype=torch.float64), nodes).median()), 1.0)
     lengths, longest = [0.0] * len(replies), math.inf
@@ -142,14 +123,13 @@ def _outsized(query: Query, replies: Sequence[Reply], outsized: float) -> list[s
         measured = lengths_of(query.params, torch.stack([reply.vectors[PARAMS] for reply in replies]))
         longest = longest_of(measured, outsized, nodes) if int((by_node(measured, nodes) > 0).sum()) > 2 else math.inf
         lengths = measured.tolist()
-    return [
-        f"an update of length {length:.3g}, above {longest:.3g}"
-        if length > longest
-        else f"a loss of {loss:.3g}, above {highest:.3g}"
-        if loss > highest
-        else None
-        for length, loss in zip(lengths, losses, strict=True)
-    ]
+    faults: dict[int, str] = {}
+    for reply, length, loss in zip(replies, lengths, losses, strict=True):
+        if length > longest:
+            faults[reply.client] = f"an update of length {length:.3g}, above {longest:.3g}"
+        elif loss > highest:
+            faults[reply.client] = f"a loss of {loss:.3g}, above {highest:.3g}"
+    return faults
 
 
 def _fault(query: Query, reply: Reply, caps: Caps) -> str | None:
@@ -179,62 +159,48 @@ def _stack(kept: Sequence[Reply], wanted: Sequence[str]) -> Replies:
     )
 
 
-@dataclass(frozen=True)
-class Arrivals:
-    """What came back from one query, usable or not, and the clients whose replies did not come."""
-
-    replies: Sequence[Reply]
-    missing: Sequence[Exclusion] = ()
+Arrivals = tuple[Sequence[Reply], Mapping[int, str]]
+"""The replies to one query, usable or not, and by client why a reply is missing."""
 
 
-class Source(Protocol):
-    """Clients that reply to queries, though perhaps not all of them."""
+Source = Callable[[Sequence[Query], Sequence[int], int], list[Arrivals]]
+"""A function that sends queries to clients, given the positions of the runs and the attempt, counted from 0.
 
-    def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
-        """What arrives for each query in one attempt, counted from 0."""
-        ...
-
-    def undo(self, runs: Sequence[int]) -> None:
-        """Forget the last attempt of these runs, which failed."""
+A query that is sent again starts from the same client states as before.
+"""
 
 
-class Tolerant:
-    """An engine of clients that may fail: a round with too few usable replies is repeated."""
-
-    def __init__(self, source: Source, tolerance: Tolerance, caps: Caps | None = None) -> None:
-        self._source, self._tolerance, self._caps = source, tolerance, caps
-
-    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
-        tolerance, admitted, why = self._tolerance, dict[int, Admitted](), ""
-        diverged: dict[int, Admitted] = {}
-        for attempt in range(tolerance.attempts):
-            waiting = {run: query for run, query in zip(runs, queries, strict=True) if run not in admitted}
-            arrivals = self._source.collect(list(waiting.values()), list(waiting), attempt)
-            for (run, query), arrived in zip(waiting.items(), arrivals, strict=True):
-                answer = admit(query, arrived.replies, tolerance, self._caps)
-                faulty, excluded = answer.excluded, [*arrived.missing, *answer.excluded]
-                diverged.pop(run, None)
-                if tolerance.enough(len(answer.replies.clients), len(query.clients)):
-                    admitted[run] = replace(answer, excluded=excluded, attempts=attempt + 1)
-                    continue
-                why = next((f" ({out.reason})" for out in excluded), "")
-                if faulty and all(not_finite(out) for out in faulty) and not arrived.missing:
-                    reason = f"{len(faulty)} clients: {faulty[0].reason}"
-                    diverged[run] = Admitted(query, NOTHING, faulty, attempt + 1, reason)
-            failed = [run for run in waiting if run not in admitted]
-            if not failed:
-                return [admitted[run] for run in runs]
-            self._source.undo(failed)
-        # If other runs had enough replies, the clients are not to blame.
-        if admitted and all(run in admitted or run in diverged for run in runs):
-            return [admitted.get(run) or diverged[run] for run in runs]
-        query = next(query for run, query in zip(runs, queries, strict=True) if run not in admitted)
-        asked, share = len(query.clients), tolerance.min_replies
-        needed = f"{share:.0%} of {asked} clients" if share else "one client"
-        cause = ""
-        if not admitted and all(run in diverged for run in runs):
-            cause = "; every reply came and none was finite: if no client is broken, lower the learning rate"
-        raise TooFewRepliesError(
-            f"round {query.round}: fewer than {needed} gave a usable reply{why}, {tolerance.attempts} times over"
-            f"{cause}; the rounds before it are kept"
-        )
+def answer_tolerantly(
+    source: Source, tolerance: Tolerance, caps: Caps | None, queries: Sequence[Query], runs: Sequence[int]
+) -> list[Admitted]:
+    """Answer queries of clients that may fail: queries with too few usable replies are sent again."""
+    admitted, diverged, why = dict[int, Admitted](), dict[int, Admitted](), ""
+    for attempt in range(tolerance.attempts):
+        waiting = {run: query for run, query in zip(runs, queries, strict=True) if run not in admitted}
+        arrivals = source(list(waiting.values()), list(waiting), attempt)
+        for (run, query), (replies, missing) in zip(waiting.items(), arrivals, strict=True):
+            answer = admit(query, replies, tolerance, caps)
+            faulty, excluded = answer.excluded, {**missing, **answer.excluded}
+            diverged.pop(run, None)
+            if tolerance.enough(len(answer.replies.clients), len(query.clients)):
+                admitted[run] = replace(answer, excluded=excluded, attempts=attempt + 1)
+                continue
+            why = next((f" ({reason})" for reason in excluded.values()), "")
+            if faulty and all(reason.endswith(NOT_FINITE) for reason in faulty.values()) and not missing:
+                reason = f"{len(faulty)} clients: {next(iter(faulty.values()))}"
+                diverged[run] = Admitted(query, NOTHING, faulty, attempt + 1, reason)
+        if len(admitted) == len(runs):
+            return [admitted[run] for run in runs]
+    # If other runs had enough replies, the clients are not to blame.
+    if admitted and all(run in admitted or run in diverged for run in runs):
+        return [admitted.get(run) or diverged[run] for run in runs]
+    query = next(query for run, query in zip(runs, queries, strict=True) if run not in admitted)
+    asked, share = len(query.clients), tolerance.min_replies
+    needed = f"{share:.0%} of {asked} clients" if share else "one client"
+    cause = ""
+    if not admitted and all(run in diverged for run in runs):
+        cause = "; every reply came and none was finite: if no client is broken, lower the learning rate"
+    raise TooFewRepliesError(
+        f"round {query.round}: fewer than {needed} gave a usable reply{why}, {tolerance.attempts} times over"
+        f"{cause}; the rounds before it are kept"
+    )

@@ -1,7 +1,9 @@
 """Clients that fail on purpose, to see whether a training survives them."""
 
-from collections.abc import Sequence
+from bisect import bisect
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Annotated
 
 import torch
@@ -9,7 +11,7 @@ import torch
 from wafl.base.options import Range, Seed, check_options, frozen
 from wafl.base.random import Key, Purpose, bits, uniform
 from wafl.parts.messages import Query, Reply
-from wafl.train.trust.admission import Exclusion
+from wafl.train.trust.admission import Arrivals
 
 RATE = Range(0, 1, ": it is a rate")
 
@@ -48,15 +50,9 @@ class Faults:
         which = 2 * attempt + (query.kind == "loss")
         key = Key(*(torch.full_like(clients, value) for value in (both, query.round, 0, which)))
         draws = uniform(replace(key, client=clients), Purpose.FAULT, 1)[:, 0].tolist()
-        faults: dict[int, str] = {}
-        for client, draw in zip(query.clients, draws, strict=True):
-            edge = 0.0
-            for name, rate in self.rates().items():
-                edge += rate
-                if draw < edge:
-                    faults[client] = name
-                    break
-        return faults
+        names, edges = list(self.rates()), list(accumulate(self.rates().values()))
+        drawn = {client: bisect(edges, draw) for client, draw in zip(query.clients, draws, strict=True)}
+        return {client: names[index] for client, index in drawn.items() if index < len(names)}
 
 
 def without(query: Query, missing: Sequence[int]) -> Query:
@@ -64,21 +60,20 @@ def without(query: Query, missing: Sequence[int]) -> Query:
     return query.only([index for index, client in enumerate(query.clients) if client not in missing])
 
 
-def spoil(replies: Sequence[Reply], faults: dict[int, str]) -> tuple[list[Reply], list[Exclusion]]:
-    """The replies that arrive, spoiled or not, and the clients whose replies do not arrive in time."""
+def spoil(replies: Sequence[Reply], faults: Mapping[int, str]) -> Arrivals:
+    """Return the replies that arrive, spoiled or not, and why others do not arrive in time."""
+    missing = {client: "dropped out" for client, fault in faults.items() if fault == "dropout"}
+    missing |= {client: "late" for client, fault in faults.items() if fault == "late"}
     arrived: list[Reply] = []
-    late: list[Exclusion] = []
     for reply in replies:
         fault = faults.get(reply.client)
-        if fault == "late":
-            late.append(Exclusion(reply.client, "late"))
-        elif fault in ("nan", "infinity"):
+        if fault in ("nan", "infinity"):
             value = torch.nan if fault == "nan" else torch.inf
             vectors = {name: torch.full_like(vector, value) for name, vector in reply.vectors.items()}
             arrived.append(replace(reply, loss=torch.full_like(reply.loss, value), vectors=vectors))
         elif fault == "wrong_shape":
             vectors = {name: vector[:-1] for name, vector in reply.vectors.items()}
             arrived.append(replace(reply, loss=reply.loss[None], vectors=vectors))
-        else:
+        elif fault is None:
             arrived.append(reply)
-    return arrived, late
+    return arrived, missing

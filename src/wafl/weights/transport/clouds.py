@@ -18,7 +18,7 @@ LABEL_COST = Positive(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cloud:
     """Points ``x [n, k]`` of ``total``, perhaps with labels at a cost (None: of clouds), for W_p of this ``order``."""
 

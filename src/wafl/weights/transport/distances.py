@@ -131,15 +131,13 @@ def standard_error(terms: Iterable[tuple[Tensor, Cloud]]) -> float:
     and Loubes (Annals of Probability, 2019); ``1 - n/N`` is for drawing without replacement. Potentials on the same
     points are summed first.
     """
-    potentials: dict[int, Tensor] = {}
-    clouds: dict[int, Cloud] = {}
+    potentials: dict[Cloud, Tensor] = {}
     for potential, cloud in terms:
-        clouds[id(cloud)] = cloud
-        potentials[id(cloud)] = potentials.get(id(cloud), 0.0) + potential
+        potentials[cloud] = potentials.get(cloud, 0.0) + potential
     variance = 0.0
-    for each, cloud in clouds.items():
+    for cloud, potential in potentials.items():
         if len(cloud) < cloud.total:
-            spread = float(potentials[each].var()) if len(cloud) > 1 else math.nan
+            spread = float(potential.var()) if len(cloud) > 1 else math.nan
             variance += spread / len(cloud) * (1.0 - len(cloud) / cloud.total)
     return math.sqrt(variance)
 

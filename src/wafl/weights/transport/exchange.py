@@ -8,7 +8,6 @@ points and the potentials can make cells as small as it likes, and so find singl
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -16,7 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wafl.base.checks import check_positive
 from wafl.weights.transport.cutting_planes import linear_program
+from wafl.weights.transport.distances import Distance, TransportWeights
 
 MOST_POINTS = 300
 """The most points of a target: rounds grow with their number, about three for each point."""
@@ -61,19 +62,10 @@ def cuts(sources: Sequence[Tensor], target: Tensor, g: Tensor) -> tuple[Tensor, 
     return torch.stack(means), torch.stack(shares)
 
 
-@dataclass(frozen=True)
-class CutSolution:
-    """Weights, ``W_2^2`` of their mixture, its ``gap``, and lower bounds of each source's own, from ``rounds``."""
-
-    weights: Tensor
-    value: float
-    gap: float
-    least_distances: tuple[float, ...]
-    rounds: int
-
-
-def mixture_from_cuts(sources: Cuts, target: Tensor, tolerance: float) -> CutSolution:
+def mixture_from_cuts(sources: Cuts, target: Tensor, tolerance: float | None = None) -> TransportWeights:
     """``min over the simplex of W_2^2(P_lambda, Q)``, to a gap of ``tolerance`` times the value.
+
+    ``distances`` are lower bounds of each source's own. The tolerance is 1e-6 by default, or 1e-3 for over 100 points.
 
     With ``F_i(g)`` the mean that source i sends and b the weights of the target's points, duality and the minimax
     theorem give ``min over lambda of W_2^2 = max over g of min_i F_i(g) + <b, g>``, a concave function whose value at
@@ -87,6 +79,9 @@ def mixture_from_cuts(sources: Cuts, target: Tensor, tolerance: float) -> CutSol
     a third of the rounds that the maximizer of the bounds does.
     """
     points = len(target)
+    if tolerance is None:
+        tolerance = 1e-6 if points <= 100 else 1e-3
+    check_positive("tolerance", tolerance)
     b = np.full(points, 1.0 / points)
     model = _Model(b, float((target - target.mean(0)).square().sum(1).mean()))
     g = best = np.zeros(points)
@@ -102,7 +97,9 @@ def mixture_from_cuts(sources: Cuts, target: Tensor, tolerance: float) -> CutSol
         if rounds % _BETWEEN_BOUNDS == 1 or model.ceiling <= enough:
             model.bound(best)
         if model.upper <= enough:
-            return CutSolution(model.weights, model.upper, max(model.upper - lower, 0.0), tuple(least.tolist()), rounds)
+            distances = [Distance(each, math.nan) for each in least.tolist()]
+            gap = max(model.upper - lower, 0.0)
+            return TransportWeights.of("mixture", model.weights.tolist(), model.upper, distances, gap)
         if model.ceiling <= enough:
             model.widen()
         g = model.next(best, lower)

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wafl.base.checks import check_positive
 from wafl.base.random import Key, Purpose, permutation
 from wafl.data.federation import Federation
 from wafl.weights.transport.clouds import Cloud, Features, Sampling, read_apart, read_clients, read_sources_and_target
@@ -25,7 +24,7 @@ from wafl.weights.transport.distances import (
     exact_distance,
     standard_error,
 )
-from wafl.weights.transport.exchange import MOST_POINTS, Cuts, Exchange, check_exchange, cuts, mixture_from_cuts
+from wafl.weights.transport.exchange import MOST_POINTS, Exchange, check_exchange, cuts, mixture_from_cuts
 
 
 def barycenter(
@@ -191,7 +190,7 @@ def nearest(
     check_exchange(exchange, labels=sampling.labels, method=method)
     if exchange == "cuts":
         clouds, aim = read_apart(sources, target, sampling, MOST_POINTS)
-        alone = [weights_from_cuts(partial(cuts, [cloud.x], aim.x), aim.x, None) for cloud in clouds]
+        alone = [mixture_from_cuts(partial(cuts, [cloud.x], aim.x), aim.x) for cloud in clouds]
         distances = [Distance(each.value, math.nan) for each in alone]
         least = min(each.value - each.gap for each in alone)
     else:
@@ -255,7 +254,7 @@ def mixture(
     check_exchange(exchange, labels=sampling.labels)
     if exchange == "cuts":
         clouds, aim = read_apart(sources, target, sampling, MOST_POINTS)
-        return weights_from_cuts(partial(cuts, [cloud.x for cloud in clouds], aim.x), aim.x, tolerance)
+        return mixture_from_cuts(partial(cuts, [cloud.x for cloud in clouds], aim.x), aim.x, tolerance)
     transport_package()
     clouds, aim = read_sources_and_target(sources, target, sampling)
     size = sum(len(cloud) for cloud in clouds) * len(aim)
@@ -269,16 +268,6 @@ def mixture(
         for pair, cloud in zip(pairs, clouds, strict=True)
     ]
     return TransportWeights.of("mixture", solved.weights.tolist(), solved.values[0], distances, solved.gap)
-
-
-def weights_from_cuts(sources: Cuts, target: Tensor, tolerance: float | None) -> TransportWeights:
-    """The exact weights from what the sources send of themselves; see :func:`mixture_from_cuts`."""
-    if tolerance is None:
-        tolerance = 1e-6 if len(target) <= 100 else 1e-3
-    check_positive("tolerance", tolerance)
-    solved = mixture_from_cuts(sources, target, tolerance)
-    distances = [Distance(least, math.nan) for least in solved.least_distances]
-    return TransportWeights.of("mixture", solved.weights.tolist(), solved.value, distances, solved.gap)
 
 
 def cover(
