@@ -97,11 +97,7 @@ def verify(
     accept: Annotated[str | None, Option(metavar="attested")] = None,
     trust: Trust = False,
 ) -> None:
-    """Check a certificate: recompute every value that the model and the data allow, and try to refute the others.
-
-    The verdict comes first. Exit codes: 0 for PROVEN, 3 for ATTESTED (0 with --accept attested), 1 for WRONG, and 2 for
-    bad input. --client NAME judges the line of one client, who needs only its own data.
-    """
+    """Check a certificate: recompute every value that the model and the data allow, and try to refute the others."""
     with reading(trust):
         check_certificate(certificate)
         check_signing(key, private=False)
