@@ -297,7 +297,7 @@ def _gammas(
 def _least(bound: Callable[[float], float], low: float, high: float) -> float:
     """Return about where a function of gamma is least: on a grid, which is then halved on both sides of the best."""
     if low >= high:
-        return low
+        return math.sqrt(low * high)  # infinite where the square overflows, and then nothing is published
     values = {gamma: bound(gamma) for gamma in (low * (high / low) ** (index / CUTS) for index in range(CUTS + 1))}
     for _ in range(HALVINGS):
         grid = sorted(values)

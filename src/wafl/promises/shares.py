@@ -1,9 +1,9 @@
 """How much an example of a linear model can gain, by the shares of the classes after the move.
 
 Let ``A_j = s_j - s_y``, ``d_j = w_j - w_y``, and let H be the entropy. The cross-entropy ``logsumexp_j A_j`` is the
-largest value of ``H(p) + <p, A>`` over all shares p, which are nonnegative and sum to 1. The best move for fixed p has a
-closed form. So ``phi_gamma = max over p of H(p) + <p, A> + q(p)``, with ``q(p) = ||sum_j p_j d_j||_*^2 / (4 gamma)``,
-which is convex. Three steps bound this maximum:
+largest value of ``H(p) + <p, A>`` over all shares p, which are nonnegative and sum to 1. The best move for fixed p
+gains ``q(p) = ||sum_j p_j d_j||_*^2 / (4 gamma)``, which is convex. So
+``phi_gamma = max over p of H(p) + <p, A> + q(p)``. Three steps bound this maximum:
 
 1. Choose a few classes c. Let v be their shares, r the share of all other classes together, and ``h(v, r)`` the entropy
    of these few numbers. For fixed v, q is convex in the way that r is divided among the other classes. So it is at most
@@ -82,7 +82,7 @@ class Shares:
         return bounds.amax(1) + (classes + 4096) * UNIT * size
 
     def _squares(self, y: Tensor, first: Tensor, others: Tensor) -> Tensor:
-        """Return ``||sum_c v_c d_c||_*^2``, then ``||sum_c v_c d_c + r d_j||_*^2`` per other class: ``[n, 1 + J, V]``."""
+        """Return ``||sum_c v_c d_c + r d_j||_*^2`` for the label (``d_y = 0``) and other classes: ``[n, 1 + J, V]``."""
         keys, which = torch.cat([y[:, None], first, others], 1).unique(dim=0, return_inverse=True)
         names = [tuple(key) for key in keys.tolist()]
         if len(self._tables) > TABLES:
