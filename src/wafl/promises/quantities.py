@@ -4,14 +4,14 @@ The gain is in ``phi_gamma(z) = max over x' of loss(x') - gamma ||x' - x||^p``. 
 are as bad as float64 may have made them, and the digits that the sums below may lose are added. With
 ``A_j = s_j - s_y`` and the slopes ``K_yj`` of :mod:`wafl.promises.known`:
 
-- **Cross-entropy, p = 2.** Along the distance t alone, ``loss(x') <= logsumexp_j(A_j + K_yj t)``. This is convex in t,
-  so between two distances it lies below its chord, and a chord minus ``gamma t^2`` has its maximum in closed form. From
-  ``t = max_j K_yj / gamma`` on, nothing is gained. For a linear model, three more bounds hold, and the least counts.
-  :mod:`wafl.promises.shares` has the first, for any gamma. The others need ``2 gamma > L``, with
-  ``L = max ||w_j - w_k||_*^2 / 4``: a variable with range R has a variance of at most ``R^2 / 4``, so
-  ``loss(x') <= loss + ||g||_* t + L t^2 / 2`` with the gradient g at x. Hence
-  ``phi_gamma <= loss + ||g||_*^2 / (2 (2 gamma - L))``. In l2 the objective is concave with modulus ``2 gamma - L``, so
-  the same holds at any point of an ascent: ``phi_gamma <= f + ||grad f||^2 / (2 (2 gamma - L))``.
+- **Cross-entropy, p = 2.** Along the distance t alone, ``loss(x') <= logsumexp_j(A_j + K_yj t)``. For a linear model
+  also ``loss(x') <= loss + ||g||_* t + L t^2 / 2``, with the gradient g at x and ``L = max ||w_j - w_k||_*^2 / 4``
+  (a variable with range R has a variance of at most ``R^2 / 4``). Both are convex in t, so between two distances they
+  lie below their chords, and a chord minus ``gamma t^2`` has its maximum in closed form. From
+  ``t = max_j K_yj / gamma`` on, nothing is gained. For a linear model in l2 with ``2 gamma > L`` the objective is
+  concave with modulus ``2 gamma - L``, so from wherever an ascent has come,
+  ``phi_gamma <= f + ||grad f||^2 / (2 (2 gamma - L))``. For a linear model, :mod:`wafl.promises.shares` has one more
+  bound. The least of these counts.
 - **MarginLoss** ``t CE((s - u e_y) / t)`` is t times the cross-entropy with ``(A_j + u) / t`` and ``K_yj / t``, at
   ``gamma / t``.
 - **Squared error, p = 2.** If the outputs move by at most ``B t``, ``phi_gamma <= ||r||^2 / (1 - B^2 / gamma)``.
@@ -85,28 +85,34 @@ def logistic_surrogate(
     steepest = slopes[y].amax(1)
     far = steepest / gamma
     extra = rounding * (1.0 + loss.abs() + 2.0 * steepest * far)
-    upper = _highest(worst, slopes[y], far, gamma)
-    if weight is not None:
-        shares = shares_of(weight.numpy().tobytes(), len(weight), ball.norm)
-        upper = upper.minimum(shares.surrogate(worst, slopes[y], y, gamma))
-        widest = float(slopes.max()) ** 2 / 4.0 * WIDER
-        if 2.0 * gamma > widest and ball.norm == 2:
-            upper = upper.minimum(_ascended(weight, outputs, y, gamma, widest))
-        elif 2.0 * gamma > widest:
-            rise = _slope(weight, ball, outputs, y).square() / (2.0 * (2.0 * gamma - widest)) * (1.0 + 64.0 * UNIT)
-            upper = upper.minimum(loss + rise)
+    if weight is None:
+        return _highest(loss, worst, slopes[y], far, gamma).maximum(loss) + extra
+    widest = float(slopes.max()) ** 2 / 4.0 * WIDER
+    upper = _highest(loss, worst, slopes[y], far, gamma, (_slope(weight, ball, outputs, y), widest))
+    shares = shares_of(weight.numpy().tobytes(), len(weight), ball.norm)
+    upper = upper.minimum(shares.surrogate(worst, slopes[y], y, gamma))
+    if ball.norm == 2 and 2.0 * gamma > widest:
+        upper = upper.minimum(_ascended(weight, outputs, y, gamma, widest))
     return upper.maximum(loss) + extra
 
 
-def _highest(worst: Tensor, slopes: Tensor, far: Tensor, gamma: float) -> Tensor:
-    """Return the highest point of any piece's chord minus ``gamma t^2``."""
+def _highest(
+    loss: Tensor, worst: Tensor, slopes: Tensor, far: Tensor, gamma: float, bend: tuple[Tensor, float] | None = None
+) -> Tensor:
+    """The highest point of any piece's chord minus ``gamma t^2``: of the lower of two chords, where there are two."""
     at = torch.linspace(0.0, 1.0, PIECES + 1, dtype=torch.float64) * far[:, None]
     lines = torch.addcmul(worst.T[..., None], slopes.T[..., None], at)  # classes first: sums over few are slow last
-    height = lines.sub_(top := lines.amax(0)).exp_().sum(0).log_().add_(top)
+    heights = [lines.sub_(top := lines.amax(0)).exp_().sum(0).log_().add_(top)]
+    if bend is not None:
+        heights.append(loss[:, None] + bend[0][:, None] * at + bend[1] / 2.0 * at.square())
     left, right = at[:, :-1], at[:, 1:]
-    rise = torch.where(right > left, (height[:, 1:] - height[:, :-1]) / (right - left), 0.0)
-    top = (rise / (2.0 * gamma)).maximum(left).minimum(right)
-    return (height[:, :-1] + rise * (top - left) - gamma * top.square()).amax(1)
+    tops: list[Tensor] = []
+    for height in heights:
+        rise = (height[:, 1:] - height[:, :-1]) / (right - left)
+        rise = torch.where(right > left, rise, 0.0)
+        top = (rise / (2.0 * gamma)).maximum(left).minimum(right)
+        tops.append(height[:, :-1] + rise * (top - left) - gamma * top.square())
+    return torch.stack(tops).amin(0).amax(1)
 
 
 def _slope(weight: Tensor, ball: Ball, outputs: Outputs, y: Tensor) -> Tensor:
