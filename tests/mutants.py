@@ -297,6 +297,8 @@ GAINED = of_file(
     "a_promised_error_rate_is_that_of_certify_and_is_recomputed",
     "what_is_promised_follows_from_the_definition_of_the_surrogate",
 )
+SHARES = of_file("promises/shares", "no_move_gains_more_than_the_shares_say")
+SINGULAR = of_file("promises/singular")
 ROUNDED = of_file("promises/issue", "what_float64_loses_is_less_than_what_is_added")
 CHECKER = of_file(
     "promises/issue",
@@ -480,6 +482,12 @@ PROOFS = (
     ("promises/quantities.py", "far = steepest / gamma", "far = steepest / (4.0 * gamma)", GAINED),
     ("promises/quantities.py", "2.0 * (2.0 * gamma - widest)", "8.0 * (2.0 * gamma - widest)", GAINED),
     ("promises/quantities.py", "square() / (4.0 * gamma)", "square() / (8.0 * gamma)", GAINED),
+    ("promises/shares.py", "alone = squares / (4.0 * gamma)", "alone = squares / (5.0 * gamma)", SHARES),
+    ("promises/shares.py", "rest * slopes.gather(1, far)", "0.2 * rest * slopes.gather(1, far)", SHARES),
+    ("promises/shares.py", "rest * inner.logsumexp(1)", "rest * inner.amax(1)", SHARES),
+    ("promises/shares.py", "(level[:, corners] + entropy)", "level[:, corners]", SHARES),
+    ("promises/known.py", "+ WIDER * float(product)", "", SINGULAR),
+    ("promises/known.py", "return 1.0 + WIDER * float(off", "return 1.0 + 0.0 * float(off", SINGULAR),
     ("promises/known.py", "math.sqrt(inputs) * WIDER if", "WIDER if", GAINED),
     ("promises/read.py", "len(set(names)) != len(names)", "len(set(names)) > len(names)", STRANGERS),
     ("promises/read.py", "math.fsum(weights) - 1.0) > 1e-9", "math.fsum(weights) - 1.0) > 1.0", STRANGERS),

@@ -120,7 +120,7 @@ class Known:
         """How far the outputs move at most, in l2, if the input moves by 1 in this norm."""
         rows = self.last
         each = float(power_norm(rows, dual(norm), 2).sum().sqrt())  # of each output alone
-        whole = float(torch.linalg.matrix_norm(rows, ord=2)) * _stretch(norm, inputs)
+        whole = self.layers[-1].slope * _stretch(norm, inputs)
         if not self.linear:
             return whole * self.before() * WIDER
         column = float(rows.norm(dim=0).max())  # in l1 a corner of the ball is a single input
@@ -179,8 +179,7 @@ def _read(layer: nn.Module) -> Layer | None:
     if kind is MaxMin:
         return Layer(layer, 1.0, lambda size: torch.cat([torch.maximum(*size.chunk(2, dim=1))] * 2, dim=1))
     if kind is nn.Linear and isinstance(layer, nn.Linear):
-        slope = float(torch.linalg.matrix_norm(layer.weight, ord=2)) * WIDER
-        return Layer(layer, slope, _absolute(layer), layer.weight.shape[1] + 1)
+        return Layer(layer, largest_singular_value(layer.weight), _absolute(layer), layer.weight.shape[1] + 1)
     if kind is nn.Conv2d and isinstance(layer, nn.Conv2d) and layer.padding_mode == "zeros":
         return Layer(layer, _convolution_norm(layer), _absolute(layer), layer.weight[0].numel() + 1)
     if kind is nn.MaxPool2d and isinstance(layer, nn.MaxPool2d) and not (layer.ceil_mode or layer.return_indices):
@@ -191,6 +190,35 @@ def _read(layer: nn.Module) -> Layer | None:
         whole = not layer.ceil_mode and layer.divisor_override is None and not layer.padding
         return Layer(layer, slope, layer, size) if whole else None
     return None
+
+
+def largest_singular_value(matrix: Tensor) -> float:
+    """Return an upper bound on the largest singular value of a float64 matrix, however exact torch's SVD is.
+
+    For any U, S and V, ``||A|| <= ||U|| ||V|| max |S| + ||A - U S V^T||_F``, and ``||U||^2 <= 1 + ||U^T U - I||_F``. A
+    product of matrices with n terms per entry is off by at most ``2 n UNIT`` times the product of the absolute values
+    (Higham, section 3.5), whose Frobenius norm is at most the product of both Frobenius norms. WIDER covers the
+    rounding of these norms, and the last factor the four operations that remain. A power of 2 first brings the largest
+    entry close to 1, so that nothing overflows, and what underflows is far smaller than UNIT.
+    """
+    largest = float(matrix.abs().max())
+    if not LEAST <= largest <= MOST:
+        return 0.0 if largest == 0.0 else math.inf
+    exponent = math.frexp(largest)[1]
+    scaled = matrix * 2.0**-exponent
+    left, values, right = torch.linalg.svd(scaled, full_matrices=False)
+    left_values = left * values
+    product = (left_values @ right - scaled).norm()
+    product += 2.0 * (len(values) + 2) * UNIT * left_values.norm() * right.norm()
+    stretched = math.sqrt(_stretched(left.T) * _stretched(right))
+    bound = (stretched * float(values.abs().max()) + WIDER * float(product)) * (1.0 + 16.0 * UNIT)
+    return math.ldexp(bound, exponent)
+
+
+def _stretched(rows: Tensor) -> float:
+    """Return an upper bound on the square of the norm of a matrix whose rows are about orthonormal."""
+    off = (rows @ rows.T - torch.eye(len(rows), dtype=torch.float64)).norm()
+    return 1.0 + WIDER * float(off + 2.0 * (rows.shape[1] + 2) * UNIT * rows.square().sum())
 
 
 def _absolute(layer: nn.Linear | nn.Conv2d) -> nn.Module:
@@ -211,7 +239,7 @@ def _convolution_norm(layer: nn.Conv2d) -> float:
     """
     squares = list[float]()
     for part in layer.weight.chunk(layer.groups):
-        patch = float(torch.linalg.matrix_norm(part.flatten(1), ord=2)) ** 2
+        patch = largest_singular_value(part.flatten(1)) ** 2
         windows = _windows(part.shape[2:], layer.stride, layer.dilation)  # as it is used, whatever it was made with
         squares.append(min(patch * windows, _by_entries(part), _by_entries(part.transpose(0, 1))))
     return math.sqrt(max(squares)) * WIDER

@@ -10,7 +10,8 @@ are as bad as float64 may have made them, and the digits that the sums below may
   lie below their chords, and a chord minus ``gamma t^2`` has its maximum in closed form. From
   ``t = max_j K_yj / gamma`` on, nothing is gained. For a linear model in l2 with ``2 gamma > L`` the objective is
   concave with modulus ``2 gamma - L``, so from wherever an ascent has come,
-  ``phi_gamma <= f + ||grad f||^2 / (2 (2 gamma - L))``. The least of these counts.
+  ``phi_gamma <= f + ||grad f||^2 / (2 (2 gamma - L))``. For a linear model, :mod:`wafl.promises.shares` has one more
+  bound. The least of these counts.
 - **MarginLoss** ``t CE((s - u e_y) / t)`` is t times the cross-entropy with ``(A_j + u) / t`` and ``K_yj / t``, at
   ``gamma / t``.
 - **Squared error, p = 2.** If the outputs move by at most ``B t``, ``phi_gamma <= ||r||^2 / (1 - B^2 / gamma)``.
@@ -29,6 +30,7 @@ from wafl.base.errors import PreconditionError
 from wafl.base.norms import dual, power_norm
 from wafl.promises.attack import error_candidates, loss_candidates
 from wafl.promises.known import UNIT, WIDER, Ball, Candidate, Gammas, Known, Outputs, Quantity, Range, Target
+from wafl.promises.shares import shares_of
 
 PIECES = 64
 """Into how many pieces the distances are cut."""
@@ -87,6 +89,8 @@ def logistic_surrogate(
         return _highest(loss, worst, slopes[y], far, gamma).maximum(loss) + extra
     widest = float(slopes.max()) ** 2 / 4.0 * WIDER
     upper = _highest(loss, worst, slopes[y], far, gamma, (_slope(weight, ball, outputs, y), widest))
+    shares = shares_of(weight.numpy().tobytes(), len(weight), ball.norm)
+    upper = upper.minimum(shares.surrogate(worst, slopes[y], y, gamma))
     if ball.norm == 2 and 2.0 * gamma > widest:
         upper = upper.minimum(_ascended(weight, outputs, y, gamma, widest))
     return upper.maximum(loss) + extra

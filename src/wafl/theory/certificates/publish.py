@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -48,8 +49,8 @@ ROOM = 1.0 + 1e-9
 """What is published is larger by this factor than what is proven here: other machines compute other last bits."""
 SOME = 2000
 """How many examples a gamma is chosen on."""
-CUTS, ROUNDS = 8, 6
-"""Into how many pieces the range of gamma is cut, and how often."""
+CUTS, HALVINGS = 8, 10
+"""The number of pieces into which the range of gamma is cut, and how often pieces are halved."""
 
 
 @dataclass(frozen=True)
@@ -265,12 +266,16 @@ def _gammas(
 
 
 def _least(bound: Callable[[float], float], low: float, high: float) -> float:
-    """About where a function of gamma is least: on a grid, then on finer ones between the neighbors of the best."""
-    for _ in range(ROUNDS if low < high else 0):
-        grid = [low * (high / low) ** (index / CUTS) for index in range(CUTS + 1)]
-        index = min(range(len(grid)), key=[bound(gamma) for gamma in grid].__getitem__)
-        low, high = grid[max(index - 1, 0)], grid[min(index + 1, CUTS)]
-    return math.sqrt(low * high)
+    """Return about where a function of gamma is least: on a grid, which is then halved on both sides of the best."""
+    if low >= high:
+        return math.sqrt(low * high)  # infinite where the square overflows, and then nothing is published
+    values = {gamma: bound(gamma) for gamma in (low * (high / low) ** (index / CUTS) for index in range(CUTS + 1))}
+    for _ in range(HALVINGS):
+        grid = sorted(values)
+        best = min(range(len(grid)), key=lambda index: values[grid[index]])
+        near = grid[max(best - 1, 0) : best + 2]
+        values |= {middle: bound(middle) for middle in (math.sqrt(a * b) for a, b in pairwise(near))}
+    return min(values, key=values.__getitem__)
 
 
 def _witnesses(content: Content, model: Known, clients: Federation, seen: Examples) -> Iterator[Witness]:
