@@ -21,6 +21,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
+from torch.fx.proxy import TraceError
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
@@ -172,7 +173,7 @@ def trace(module: nn.Module, supports: Supports) -> Graph:
     return graph
 
 
-def agrees(module: nn.Module, other: nn.Module, batches: Iterable[Tensor]) -> bool:
+def agrees(module: nn.Module, other: Callable[[Tensor], Tensor], batches: Iterable[Tensor]) -> bool:
     """Return whether two modules in evaluation have the same outputs on all examples, up to rounding.
 
     ``other`` gets whole batches. The module gets them too, and the first examples one by one: nothing may pass between
@@ -225,7 +226,8 @@ def _alike(one: Graph, other: Graph, *, exactly: bool) -> bool:
         return [*node.module.parameters(), *node.module.buffers()]
 
     def settings(node: Node) -> tuple[Any, ...]:
-        simple = {key: value for key, value in vars(node.module).items() if isinstance(value, int | float | str | tuple)}
+        plain = (int, float, str, tuple)
+        simple = {key: value for key, value in vars(node.module).items() if isinstance(value, plain)}
         return type(node.module), node.inputs, node.place, simple, [value.shape for value in numbers(node)]
 
     return [settings(node) for node in one.nodes] == [settings(node) for node in other.nodes] and not (
@@ -278,7 +280,8 @@ class _Symbol(fx.Proxy):
     def __itruediv__(self, other: Any) -> Any:
         return self.tracer.create_proxy("call_function", operator.itruediv, (self, other), {})
 
-    __ipow__ = __ifloordiv__ = __imod__ = __imatmul__ = __iand__ = __ior__ = __ixor__ = __ilshift__ = __irshift__ = _stop
+    __ipow__ = __ifloordiv__ = __imod__ = __imatmul__ = _stop
+    __iand__ = __ior__ = __ixor__ = __ilshift__ = __irshift__ = _stop
 
 
 class _Tracer(fx.Tracer):
@@ -292,7 +295,7 @@ class _Tracer(fx.Tracer):
 
     def stop(self, reason: str) -> Exception:
         self.obstacles.append(f"{reason} in {_path(self.scope.module_path.removeprefix('model'))}")
-        return fx.proxy.TraceError(self.obstacles[-1])
+        return TraceError(self.obstacles[-1])
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Symbol(node, self)
@@ -355,12 +358,12 @@ LAYERS: dict[str, Settings] = {
     "dropout": (nn.Dropout, ("p", "training", "inplace")),
     "flatten": (nn.Flatten, ("start_dim", "end_dim")),
 }
-OTHERS = ("add", "sub", "mul", "div", "truediv", "true_divide", "neg", "matmul", "cat", "concat", "concatenate")
-OTHERS = (*OTHERS, "linear", "conv2d", "view", "reshape", "mean", "contiguous", "clone", "size", "getattr", "getitem")
+ARITHMETIC = ("add", "sub", "mul", "div", "truediv", "true_divide", "neg", "matmul", "linear", "conv2d")
+OTHERS = ("cat", "concat", "concatenate", "view", "reshape", "mean", "contiguous", "size", "getattr", "getitem")
 IN_PLACE = {"iadd": "add", "isub": "sub", "imul": "mul", "itruediv": "div"}
 FUNCTIONS: dict[Any, str] = {getattr: "getattr"} | {
     getattr(owner, name): name
-    for name in (*LAYERS, *OTHERS, *IN_PLACE, *(f"{name}_" for name in LAYERS))
+    for name in (*LAYERS, *ARITHMETIC, *OTHERS, *IN_PLACE, *(f"{name}_" for name in LAYERS))
     for owner in (operator, functional, torch)
     if hasattr(owner, name)
 }
@@ -370,15 +373,18 @@ DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout
 
 
 def _traced(module: nn.Module, supports: Supports) -> Graph:
+    # A copy is traced, as a forward may leave symbols on its module.
     root, tracer = _Wrapped(module), _Tracer()
     try:
-        graph = tracer.trace(root)
+        graph = tracer.trace(copy.deepcopy(root))
+        if tracer.obstacles:
+            raise NoGraphError(tracer.obstacles[0])
+        return _Reader(root, supports).read(graph)
+    except NoGraphError:
+        raise
     except Exception as error:  # whatever the module's own code raises when it gets a symbol
         reason = tracer.obstacles[0] if tracer.obstacles else f"it cannot be traced ({error})"
         raise NoGraphError(reason) from error
-    if tracer.obstacles:
-        raise NoGraphError(tracer.obstacles[0])
-    return _Reader(root, supports).read(graph)
 
 
 class _Reader:
@@ -395,8 +401,8 @@ class _Reader:
     def read(self, graph: fx.Graph) -> Graph:
         result: Any = None
         for record in graph.nodes:
-            stack: Mapping[str, Any] = record.meta.get("nn_module_stack") or {}
-            inside = next(reversed(stack), "").removeprefix("model")
+            stack: list[str] = list(record.meta.get("nn_module_stack") or [""])
+            inside = stack[-1].removeprefix("model")
             self._place = _path(inside if record.op == "call_module" else f"{inside}.forward")
             if record.op == "output":
                 result = self._of(record.args[0])
@@ -430,11 +436,10 @@ class _Reader:
         name = str(record.target) if record.op == "call_method" else FUNCTIONS.get(record.target, "")
         shown = f"`{name or getattr(record.target, '__name__', record.target)}`"
         in_place = name in IN_PLACE or name.endswith("_")
-        if not any(isinstance(value, _Value | _Size) for value in _leaves([args, options])):
-            if in_place:
-                raise self._unknown(shown)
-            with torch.no_grad():
-                return _call(record, args, options)
+        if in_place and not isinstance([*args, *options.values()][0], _Value):
+            raise self._unknown(shown)  # it would change a weight
+        if not any(map(_depends, _leaves([args, options]))):
+            return _call(record, args, options)
         try:
             result = self._function(record, IN_PLACE.get(name, name.removesuffix("_")), args, dict(options))
         except (TypeError, ValueError) as error:
@@ -468,11 +473,15 @@ class _Reader:
             return [self._of(each) for each in cast(Sequence[Any], argument)]
         return argument
 
+    def _share(self, record: fx.Node) -> None:
+        """Note that what a record returns may be the memory of its first argument."""
+        first = record.all_input_nodes[0]
+        self._memory[record] = self._memory.get(first, first)
+
     def _overwrite(self, record: fx.Node) -> None:
         """Note that a record has changed its first argument in place."""
-        memory = self._memory.get(record.all_input_nodes[0], record.all_input_nodes[0])
-        self._stale |= {each for each in self._known if self._memory.get(each, each) is memory}
-        self._memory[record] = memory
+        self._share(record)
+        self._stale |= {each for each in self._known if self._memory.get(each, each) is self._memory[record]}
 
     def _add(self, layer: nn.Module, *inputs: _Value) -> _Value:
         if not self._supports(layer):
@@ -485,7 +494,7 @@ class _Reader:
         if parametrize.is_parametrized(layer):
             layer = _unparametrized(layer)
         if type(layer) in (*VIEWS, *DROPOUT):
-            self._memory[record] = self._memory.get(record.all_input_nodes[0], record.all_input_nodes[0])
+            self._share(record)
         if type(layer) in DROPOUT:
             return value
         if getattr(layer, "inplace", False):
@@ -498,8 +507,8 @@ class _Reader:
         if name in LAYERS and isinstance(first, _Value):
             return self._as_layer(record, name, first, rest, options)
         match name:
-            case "contiguous" | "clone" if isinstance(first, _Value):
-                self._memory[record] = self._memory.get(record.all_input_nodes[0], record.all_input_nodes[0])
+            case "contiguous" if isinstance(first, _Value):
+                self._share(record)
                 return first
             case "getattr" if isinstance(first, _Value) and rest == ["shape"]:
                 return _Size()
@@ -521,9 +530,10 @@ class _Reader:
                 return mean if keep else self._add(nn.Flatten(), mean)
             case "cat" | "concat" | "concatenate":
                 dim = options.pop("dim", rest[0] if rest else 0)
-                if options or not all(isinstance(part, _Value) for part in first) or not (dim == -1 or dim > 0):
+                parts = [part for part in cast(list[Any], first) if isinstance(part, _Value)]
+                if options or len(parts) < len(cast(list[Any], first)) or not (dim == -1 or dim > 0):
                     return None
-                return self._add(Concat(dim), *first)
+                return self._add(Concat(dim), *parts)
             case _:
                 return self._arithmetic(name, first, rest, options)
 
@@ -544,9 +554,9 @@ class _Reader:
         """Keep the first dimension, which is the examples; ``agrees`` compares how many they are."""
         examples, *rest = sizes
         fixed = all(isinstance(size, int) and size > 0 for size in rest)
-        if not rest or not (isinstance(examples, _Size) and examples.examples or (examples == -1 and fixed)):
+        if not rest or not ((isinstance(examples, _Size) and examples.examples) or (examples == -1 and fixed)):
             return None
-        self._memory[record] = self._memory.get(record.all_input_nodes[0], record.all_input_nodes[0])
+        self._share(record)
         flat = self._add(nn.Flatten(), x)
         if len(rest) == 1:
             return flat
@@ -612,14 +622,15 @@ def _attribute(module: nn.Module, path: str) -> Any:
 
 def _call(record: fx.Node, args: list[Any], options: dict[str, Any]) -> Any:
     """Compute what does not depend on the input."""
-    if record.op == "call_method":
-        return getattr(args[0], str(record.target))(*args[1:], **options)
-    return cast(Any, record.target)(*args, **options)
+    with torch.no_grad():
+        if record.op == "call_method":
+            return getattr(args[0], str(record.target))(*args[1:], **options)
+        return cast(Any, record.target)(*args, **options)
 
 
 def _unparametrized(layer: nn.Module) -> nn.Module:
     """Return the plain layer with the weights that a parametrized one computes."""
-    kind = parametrize.type_before_parametrizations(layer)
+    kind = cast(type[nn.Module], parametrize.type_before_parametrizations(layer))
     plain = kind.__new__(kind)
     plain.__dict__.update(vars(layer))
     for name in ("_parameters", "_buffers", "_modules"):
@@ -654,10 +665,12 @@ def _convolution(rest: list[Any], options: dict[str, Any]) -> nn.Module | None:
     if given is None or not isinstance(given["weight"], Tensor) or given["weight"].ndim != 4:
         return None
     outputs, inputs, *side = given["weight"].shape
-    settings = {name: given[name] for name in ("stride", "padding", "dilation", "groups") if name in given}
-    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-    count, bias = inputs * settings.get("groups", 1), given.get("bias") is not None
-    return _with_weights(nn.Conv2d(count, outputs, tuple(side), **settings, bias=bias, device="meta"), given)
+    settings: dict[str, Any] = {name: size for name, size in given.items() if name not in ("weight", "bias")}
+    lists = {name: cast(list[int], size) for name, size in settings.items() if isinstance(size, list)}
+    settings |= {name: tuple(sizes) for name, sizes in lists.items()}
+    settings |= {"in_channels": inputs * settings.get("groups", 1), "kernel_size": tuple(side)}
+    bias = given.get("bias") is not None
+    return _with_weights(nn.Conv2d(out_channels=outputs, bias=bias, device="meta", **settings), given)
 
 
 def _with_weights(layer: nn.Module, given: Mapping[str, Any]) -> nn.Module:

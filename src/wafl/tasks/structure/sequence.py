@@ -51,9 +51,11 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 # What layers call. Methods are on torch.Tensor, functions in torch.nn.functional or torch.
-CALLED = ("flatten", "relu", "leaky_relu", "tanh", "sigmoid", "silu", "gelu", "softplus", "linear", "conv2d", "pad")
-CALLED += ("batch_norm", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "pixel_unshuffle", "unflatten", "dropout")
-CALLED += ("add", "mul", "cat", "chunk", "maximum", "minimum", "abs", "norm", "view", "reshape")
+CALLED = (
+    *("flatten", "unflatten", "view", "reshape", "pixel_unshuffle", "cat", "chunk", "pad", "dropout"),
+    *("relu", "leaky_relu", "tanh", "sigmoid", "silu", "gelu", "softplus", "maximum", "minimum", "abs", "norm"),
+    *("linear", "conv2d", "batch_norm", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "add", "mul"),
+)
 METHODS = ("forward", "_conv_forward", "_check_input_dim", "rescale", "__call__", "_call_impl", "__getattr__")
 _ORIGINAL = {
     (owner, name): getattr(owner, name)
@@ -65,8 +67,10 @@ _ORIGINAL = {
 
 def patched() -> str | None:
     """Return the name of a function or method of torch that was replaced and that layers call, or None."""
-    changed = (name for (owner, name), value in _ORIGINAL.items() if getattr(owner, name) is not value or _foreign(value))
-    return next(changed, None) or is_patched(nn.Module)
+    for (owner, name), value in _ORIGINAL.items():
+        if getattr(owner, name) is not value or _foreign(value):
+            return name
+    return is_patched(nn.Module)
 
 
 def _foreign(function: object) -> bool:

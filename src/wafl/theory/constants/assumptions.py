@@ -226,9 +226,7 @@ def task_of(
     return task, params
 
 
-def _plain_form(
-    module: nn.Module, layout: Layout | None, examples: Examples | None
-) -> tuple[nn.Module, Layout | None]:
+def _plain_form(module: nn.Module, layout: Layout | None, examples: Examples | None) -> tuple[nn.Module, Layout | None]:
     form = plain_form(module)
     if form is module:
         return module, layout
@@ -242,9 +240,10 @@ def _plain_form(
         old = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         trained = {id(old[name]) for name in layout.shapes}
         own = {id(value) for value in old.values()}
+        params = {name: value for name, value in form.named_parameters() if value.requires_grad or id(value) in trained}
         layout = Layout(
-            {name: v.shape for name, v in form.named_parameters() if id(v) in trained or id(v) not in own and v.requires_grad},
-            {name: v.shape for name, v in form.named_buffers() if id(v) in trained},
+            {name: value.shape for name, value in params.items() if id(value) in trained or id(value) not in own},
+            {name: value.shape for name, value in form.named_buffers() if id(value) in trained},
         )
     return form, layout
 

@@ -127,8 +127,7 @@ def _after(layer: nn.Module, inputs: Sequence[Steepness]) -> Steepness | None:
     """Return slope, bend and jump of what a layer returns."""
     slopes, bends, jumps = ([getattr(value, name) for value in inputs] for name in ("slope", "bend", "jump"))
     if isinstance(layer, Sum):
-        factors = (1.0, abs(layer.alpha))
-        return Steepness(*(sum(_times(*pair) for pair in zip(factors, of, strict=True)) for of in (slopes, bends, jumps)))
+        return Steepness(*(first + _times(abs(layer.alpha), second) for first, second in (slopes, bends, jumps)))
     if type(layer) is Concat:
         return Steepness(math.hypot(*slopes), math.hypot(*bends), max(jumps))
     step = _step(layer)
@@ -175,13 +174,15 @@ def _used(layer: nn.Linear | nn.Conv2d) -> Tensor:
 
 def _step(layer: nn.Module) -> tuple[float, float] | None:
     """Slope and bend of one layer."""
+    if not _keeps_examples(layer):
+        return None
     if type(layer) in ACTIVATIONS:
         return ACTIVATIONS[type(layer)]
     if type(layer) is nn.LeakyReLU:
         return max(1.0, abs(layer.negative_slope)), math.inf
     if type(layer) is nn.Softplus and layer.beta > 0 and layer.threshold >= 0:
         return 1.0, layer.beta / 4.0
-    if type(layer) is Times or isinstance(layer, NORMALIZING) and type(layer) in NORMALIZING:
+    if type(layer) in (Times, *NORMALIZING):
         scale = _scale(layer)
         return None if scale is None else (float(scale.max()), 0.0)
     if type(layer) in (LipschitzLinear, LipschitzConv2d):
@@ -201,6 +202,12 @@ def _step(layer: nn.Module) -> tuple[float, float] | None:
     if type(layer) is nn.AdaptiveAvgPool2d and layer.output_size in (1, (1, 1)):
         return 1.0, 0.0  # the root of one over the number of pixels, which may be 1
     return None
+
+
+def _keeps_examples(layer: nn.Module) -> bool:
+    """Return whether a layer that changes the shape of a batch leaves the dimension of its examples alone."""
+    first: object = getattr(layer, "start_dim" if isinstance(layer, nn.Flatten) else "dim", 1)
+    return not isinstance(layer, nn.Flatten | nn.Unflatten) or (isinstance(first, int) and first >= 1)
 
 
 def _scale(layer: nn.Module) -> Tensor | None:
