@@ -635,9 +635,11 @@ def _unparametrized(layer: nn.Module) -> nn.Module:
     plain.__dict__.update(vars(layer))
     for name in ("_parameters", "_buffers", "_modules"):
         plain.__dict__[name] = dict(layer.__dict__[name])
-    lists = cast(Mapping[str, Any], plain._modules.pop("parametrizations"))  # pyright: ignore[reportPrivateUsage]
-    for name in lists:
-        plain.__dict__["_parameters"][name] = nn.Parameter(getattr(layer, name).detach())
+    plain.__dict__["_modules"].pop("parametrizations")
+    computed = {name: nn.Parameter(getattr(layer, name).detach()) for name in cast(Any, layer).parametrizations}
+    values = {**plain.__dict__["_parameters"], **computed}
+    first = {name: values[name] for name in ("weight", "bias") if name in values}  # in the order of a plain layer
+    plain.__dict__["_parameters"] = {**first, **values}
     return plain
 
 

@@ -44,9 +44,7 @@ UNIT = 2.0**-53
 ACTIVATIONS: dict[type[nn.Module], tuple[float, float]] = {
     nn.Identity: (1.0, 0.0),
     nn.Flatten: (1.0, 0.0),
-    nn.Unflatten: (1.0, 0.0),
     nn.PixelUnshuffle: (1.0, 0.0),
-    Plus: (1.0, 0.0),
     MaxMin: (1.0, math.inf),
     nn.ReLU: (1.0, math.inf),
     nn.Tanh: (1.0, 0.7699),
@@ -84,7 +82,7 @@ def loss_steepness(model: nn.Module, loss: OutputLoss) -> Steepness | None:
         return None
     slope, bend = before.slope, before.bend
     widest, curvature = float(steep.max()), math.inf if bent is None else float(bent[0])
-    curved = 0.0 if slope == 0.0 else curvature * slope**2
+    curved = 0.0 if slope == 0.0 else _times(curvature, _square(slope))
     return Steepness(widest * slope, curved + (0.0 if widest == 0.0 else widest * bend))
 
 
@@ -134,9 +132,13 @@ def _after(layer: nn.Module, inputs: Sequence[Steepness]) -> Steepness | None:
     if step is None:
         return None
     (first, second), (slope,), (bend,), (jump,) = step, slopes, bends, jumps
-    kink = 0.0 if slope == 0.0 else second * slope**2
+    kink = 0.0 if slope == 0.0 else _times(second, _square(slope))
     jump = jump if jump == 0.0 else jump * _largest_sum(layer)
     return Steepness(first * slope, kink + _times(first, bend), jump + _own_jump(layer))
+
+
+def _square(slope: float) -> float:
+    return slope**2 if slope < 1e150 else math.inf
 
 
 def _times(factor: float, value: float) -> float:
@@ -176,6 +178,8 @@ def _step(layer: nn.Module) -> tuple[float, float] | None:
     """Slope and bend of one layer."""
     if not _keeps_examples(layer):
         return None
+    if type(layer) in (nn.Unflatten, Plus):
+        return 1.0, 0.0
     if type(layer) in ACTIVATIONS:
         return ACTIVATIONS[type(layer)]
     if type(layer) is nn.LeakyReLU:
