@@ -281,14 +281,14 @@ def test_the_margin_loss_is_certified_along_the_margins(run: wafl.Run, clients: 
 
 
 class Declared(nn.Module):
-    """A model of one's own that says how steep it is."""
+    """A module that says how steep it is, with an operation without a proof that changes nothing."""
 
     def __init__(self, inner: nn.Module, lipschitz: Any) -> None:
         super().__init__()
         self.inner, self.lipschitz = inner, lipschitz
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x)
+        return self.inner(x.clamp_max(1e9))
 
 
 def test_two_outputs_come_apart_by_the_root_of_two_times_what_a_model_says() -> None:

@@ -246,7 +246,7 @@ def networks():
     yield nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3))
     yield nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Sequential(nn.Linear(6, 5), nn.Sigmoid()), nn.Linear(5, 3))
     yield nn.Sequential(
-        nn.Unflatten(1, (1, 1, 2)), nn.Conv2d(1, 3, (1, 2), padding=1), nn.SiLU(), nn.Flatten(), nn.Linear(27, 3)
+        nn.Unflatten(1, (1, 1, 2)), nn.Conv2d(1, 3, (1, 2), padding=1), nn.ELU(), nn.Flatten(), nn.Linear(27, 3)
     )
 
 

@@ -94,7 +94,7 @@ def test_layers_that_rescale_their_weights_are_not_steeper_than_one(kind: str, s
     assert norm <= slope_of(layer) <= 1.0 + 1e-8
 
 
-def test_a_layer_that_rescales_in_a_way_of_its_own_is_not_known() -> None:
+def test_a_layer_that_rescales_in_a_way_of_its_own_counts_with_the_weights_that_it_uses() -> None:
     model = nn.Sequential(LipschitzLinear(2, 4), MaxMin(), NormalizedLinear(4, 2))
     assert known(model, CrossEntropy()) is not None
     model[0].rescale = lambda weight: 10.0 * weight
@@ -104,7 +104,9 @@ def test_a_layer_that_rescales_in_a_way_of_its_own_is_not_known() -> None:
         def rescale(self, weight: Tensor) -> Tensor:
             return 10.0 * weight
 
-    assert known(nn.Sequential(Own(2, 4), MaxMin(), NormalizedLinear(4, 2)), CrossEntropy()) is None
+    own = known(nn.Sequential(Own(2, 4), MaxMin(), NormalizedLinear(4, 2)), CrossEntropy())
+    assert own is not None, "its forward uses the weights that its own method returns"
+    assert own.layers[0].slope == pytest.approx(10.0), "of an orthogonal matrix"
 
 
 def test_layers_that_share_their_weights_are_rescaled_once_each() -> None:

@@ -20,25 +20,25 @@ SEQUENCE = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 2))
 
 
 class Net(nn.Module):
-    """The layers of SEQUENCE, with a forward of its own."""
+    """The layers of SEQUENCE, with an operation without a proof that changes nothing."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = SEQUENCE[0], SEQUENCE[2]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.relu(self.first(x)))
+        return self.last(torch.relu(self.first(x)).clamp_max(1e9))
 
 
 class Line(nn.Module):
-    """A linear model, whose ascent is short, with a forward of its own."""
+    """A linear model, whose ascent is short, with an operation without a proof that changes nothing."""
 
     def __init__(self) -> None:
         super().__init__()
         self.last = nn.Linear(6, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.last(x)
+        return self.last(x.clamp_max(1e9))
 
 
 class Declared(Net):
@@ -53,7 +53,7 @@ def clients(bounds: tuple[float, float] | None = (0.0, 1.0)) -> wafl.Federation:
     return wafl.Federation.from_arrays(pairs, bounds=bounds, num_classes=2)
 
 
-def test_the_same_weights_are_certified_as_a_sequence_and_estimated_as_a_class() -> None:
+def test_the_same_weights_are_certified_as_a_sequence_and_estimated_with_an_unknown_operation() -> None:
     options = {"radii": [0.1, 0.5], "achieved": False}
     proven, guessed = (wafl.certify(model, clients(), **options) for model in (SEQUENCE, Net()))
     assert guessed[1].value < proven[1].value, "which is why it must not be called certified"
@@ -63,8 +63,8 @@ def test_the_same_weights_are_certified_as_a_sequence_and_estimated_as_a_class()
     for text in (str(guessed), repr(guessed), f"{guessed}"):
         first, header, *rows, last = text.splitlines()
         assert first == (
-            "Not proven: this model has no proof, because Net is a module of your own, not an nn.Sequential of layers "
-            "with known bounds; the numbers below are estimates and can be below the truth."
+            "Not proven: this model has no proof, because `clamp_max` at `self.forward` has no proof; the numbers below "
+            "are estimates and can be below the truth."
         )
         assert header.split() == ["radius", "achieved", "estimate", "simple", "gamma"]
         assert [row.split()[2] for row in rows] == [rounded_up(guessed.best_proven(row)) for row in guessed.rows]
@@ -84,11 +84,11 @@ def a_hooked_layer() -> nn.Sequential:
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (nn.Sequential(nn.Linear(6, 4), nn.GELU(), nn.Linear(4, 2)), "no bound is known for its layer GELU"),
-        (nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), "for its layer BatchNorm1d"),
+        (nn.Sequential(nn.Linear(6, 4), nn.ELU(), nn.Linear(4, 2)), "`ELU` at `self[1]` has no proof"),
+        (nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 2)), "`LayerNorm` at `self[1]` has no proof"),
         (nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2), nn.Tanh()), "it does not end with a linear layer"),
-        (nn.Sequential(Net(), nn.Linear(2, 2)), "no bound is known for its layer Net"),
-        (a_hooked_layer(), "its layer Tanh has hooks or replaced methods"),
+        (nn.Sequential(Net(), nn.Linear(2, 2)), "`clamp_max` at `self[0].forward` has no proof"),
+        (a_hooked_layer(), "`Tanh` at `self[1]` has hooks"),
     ],
 )
 def test_the_first_line_says_what_has_no_bound(model: nn.Module, reason: str) -> None:
@@ -128,7 +128,7 @@ def test_figures_and_pages_say_estimate(tmp_path: Path) -> None:
         "loss estimate": False,
     }
     page = guessed.report(tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Not proven: this model has no proof, because Line is a module of your own" in page
+    assert "Not proven: this model has no proof, because `clamp_max` at `self.forward` has no proof" in page
     assert "what is certified" not in page
     assert "Not proven" not in proven.report(tmp_path / "proven.html").read_text(encoding="utf-8")
 
@@ -140,7 +140,9 @@ def test_the_sliders_of_a_study_say_estimate(monkeypatch: pytest.MonkeyPatch) ->
     sweep = wafl.sweep(Line(), federation, wafl.WAFL(gamma=1.0), grid={"gamma": [1.0, 2.0]}, rounds=1, local_steps=1)
     runs = {"FedAvg": run, "WAFL 1": sweep[0], "WAFL 2": sweep[1]}
     (radius,) = (section for section in measure(runs, federation) if section.title == "Radius")
-    assert radius.lead.startswith("Not proven: this model has no proof, because Line is a module of your own")
+    assert radius.lead.startswith(
+        "Not proven: this model has no proof, because `clamp_max` at `self.forward` has no proof"
+    )
     assert radius.lead.count("Not proven") == 1
     assert "certified" not in radius.lead
     walks = radius.blocks[0].walks  # type: ignore[attr-defined]

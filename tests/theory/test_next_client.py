@@ -140,7 +140,7 @@ def test_what_nothing_can_be_said_about_is_refused_with_a_remedy():
 
 @pytest.mark.parametrize(("radius", "proven"), [(0.0, True), (0.5, False)])
 def test_a_network_of_unknown_layers_gets_an_estimate_unless_nothing_moves(radius, proven):
-    model = nn.Sequential(nn.Linear(2, 4), nn.GELU(), nn.Linear(4, 2))
+    model = nn.Sequential(nn.Linear(2, 4), nn.ELU(), nn.Linear(4, 2))
     seen, unseen = world(3, 8, bounds=None), world(4, 12, seed=1, bounds=None)
     result = wafl.next_client(model, seen, unseen, radius=radius)
     assert result.proven is proven

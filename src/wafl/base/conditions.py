@@ -43,8 +43,8 @@ def unseen_clients(shift: str | None = None, under: str = "") -> str:
 def unproven_line(reason: str, side: str = "below") -> str:
     """Return the first line of a table of estimates, which can be `side` (below or above) the truth.
 
-    >>> unproven_line("no bound is known for its layer GELU")[:64]
-    'Not proven: this model has no proof, because no bound is known f'
+    >>> unproven_line("`ELU` at `self[1]` has no proof")[:64]
+    'Not proven: this model has no proof, because `ELU` at `self[1]` '
     """
     return (
         f"Not proven: this model has no proof, because {reason or 'no bound on its slope is known'}; the numbers below "

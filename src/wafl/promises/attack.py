@@ -31,6 +31,15 @@ def candidates(
     return torch.stack([value for _, value in moves], 1), torch.stack(costs, 1)
 
 
+def moved(model: Known, norm: float, x: Tensor, y: Tensor, radius: float) -> Tensor:
+    """Return examples that are moved by the radius along the gradient of their loss."""
+    with torch.enable_grad():
+        flat = x.flatten(1).clone().requires_grad_()
+        y = y.to(x) if y.is_floating_point() else y
+        (slope,) = torch.autograd.grad(model.loss.value(model.plain(flat.view_as(x)), y).sum(), flat)
+    return (flat.detach() + radius * steepest(slope, norm)).view_as(x)
+
+
 def reached(values: Tensor, costs: Tensor, share: Tensor, budget: float) -> float:
     """The largest expected value of a mixture of candidates that costs at most the budget."""
     gains = values - values[:, :1]

@@ -219,9 +219,14 @@ def _only_linear_layer(module: nn.Module) -> nn.Linear | None:
         or (isinstance(layer, nn.Flatten) and is_plain(layer, nn.Flatten) and layer.start_dim == 1)
         for layer in before
     )
-    if flattens and isinstance(last, nn.Linear) and is_plain(last, nn.Linear):
+    if flattens and isinstance(last, nn.Linear) and is_plain(last, nn.Linear) and _is_in_order(last):
         return last if all(value.requires_grad for value in last.parameters()) else None
     return None
+
+
+def _is_in_order(layer: nn.Module) -> bool:
+    """Return whether the weight comes before the bias, as formulas read them; replacing a weight puts it last."""
+    return next(layer.named_parameters())[0] == "weight"
 
 
 def _chain(module: nn.Module) -> list[nn.Module] | None:
@@ -235,7 +240,7 @@ def _chain(module: nn.Module) -> list[nn.Module] | None:
     if isinstance(module, nn.Flatten):
         return [module] if is_plain(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1) else None
     if isinstance(module, nn.Linear | nn.Conv2d):
-        trainable = all(value.requires_grad for value in module.parameters())
+        trainable = all(value.requires_grad for value in module.parameters()) and _is_in_order(module)
         if isinstance(module, nn.Linear):
             return [module] if trainable and is_plain(module, nn.Linear) else None
         plain = is_plain(module, nn.Conv2d) and module.padding_mode == "zeros" and not isinstance(module.padding, str)

@@ -5,12 +5,16 @@ lanes go into one call. A large one keeps the processor busy by itself, and the 
 differ, is slower than one convolution after another.
 """
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from types import FunctionType
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 HARMLESS = {"__init__", "__repr__", "extra_repr", "__annotate__", "__annotate_func__"}
 """What a subclass may have of its own and still compute what its parent computes."""
@@ -45,9 +49,57 @@ def has_hooks(module: nn.Module) -> bool:
     return bool(hooks or module._forward_hooks or module._forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
 
 
+# What layers call. Methods are on torch.Tensor, functions in torch.nn.functional or torch.
+CALLED = (
+    *("flatten", "unflatten", "view", "reshape", "pixel_unshuffle", "cat", "chunk", "pad", "dropout"),
+    *("relu", "leaky_relu", "tanh", "sigmoid", "silu", "gelu", "softplus", "maximum", "minimum", "abs", "norm"),
+    *("linear", "conv2d", "batch_norm", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "add", "mul"),
+)
+METHODS = ("forward", "_conv_forward", "_check_input_dim", "rescale", "__call__", "_call_impl", "__getattr__")
+_ORIGINAL = {
+    (owner, name): getattr(owner, name)
+    for name in CALLED
+    for owner in (functional, torch, Tensor)
+    if hasattr(owner, name)
+}
+
+
+def patched() -> str | None:
+    """Return the name of a function or method of torch that was replaced and that layers call, or None."""
+    for (owner, name), value in _ORIGINAL.items():
+        if getattr(owner, name) is not value or _foreign(value):
+            return name
+    return is_patched(nn.Module)
+
+
+def _foreign(function: object) -> bool:
+    """Return whether a Python function is not from a file of torch."""
+    return isinstance(function, FunctionType) and not function.__code__.co_filename.startswith(_TORCH)
+
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+
+def is_patched(kind: type[nn.Module]) -> str | None:
+    """Return the name of a method that a class of layers did not get from its own file, or None."""
+    for each in kind.__mro__:
+        file = getattr(sys.modules.get(each.__module__), "__file__", None)
+        for name in METHODS:
+            method = vars(each).get(name)
+            if method is None or each is object:
+                continue
+            if not isinstance(method, FunctionType) or not _same_file(method.__code__.co_filename, file):
+                return f"{each.__name__}.{name}"
+    return None
+
+
+def _same_file(code: str, module: str | None) -> bool:
+    return module is not None and os.path.splitext(code)[0] == os.path.splitext(module)[0]
+
+
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether the module surely computes what its kind computes: it has no hooks, and replaces nothing of the kind."""
-    if not isinstance(module, kind):
+    if not isinstance(module, kind) or is_patched(kind) or patched():
         return False
     replaced = any(callable(value) and hasattr(type(module), name) for name, value in vars(module).items())
     return not (has_hooks(module) or _replaced_by_subclass(type(module), kind) or replaced)

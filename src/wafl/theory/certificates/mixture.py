@@ -100,7 +100,7 @@ class Mixture:
             weights = model.client_weights.double()
             if len(weights) != len(sizes):
                 raise ValueError(f"the run has {len(weights)} clients, this federation {len(sizes)}: give its own")
-        task, params = task_of(model, loss)
+        task, params = task_of(model, loss, examples=examples)
         mixture = cls(task, params, examples, weights / weights.sum())
         population = mixture._population(slice(0, 1))
         check_fitness(mixture.problem, population.x, population.y, clients.num_classes)

@@ -25,7 +25,7 @@ from wafl.train.embedded import Embedded, first_example
 
 def at_layer(model: Run | nn.Module, clients: Federation, layer: str) -> tuple[nn.Module, Federation]:
     """What comes after a layer, and the layer's outputs as the examples, next to the inputs if it may look at them."""
-    task, params = task_of(model)
+    task, params = task_of(model, traced=False)
     first = first_example(clients, params)
     check_fitness(Problem(task, params[None]), *first, clients.num_classes)
     x = first[0].long() if task.traits.integers else first[0]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from wafl.base.bounds import check_box
 from wafl.base.checks import check_positive
@@ -14,10 +15,13 @@ from wafl.base.errors import PreconditionError
 from wafl.base.norms import check_norm, dual
 from wafl.base.options import NotNegative, Positive
 from wafl.data.bring.arrays import as_array
+from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.data.labels import count_classes
 from wafl.results.run import Run
 from wafl.tasks.fitness import check_fitness
+from wafl.tasks.graph import agrees
+from wafl.tasks.layout import Layout
 from wafl.tasks.losses import MarginLoss
 from wafl.tasks.problem import Problem
 from wafl.tasks.structure.sequence import is_same
@@ -26,10 +30,12 @@ from wafl.tasks.task import Loss, Task
 from wafl.theory.constants import estimates
 from wafl.theory.constants import linear_models as linear
 from wafl.theory.constants.constant import Constant
-from wafl.theory.constants.layer_by_layer import declared, loss_steepness
+from wafl.theory.constants.layer_by_layer import declared, loss_steepness, plain_form
 from wafl.train.embedded import first_example
 
 SMALLEST, LARGEST = 1e-100, 1e100
+COMPARED = 256
+"""How many examples a module and its plain form are compared on at a time."""
 SEARCHED = 64
 """How many examples a network's constants are searched on."""
 
@@ -146,7 +152,10 @@ def constants(
     check_norm(norm)
     Positive("; inf keeps labels fixed", infinite=True).check("label_cost", label_cost)
     NotNegative.check("reach", reach)
-    task, params = task_of(model, loss)
+    module = model.module if isinstance(model, Run) else model
+    # Constants in the parameters are about those that are trained, and not about the weights made of them.
+    traced = not any(parametrize.is_parametrized(layer) for layer in module.modules())
+    task, params = task_of(model, loss, traced=traced)
     clients = data if isinstance(data, Federation) else _alone(data)
     check_fitness(Problem(task, params[None]), *first_example(clients, params), clients.num_classes)
     box = check_box(data_bounds) or clients.bounds or _span(clients)
@@ -188,8 +197,14 @@ def constants(
     )
 
 
-def task_of(model: nn.Module | Run, loss: Loss | None = None) -> tuple[Task, Tensor]:
-    """A model's task and parameters in float64, so that rounding does not spoil what is proven."""
+def task_of(
+    model: nn.Module | Run, loss: Loss | None = None, *, traced: bool = True, examples: Examples | None = None
+) -> tuple[Task, Tensor]:
+    """Return a model's task and parameters in float64, so that rounding does not spoil what is proven.
+
+    If ``traced``, a module that computes known layers is replaced by these layers, unless its outputs on the examples
+    are others.
+    """
     layout = None
     if isinstance(model, Run):
         loss = loss if loss is not None else model.loss
@@ -197,6 +212,8 @@ def task_of(model: nn.Module | Run, loss: Loss | None = None) -> tuple[Task, Ten
     module = copy.deepcopy(model).cpu().double()
     if not is_same(model, module):
         raise PreconditionError("the model is compiled, or copies itself as another one: give the plain one instead")
+    if traced:
+        module, layout = _plain_form(module, layout, examples)
     task = make_task(module, loss if loss is not None else "cross_entropy", layout=layout)
     params = task.initial()
     sizes = params[(params != 0) & params.isfinite()].abs()
@@ -207,6 +224,28 @@ def task_of(model: nn.Module | Run, loss: Loss | None = None) -> tuple[Task, Ten
             f"{LARGEST:g}, and with them every proof; set tiny parameters to 0"
         )
     return task, params
+
+
+def _plain_form(module: nn.Module, layout: Layout | None, examples: Examples | None) -> tuple[nn.Module, Layout | None]:
+    form = plain_form(module)
+    if form is module:
+        return module, layout
+    if examples is not None:
+        whole, plain = (copy.deepcopy(each).eval() for each in (module, form))
+        batches = (examples.rows(rows, torch.float64) for rows in torch.arange(len(examples.y)).split(COMPARED))
+        if not agrees(whole, plain, batches):
+            return module, layout
+    if layout is not None:
+        # The numbers of a run are still what is trained, under the names that the layers have in the plain form.
+        old = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        trained = {id(old[name]) for name in layout.shapes}
+        own = {id(value) for value in old.values()}
+        params = {name: value for name, value in form.named_parameters() if value.requires_grad or id(value) in trained}
+        layout = Layout(
+            {name: value.shape for name, value in params.items() if id(value) in trained or id(value) not in own},
+            {name: value.shape for name, value in form.named_buffers() if id(value) in trained},
+        )
+    return form, layout
 
 
 def _values(

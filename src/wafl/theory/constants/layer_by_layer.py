@@ -14,9 +14,17 @@ The last layer is taken together with the loss, whose slope and curvature as a f
 with ``slope`` and ``bend`` those of the last layer's input.
 
 Layers that rescale their weights (:mod:`wafl.models.layers`) count with the weights that they use, in float64.
+
+Networks are graphs of layers (:mod:`wafl.tasks.graph`). A sum adds slopes and bends. A concatenation is a stack of
+Jacobians, so its slope and bend are roots of sums of squares.
+
+``torch`` computes a softplus as the identity above a threshold, where it jumps by about ``2e-9 / beta``. So a network
+with a softplus is only close to one with these slopes. ``jump`` is the largest distance of any of their numbers: a
+layer multiplies it by the largest sum of absolute weights of an output, and a softplus adds its own jump.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,9 +32,10 @@ import torch
 from torch import Tensor, nn
 
 from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear, entries_of_gram
+from wafl.tasks.graph import Concat, NoGraphError, Plus, Sum, Times, plain_graph, trace
 from wafl.tasks.losses import OutputLoss
 from wafl.tasks.rescaling import Rescaled
-from wafl.tasks.structure.sequence import is_plain, members
+from wafl.tasks.structure.sequence import is_plain
 from wafl.tasks.task import Task
 
 UNIT = 2.0**-53
@@ -41,25 +50,31 @@ ACTIVATIONS: dict[type[nn.Module], tuple[float, float]] = {
     nn.Tanh: (1.0, 0.7699),
     nn.Sigmoid: (0.25, 0.09623),
     nn.SiLU: (1.0999, 0.5),
+    nn.GELU: (1.129, 0.7979),  # in both forms
 }
 
 
+NORMALIZING = (nn.BatchNorm1d, nn.BatchNorm2d)
 LAST = (nn.Linear, NormalizedLinear, LipschitzLinear)
 """What a network may end with."""
 
 
 @dataclass(frozen=True)
 class Steepness:
-    """``slope`` and ``bend`` of a network as a function of its input, in l2; infinity if there is no bound."""
+    """``slope`` and ``bend`` of a network as a function of its input, in l2; infinity if there is no bound.
+
+    The network is within ``jump`` of such a function, in each number.
+    """
 
     slope: float
     bend: float
+    jump: float = 0.0
 
 
 def loss_steepness(model: nn.Module, loss: OutputLoss) -> Steepness | None:
     """``(L_z, L_zz)`` of the loss in the input, at the model's parameters; None if a layer or the loss is not known."""
     layers = last_layer(model)
-    if layers is None:
+    if layers is None or layers[1].jump > 0.0:
         return None
     weight, before = layers
     steep, bent = loss.slopes(weight[None]), loss.curvature(weight[None])
@@ -67,27 +82,67 @@ def loss_steepness(model: nn.Module, loss: OutputLoss) -> Steepness | None:
         return None
     slope, bend = before.slope, before.bend
     widest, curvature = float(steep.max()), math.inf if bent is None else float(bent[0])
-    curved = 0.0 if slope == 0.0 else curvature * slope**2
+    curved = 0.0 if slope == 0.0 else _times(curvature, _square(slope))
     return Steepness(widest * slope, curved + (0.0 if widest == 0.0 else widest * bend))
 
 
 def last_layer(model: nn.Module) -> tuple[Tensor, Steepness] | None:
-    """The weights of the last, linear layer, and slope and bend of what comes before; None if a layer is not known."""
-    layers = plain_layers(model)
-    last = layers[-1] if layers else None
+    """Return the weights of the last, linear layer, and the steepness before it; None if a layer is not known.
+
+    The model is a plain sequence or a network, as :func:`plain_form` returns it.
+    """
+    nodes = plain_graph(model).nodes
+    last = nodes[-1].module if nodes else None
     if not isinstance(last, nn.Linear) or type(last) not in LAST:
         return None
-    if not all(is_plain(layer, type(layer)) for layer in layers):
+    if not all(is_plain(node.module, type(node.module)) for node in nodes):
         return None
-    slope, bend = 1.0, 0.0
-    for layer in layers[:-1]:
-        step = _step(layer)
-        if step is None:
+    values = [Steepness(1.0, 0.0)]
+    for node in nodes[:-1]:
+        value = _after(node.module, [values[index] for index in node.inputs])
+        if value is None:
             return None
-        first, second = step
-        kink = 0.0 if slope == 0.0 else second * slope**2
-        slope, bend = first * slope, kink + (0.0 if first == 0.0 else first * bend)
-    return _used(last), Steepness(slope, bend)
+        values.append(value)
+    return _used(last), values[nodes[-1].inputs[0]]
+
+
+def plain_form(model: nn.Module) -> nn.Module:
+    """Return a plain sequence or a network with a known slope that computes what a model does, or the model itself."""
+    if last_layer(model) is not None:
+        return model
+    try:
+        form = trace(model, _supports).module()
+    except NoGraphError:
+        return model
+    return model if last_layer(form) is None else form
+
+
+def _supports(layer: nn.Module) -> bool:
+    return type(layer) in (Sum, Concat) or _step(layer) is not None
+
+
+def _after(layer: nn.Module, inputs: Sequence[Steepness]) -> Steepness | None:
+    """Return slope, bend and jump of what a layer returns."""
+    slopes, bends, jumps = ([getattr(value, name) for value in inputs] for name in ("slope", "bend", "jump"))
+    if isinstance(layer, Sum):
+        return Steepness(*(first + _times(abs(layer.alpha), second) for first, second in (slopes, bends, jumps)))
+    if type(layer) is Concat:
+        return Steepness(math.hypot(*slopes), math.hypot(*bends), max(jumps))
+    step = _step(layer)
+    if step is None:
+        return None
+    (first, second), (slope,), (bend,), (jump,) = step, slopes, bends, jumps
+    kink = 0.0 if slope == 0.0 else _times(second, _square(slope))
+    jump = jump if jump == 0.0 else jump * _largest_sum(layer)
+    return Steepness(first * slope, kink + _times(first, bend), jump + _own_jump(layer))
+
+
+def _square(slope: float) -> float:
+    return slope**2 if slope < 1e150 else math.inf
+
+
+def _times(factor: float, value: float) -> float:
+    return 0.0 if factor == 0.0 else factor * value
 
 
 def declared(model: nn.Module) -> float | None:
@@ -100,29 +155,18 @@ def declared(model: nn.Module) -> float | None:
     return float(bound)
 
 
-def plain_layers(model: nn.Module) -> list[nn.Module]:
-    """Return the layers of a plain sequence, including nested ones, each as often as it occurs."""
-    if not is_plain(model, nn.Sequential):
-        return [model]
-    return [layer for child in members(model) for layer in plain_layers(child)]
-
-
 def why_unproven(task: Task) -> str:
-    """Explain why no bound on a model's slope is known: its code, one of its layers, or its loss."""
-    layers = plain_layers(task.module)
-    if declared(task.module) is not None and last_layer(task.module) is None:
+    """Explain why no bound on a model's slope is known: an operation, the last layer, or the loss."""
+    model = task.module
+    if declared(model) is not None and last_layer(model) is None:
         return "its Lipschitz constant is only attested (model.lipschitz)"
-    if layers == [task.module] and type(task.module) not in LAST:
-        return f"{type(task.module).__name__} is a module of your own, not an nn.Sequential of layers with known bounds"
-    for layer in layers:
-        name = type(layer).__name__
-        if not is_plain(layer, type(layer)):
-            return f"its layer {name} has hooks or replaced methods"
-        if _step(layer) is None:
-            return f"no bound is known for its layer {name}"
-    if last_layer(task.module) is None:
-        return "it does not end with a linear layer"
-    return f"no bound is known for the loss {task.loss.name} of these layers"
+    if last_layer(model) is not None:
+        return f"no bound is known for the loss {task.loss.name} of these layers"
+    try:
+        form = trace(model, _supports).module()
+    except NoGraphError as error:
+        return str(error)
+    return "it does not end with a linear layer" if last_layer(form) is None else "its layers compute something else"
 
 
 def _used(layer: nn.Linear | nn.Conv2d) -> Tensor:
@@ -132,8 +176,19 @@ def _used(layer: nn.Linear | nn.Conv2d) -> Tensor:
 
 def _step(layer: nn.Module) -> tuple[float, float] | None:
     """Slope and bend of one layer."""
+    if not _keeps_examples(layer):
+        return None
+    if type(layer) in (nn.Unflatten, Plus):
+        return 1.0, 0.0
     if type(layer) in ACTIVATIONS:
         return ACTIVATIONS[type(layer)]
+    if type(layer) is nn.LeakyReLU:
+        return max(1.0, abs(layer.negative_slope)), math.inf
+    if type(layer) is nn.Softplus and layer.beta > 0 and layer.threshold >= 0:
+        return 1.0, layer.beta / 4.0
+    if type(layer) in (Times, *NORMALIZING):
+        scale = _scale(layer)
+        return None if scale is None else (float(scale.max()), 0.0)
     if type(layer) in (LipschitzLinear, LipschitzConv2d):
         return _rescaled_norm(layer), 0.0
     if type(layer) in (nn.Linear, NormalizedLinear):
@@ -144,10 +199,43 @@ def _step(layer: nn.Module) -> tuple[float, float] | None:
     if type(layer) is nn.MaxPool2d and layer.ceil_mode is False:
         # Each input is in at most that many windows, and each window passes on one of its inputs.
         return math.sqrt(_windows(layer.kernel_size, layer.stride, layer.dilation)), math.inf
-    if type(layer) is nn.AvgPool2d and not layer.ceil_mode and layer.divisor_override is None and not layer.padding:
+    if type(layer) is nn.AvgPool2d and not layer.ceil_mode and layer.divisor_override is None:
         size = math.prod(_pair(layer.kernel_size))
-        return math.sqrt(_windows(layer.kernel_size, layer.stride, 1) / size), 0.0
+        whole = layer.count_include_pad or not layer.padding
+        return (math.sqrt(_windows(layer.kernel_size, layer.stride, 1) / size), 0.0) if whole else None
+    if type(layer) is nn.AdaptiveAvgPool2d and layer.output_size in (1, (1, 1)):
+        return 1.0, 0.0  # the root of one over the number of pixels, which may be 1
     return None
+
+
+def _keeps_examples(layer: nn.Module) -> bool:
+    """Return whether a layer that changes the shape of a batch leaves the dimension of its examples alone."""
+    first: object = getattr(layer, "start_dim" if isinstance(layer, nn.Flatten) else "dim", 1)
+    return not isinstance(layer, nn.Flatten | nn.Unflatten) or (isinstance(first, int) and first >= 1)
+
+
+def _scale(layer: nn.Module) -> Tensor | None:
+    """Return the sizes of the factors of a layer that multiplies numbers by constants; None if they are none."""
+    if isinstance(layer, Times):
+        return layer.value.detach().double().abs()
+    normalizing = cast(nn.BatchNorm2d, layer)
+    if normalizing.running_var is None:
+        return None  # it would normalize by the statistics of a batch
+    deviation = (normalizing.running_var.detach().double() + normalizing.eps).sqrt()
+    weight = deviation.new_ones(()) if normalizing.weight is None else normalizing.weight.detach().double()  # pyright: ignore[reportUnnecessaryComparison]
+    return (weight / deviation).abs()
+
+
+def _largest_sum(layer: nn.Module) -> float:
+    """Return the largest sum of absolute weights of an output, which is how much a layer raises the largest number."""
+    if isinstance(layer, nn.Linear | nn.Conv2d):
+        return float(_used(layer).flatten(1).abs().sum(1).max())
+    pools = isinstance(layer, nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d)
+    return 1.0 if pools else cast(tuple[float, float], _step(layer))[0]
+
+
+def _own_jump(layer: nn.Module) -> float:
+    return math.log1p(math.exp(-layer.threshold)) / layer.beta * (1.0 + 1e-9) if type(layer) is nn.Softplus else 0.0
 
 
 def _rescaled_norm(layer: Any) -> float:

@@ -39,9 +39,10 @@ import torch
 from torch import Tensor, nn
 
 from wafl.base.norms import dual, power_norm
+from wafl.tasks.graph import Network, plain_graph
 from wafl.tasks.losses import MarginLoss
 from wafl.tasks.task import Task
-from wafl.theory.constants.layer_by_layer import declared, last_layer, plain_layers
+from wafl.theory.constants.layer_by_layer import declared, last_layer
 from wafl.theory.networks.activations import KNOWN, Activation, Straight
 from wafl.theory.phi.lines import CHUNK, along_lines
 
@@ -164,13 +165,15 @@ class Margins:
     hidden: Sequence[Hidden] | None
     terms: int
     """How many numbers an output is made of, at most."""
+    jumps: Tensor | None = None
+    """How much larger each margin may be than its slope says, ``[C (y), C (j)]``: both of its ends may jump."""
 
     def along(
         self, x: Tensor, outputs: Tensor, y: Tensor, norm: float, gamma: Tensor, tolerance: Tensor
     ) -> tuple[Tensor, Tensor]:
         """An upper bound on phi_gamma of each of ``x [n, d]``, and the squared distance at which it is attained."""
         slopes = self.steepest(norm, x.shape[1], outputs.shape[1])[y]
-        offsets = outputs - outputs.gather(-1, y[:, None])
+        offsets = self._apart(outputs, y)
         upper, cost = torch.empty_like(gamma), torch.empty_like(gamma)
         for each in gamma.unique():
             here = gamma == each
@@ -189,6 +192,10 @@ class Margins:
             cost[here] = torch.where(better, distance.square(), cost[here])
         return upper, cost
 
+    def _apart(self, outputs: Tensor, y: Tensor) -> Tensor:
+        apart = outputs - outputs.gather(-1, y[:, None])
+        return apart if self.jumps is None else apart + self.jumps[y]
+
     def steepest(self, norm: float, features: int, classes: int = 0) -> Tensor:
         """How much the lead of class j over y (``[y, j]``) changes at most with distance; sqrt(d) as much in l_inf."""
         slopes = self.slopes if self.slopes.ndim else self.slopes * (1.0 - torch.eye(classes).to(self.slopes))
@@ -196,7 +203,8 @@ class Margins:
 
     def scaled(self, factor: float) -> Self:
         """The margins of the network whose outputs are those of this one times a factor."""
-        return replace(self, slopes=factor * self.slopes, rows=factor * self.rows)
+        jumps = None if self.jumps is None else factor * self.jumps
+        return replace(self, slopes=factor * self.slopes, rows=factor * self.rows, jumps=jumps)
 
     def distance_to_error(self, x: Tensor, outputs: Tensor, y: Tensor, norm: float, slack: float = 0.0) -> Tensor:
         """How far each example ``x [n, d]`` is at least from where another class has its class's output; 0 for errors.
@@ -208,7 +216,7 @@ class Margins:
             return outputs.new_zeros(0)
         slopes = self.steepest(norm, x.shape[1], outputs.shape[1])[y]
         sizes = outputs.abs().amax(1) + slopes.amax(1) * x.norm(dim=1)
-        behind = outputs - outputs.gather(-1, y[:, None]) + (slack + 8.0 * (self.terms + 4) * UNIT * sizes)[:, None]
+        behind = self._apart(outputs, y) + (slack + 8.0 * (self.terms + 4) * UNIT * sizes)[:, None]
         behind.scatter_(-1, y[:, None], -math.inf)
         distance = torch.where(behind >= 0.0, 0.0, -behind / slopes).amin(-1) * (1.0 - 8.0 * UNIT)
         if self.hidden is None:
@@ -259,7 +267,12 @@ def _margins(task: Task, params: Tensor, features: int) -> Margins | None:
         return None if bound is None else Margins(slope, slope.view(1, 1), None, len(params))
     weight, before = layers
     slopes = torch.stack([(weight - row).norm(dim=1) for row in weight]) * before.slope
-    return Margins(slopes, weight, hidden_layers(plain_layers(module), features), len(params))
+    hidden, jumps = None, None
+    if type(module) is not Network:
+        hidden = hidden_layers([node.module for node in plain_graph(module).nodes], features)
+    if before.jump > 0.0:
+        jumps = 2.0 * before.jump * torch.stack([(weight - row).abs().sum(1) for row in weight])
+    return Margins(slopes, weight, hidden, len(params), jumps)
 
 
 def _by_pieces(
