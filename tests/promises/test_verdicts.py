@@ -145,3 +145,50 @@ def test_a_signature_has_one_spelling(tmp_path: Path, change) -> None:
     file.write_text(data.replace(signature, change(signature)))
     with pytest.raises(ValueError, match="its signature is not 128 lowercase hexadecimal digits"):
         wafl.verify(file, key=public)
+
+
+def unproven_file(folder: Path, **options) -> tuple[nn.Module, wafl.Federation, Path]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4), nn.Linear(4, 3)).double()
+    clients, file = two_clients(), folder / "certificate.json"
+    publish(model, clients, radii=[0.0, 0.5], **options).save(file)
+    return model, clients, file
+
+
+def test_data_refute_a_claim_about_a_model_without_a_proof(tmp_path: Path) -> None:
+    model, clients, file = unproven_file(tmp_path)
+    assert "LayerNorm" in wafl.verify(file).promise.parts.attested  # type: ignore[operator]
+    assert wafl.verify(file, model=model, data=clients).verdict == "ATTESTED"
+    honest = file.read_bytes()
+    for index, part in ((0, [0, 1]), (0, [1]), (1, [0, 1])):
+        file.write_bytes(honest)
+        forge(file, lambda content, index=index: content["claim"]["rows"][index].update(value=0.001))
+        checked = wafl.verify(file, model=model, data=clients.of_clients(part))
+        assert checked.verdict == "WRONG"
+        assert [line.status for line in checked.lines[1:3]].count("wrong") == 1
+        assert wafl.verify(file, data=clients).verdict == "ATTESTED", "without the model nothing is measured"
+
+
+def test_an_attack_refutes_what_the_loss_at_rest_does_not(tmp_path: Path) -> None:
+    model, clients, file = unproven_file(tmp_path)
+    with torch.no_grad():
+        rest = float(nn.functional.cross_entropy(model(clients.train.x.double()), clients.train.y))
+    forge(file, lambda content: content["claim"]["rows"][1].update(value=1.0001 * rest))
+    assert wafl.verify(file, model=model, data=clients).verdict == "WRONG"
+
+
+def test_rounding_and_some_clients_of_a_signed_loss_refute_nothing(tmp_path: Path) -> None:
+    model, clients, file = unproven_file(tmp_path)
+    with torch.no_grad():
+        rest = float(nn.functional.cross_entropy(model(clients.train.x.double()), clients.train.y))
+    for factor, verdict in ((1.0 - 1e-9, "ATTESTED"), (1.0 - 1e-5, "WRONG")):
+        forge(file, lambda content, factor=factor: content["claim"]["rows"][0].update(value=factor * rest))
+        assert wafl.verify(file, model=model, data=clients).verdict == verdict
+
+    def signed(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(outputs, y, reduction="none") - 1.0
+
+    model, clients, file = unproven_file(tmp_path, loss=signed)
+    forge(file, lambda content: [row.update(value=0.0) for row in content["claim"]["rows"]])
+    checked = wafl.verify(file, model=model, data=clients.of_clients([0]), loss=signed)
+    assert checked.verdict == "ATTESTED"

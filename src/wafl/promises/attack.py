@@ -3,11 +3,14 @@
 Examples move on their own, and how much of the mass moves is decided together, so that the ball's budget is kept.
 """
 
+from dataclasses import dataclass
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wafl.base.norms import power_norm, steepest
 from wafl.promises.known import Ball, Candidate, Known, Target
+from wafl.tasks.losses import OutputLoss
 
 STEPS = 2
 """Gradients after the first, from each of two starts."""
@@ -24,14 +27,34 @@ def candidates(
         flat = x.flatten(1).clone().requires_grad_(radius > 0.0)
         target = Target(model, ball, x, y, gamma, radius, flat, model.plain(flat.view_as(x)))
     here = flat.detach()
-    moves = [(here, ball.quantity.values(model, target.outputs.detach(), y))]
+    moves = [(here, ball.quantity.values(model.loss, target.outputs.detach(), y))]
     if radius > 0.0:
         moves += ball.quantity.candidates(target)
     costs = [power_norm(point - here, ball.norm, ball.power) for point, _ in moves]
     return torch.stack([value for _, value in moves], 1), torch.stack(costs, 1)
 
 
-def moved(model: Known, norm: float, x: Tensor, y: Tensor, radius: float) -> Tensor:
+@dataclass(frozen=True)
+class Unproven:
+    """A model without a proof, of which only the outputs and the loss are known."""
+
+    module: nn.Module
+    loss: OutputLoss
+
+    def plain(self, x: Tensor) -> Tensor:
+        return self.module(x)
+
+    def worst(self, ball: Ball, x: Tensor, y: Tensor, radius: float) -> Tensor:
+        """Return the larger value of each example: where it is, or moved by the radius along its gradient."""
+        points = [x]
+        if radius > 0.0:
+            points.append(moved(self, ball.norm, x, y, radius))
+        with torch.no_grad():
+            values = [ball.quantity.values(self.loss, self.plain(point), y) for point in points]
+        return torch.stack(values).nan_to_num(-torch.inf).amax(0)
+
+
+def moved(model: Known | Unproven, norm: float, x: Tensor, y: Tensor, radius: float) -> Tensor:
     """Return examples that are moved by the radius along the gradient of their loss."""
     with torch.enable_grad():
         flat = x.flatten(1).clone().requires_grad_()

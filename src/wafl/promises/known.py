@@ -447,7 +447,7 @@ class Quantity(ABC):
         """Return an upper bound on phi_gamma for each gamma and example, ``[G, n]``; infinite where there is none."""
 
     @abstractmethod
-    def values(self, model: Known, outputs: Tensor, y: Tensor) -> Tensor:
+    def values(self, loss: OutputLoss, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the value of each example, as an attack sees it."""
 
     @abstractmethod
@@ -485,4 +485,4 @@ class Target:
     def at(self, points: Tensor) -> Candidate:
         """Return a place of the flat examples with their values there."""
         with torch.no_grad():
-            return points, self.ball.quantity.values(self.model, self.model.plain(points.view_as(self.x)), self.y)
+            return points, self.ball.quantity.values(self.model.loss, self.model.plain(points.view_as(self.x)), self.y)

@@ -31,6 +31,7 @@ from wafl.base.norms import dual, power_norm
 from wafl.promises.attack import error_candidates, loss_candidates
 from wafl.promises.known import UNIT, WIDER, Ball, Candidate, Gammas, Known, Outputs, Quantity, Range, Target
 from wafl.promises.shares import shares_of
+from wafl.tasks.losses import OutputLoss
 
 PIECES = 64
 """Into how many pieces the distances are cut."""
@@ -226,8 +227,8 @@ class ExpectedLoss(Quantity):
             [logistic_surrogate(weight, ball, shifted, worst, slopes, y, price) for price in prices]
         )
 
-    def values(self, model: Known, outputs: Tensor, y: Tensor) -> Tensor:
-        return model.loss.value(outputs, y)
+    def values(self, loss: OutputLoss, outputs: Tensor, y: Tensor) -> Tensor:
+        return loss.value(outputs, y)
 
     def candidates(self, target: Target) -> list[Candidate]:
         return loss_candidates(target)
@@ -260,7 +261,7 @@ class ErrorRate(Quantity):
         worst, slopes = worst_margins(outputs, y), model.margins(ball.norm, inputs)
         return torch.stack([error_surrogate(ball, worst, slopes[y], y, gamma) for gamma in gammas])
 
-    def values(self, model: Known, outputs: Tensor, y: Tensor) -> Tensor:
+    def values(self, loss: OutputLoss, outputs: Tensor, y: Tensor) -> Tensor:
         others = outputs.scatter(1, y[:, None], -torch.inf).amax(1)
         return (others >= outputs.gather(1, y[:, None])[:, 0]).double()
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from wafl.base.describe import some
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
-from wafl.promises.attack import candidates, moved, reached
+from wafl.promises.attack import Unproven, candidates, moved, reached
 from wafl.promises.bets import STAKES, paid, rank_of, upper_mean
 from wafl.promises.known import UNIT, WIDER, Ball, Known, read
 from wafl.promises.promise import (
@@ -48,7 +48,7 @@ from wafl.promises.read import read_file
 from wafl.promises.sign import is_signed_by
 from wafl.results.run import Run
 from wafl.tasks.graph import agrees
-from wafl.tasks.losses import OutputLoss, output_loss
+from wafl.tasks.losses import CrossEntropy, MarginLoss, OutputLoss, SquaredError, output_loss
 from wafl.tasks.task import Loss
 
 DRAWS = "the examples are independent draws that model, weights, gammas and bets do not depend on"
@@ -127,11 +127,22 @@ def _compared(claim: Claim, model: Known, examples: Examples) -> Iterator[Tensor
 
 
 class Checker:
-    """Each line of a certificate, against data and a model; None if no proof is known, ``other`` if it is another."""
+    """Each line of a certificate, against data and a model.
 
-    def __init__(self, parts: Content, model: Known | None, data: Federation | None, other: bool = False) -> None:
+    ``model`` is None if it has no proof, and ``unproven`` can then still refute the claim. ``other`` says that the
+    certificate is about another model.
+    """
+
+    def __init__(
+        self,
+        parts: Content,
+        model: Known | None,
+        data: Federation | None,
+        other: bool = False,
+        unproven: Unproven | None = None,
+    ) -> None:
         self._parts, self._claim, self._model, self._data = parts, parts.claim, model, data
-        self._other, self.ball = other, ball_of(parts.claim)
+        self._other, self._unproven, self.ball = other, unproven, ball_of(parts.claim)
         self._examples = None if data is None else examples_of(data, parts.claim.part)
         self._positions = {} if data is None else {name: index for index, name in enumerate(data.names)}
         radii = dict.fromkeys(row.radius for row in parts.claim.rows)
@@ -191,6 +202,8 @@ class Checker:
             return Line(name, "wrong", refuted)
         if self._claim.confidence is None and attacked > row.value * WIDER:
             return Line(name, "wrong", f"an attack reaches {attacked:.6g}, more than {row.value:.6g}")
+        if (happened := self._measured(row.radius)) > row.value + ROUNDING * abs(row.value):
+            return Line(name, "wrong", f"the data reach {happened:.6g}, more than {row.value:.6g}")
         # Clients without a weight count too: the statement in words says how many there are.
         open_ = [each for each, line in clients.items() if line.status != "recomputed"]
         if wrong := [each for each in open_ if clients[each].status == "wrong"]:
@@ -305,6 +318,28 @@ class Checker:
         values, costs, shares = (torch.cat(each) for each in zip(*attacks, strict=True))
         return None, reached(values, costs, shares, self.ball.cost(radius))
 
+    def _measured(self, radius: float) -> float:
+        """Return what a model without a proof reaches on the data at hand; minus infinity if that refutes nothing.
+
+        A sample refutes no statement about what it was drawn from, and some of the clients refute only if losses of
+        others cannot be negative.
+        """
+        examples, unproven, claim = self._examples, self._unproven, self._claim
+        if examples is None or unproven is None or claim.confidence is not None:
+            return -math.inf
+        present = [client for client in claim.clients if client.name in self._positions]
+        positive = (
+            type(unproven.loss) in (CrossEntropy, MarginLoss, SquaredError) or not self.ball.quantity.needs_bounds
+        )
+        if len(present) < len(claim.clients) and not positive:
+            return -math.inf
+        total = 0.0
+        for client in present:
+            parts = chunks(examples, self._positions[client.name], 256)
+            worst = torch.cat([unproven.worst(self.ball, x, y, radius) for x, y in parts])
+            total += client.weight * float(worst.mean())
+        return total
+
     def _bounds(self) -> Line:
         """Whether examples lie in the declared bounds, from which the largest possible loss follows."""
         if self._data is None or self._examples is None or not self.ball.quantity.needs_bounds:
@@ -336,6 +371,8 @@ def chunks(examples: Examples, client: int, size: int) -> Iterator[tuple[Tensor,
         yield examples.rows(rows, torch.float64), y.double() if y.is_floating_point() else y
 
 
+ROUNDING = 1e-6
+"""How far a loss must exceed an unproven claim to refute it, relative to the claim."""
 VERDICTS: dict[Verdict, str] = {
     "PROVEN": "PROVEN: every value was recomputed from the model and the data",
     "ATTESTED": "ATTESTED: nothing is refuted, but some values are only the word of the issuer",
@@ -428,14 +465,16 @@ def check(promise: Promise, model: Run | nn.Module | None, data: Federation | No
             f"the data are those of {', '.join(data.names[:5])}, and the certificate is about {', '.join(names[:5])}: "
             "give data of clients that it is about"
         )
-    about, proof = Line("model", "attested", "not checked: give the model"), None
+    about, proof, unproven = Line("model", "attested", "not checked: give the model"), None, None
     facts = Facts(unit=None if data is None else data.unit)
     if model is not None:
         module, known_loss = module_and_loss(model, loss)
         proof, about = read_model(claim, promise.parts.format, module, known_loss, data)
         parameters = sum(value.numel() for value in module.parameters() if value.requires_grad)
         facts = replace(facts, loss=known_loss.name, parameters=parameters)
-    checker = Checker(promise.parts, proof, data, about.status == "wrong")
+        if proof is None and about.status != "wrong":
+            unproven = Unproven(copy.deepcopy(module).cpu().double().eval().requires_grad_(False), known_loss)
+    checker = Checker(promise.parts, proof, data, about.status == "wrong", unproven)
     clients = {client.name: checker.client(index) for index, client in enumerate(claim.clients)}
     done = [client.weight for client in claim.clients if clients[client.name].status == "recomputed"]
     rows = [checker.row(row, clients) for row in claim.rows]
