@@ -23,12 +23,12 @@ from wafl.data.federation import Federation
 from wafl.methods import METHODS
 from wafl.promises.attack import candidates, reached
 from wafl.promises.bets import rank_of
+from wafl.promises.checker import ball_of, chunks
 from wafl.promises.known import known
 from wafl.promises.promise import Promise, digest_of, to_bytes
 from wafl.promises.quantities import quantity_of
 from wafl.promises.read import read_file
 from wafl.promises.sign import is_signed_by, read_key, sign
-from wafl.promises.verify import ball_of, chunks
 from wafl.results.run import Run
 from wafl.studies.folder import provenance
 from wafl.tasks.losses import output_loss

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from wafl.promises.known import largest_singular_value
+from wafl.promises.layers import largest_singular_value
 
 mp: Any = mpmath
 DIGITS = 50

@@ -21,12 +21,13 @@ from wafl.base.errors import PreconditionError
 from wafl.base.norms import power_norm
 from wafl.base.random import Purpose, choose
 from wafl.data.federation import Federation
+from wafl.promises.checker import ball_of
 from wafl.promises.known import known
 from wafl.promises.promise import digest_of
 from wafl.promises.published_labels import Cell, cells_of, certified_loss, distance
 from wafl.promises.quantities import steepest_slope
 from wafl.promises.read import read_file
-from wafl.promises.verify import ball_of, module_and_loss
+from wafl.promises.verify import module_and_loss
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
 from wafl.weights.transport.costs import transport_package

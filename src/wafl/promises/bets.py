@@ -28,7 +28,7 @@ from fractions import Fraction
 
 from torch import Tensor
 
-from wafl.promises.known import UNIT
+from wafl.promises.layers import UNIT
 
 STAKES = ((0.85, 1.0), (0.05, 1.0 / 4.0), (0.05, 1.0 / 16.0), (0.05, 1.0 / 64.0))
 """Shares of the capital, and what each multiplies the bets by, in case the examples spread more than was thought."""

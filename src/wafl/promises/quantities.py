@@ -29,7 +29,8 @@ from torch import Tensor
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import dual, power_norm
 from wafl.promises.attack import error_candidates, loss_candidates
-from wafl.promises.known import UNIT, WIDER, Ball, Candidate, Gammas, Known, Outputs, Quantity, Range, Target
+from wafl.promises.known import Ball, Candidate, Gammas, Known, Outputs, Quantity, Range, Target
+from wafl.promises.layers import UNIT, WIDER
 from wafl.promises.shares import shares_of
 from wafl.tasks.losses import OutputLoss
 

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.norms import dual, power_norm
-from wafl.promises.known import UNIT, WIDER
+from wafl.promises.layers import UNIT, WIDER
 
 CHOSEN = 3
 """The number of classes with a share of their own."""

@@ -18,6 +18,7 @@ from wafl.base.options import Count
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.bets import STAKES, paid
+from wafl.promises.checker import Checker
 from wafl.promises.known import Ball, Known, Metric, known
 from wafl.promises.promise import (
     FORMAT,
@@ -39,7 +40,7 @@ from wafl.promises.promise import (
 from wafl.promises.published_labels import publish_labels
 from wafl.promises.quantities import quantity_of
 from wafl.promises.read import read_promise
-from wafl.promises.verify import Checker, Verification, check, module_and_loss
+from wafl.promises.verify import Verification, check, module_and_loss
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
 from wafl.theory.certificates.sampling import Sample
