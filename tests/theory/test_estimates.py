@@ -154,7 +154,7 @@ def test_the_sliders_of_a_study_say_estimate(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_without_a_proof_a_file_is_attested_and_no_site_is_audited(tmp_path: Path) -> None:
     federation = clients()
-    assert "Net is a module of your own" in publish(Net(), federation, radii=[0.1]).parts.attested
+    assert "`clamp_max` at `self.forward` has no proof" in publish(Net(), federation, radii=[0.1]).parts.attested
     seen, unseen = federation.hold_out(0.5)
     with pytest.raises(wafl.PreconditionError, match="needs a proven L_z"):
         publish_next_client(Net(), seen, unseen, radius=0.1)
