@@ -61,8 +61,8 @@ def test_the_same_weights_are_certified_as_a_sequence_and_estimated_with_an_unkn
     for text in (str(guessed), repr(guessed), f"{guessed}"):
         first, header, *rows, last = text.splitlines()
         assert first == (
-            "Not proven: this model has no proof, because `clamp_max` at `self.forward` has no proof; the numbers below "
-            "are estimates and can be below the truth."
+            "Not proven: this model has no proof, because `clamp_max` at `self.forward` has no proof; the numbers "
+            "below are estimates and can be below the truth."
         )
         assert header.split() == ["radius", "achieved", "estimate", "simple", "gamma"]
         assert [row.split()[2] for row in rows] == [f"{guessed.best_proven(row):.4f}" for row in guessed.rows]
