@@ -25,7 +25,7 @@ from torch.fx.proxy import TraceError
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
-from wafl.tasks.structure.sequence import has_hooks, is_plain, members, patched
+from wafl.tasks.structure.sequence import has_hooks, is_patched, is_plain, members, patched
 
 Supports = Callable[[nn.Module], bool]
 SINGLE = 16
@@ -152,8 +152,10 @@ def trace(module: nn.Module, supports: Supports) -> Graph:
     for name, layer in module.named_modules(remove_duplicate=False):
         if reason := _replaced(layer):
             raise NoGraphError(f"{_kind(layer)} at {_path(name)} {reason}")
+        if _is_leaf(layer) and (method := is_patched(parametrize.type_before_parametrizations(layer))):
+            raise NoGraphError(f"`{method}` was replaced")
     if (name := patched()) is not None:
-        raise NoGraphError(f"`{name}` of torch was replaced")
+        raise NoGraphError(f"`{name}` was replaced")
     modes = {layer: layer.training for layer in module.modules()}
     module.eval()
     try:
@@ -195,14 +197,22 @@ def agrees(module: nn.Module, other: Callable[[Tensor], Tensor], batches: Iterab
 
 def _replaced(layer: nn.Module) -> str | None:
     """Explain why a layer may compute something else than its class says, or return None."""
-    kind = type(layer)
+    kind, parameters = type(layer), vars(layer)["_parameters"]
     if has_hooks(layer):
         return "has hooks"
-    if kind.__call__ is not nn.Module.__call__ or any(
-        name in ("weight", "bias") or (callable(value) and hasattr(kind, name)) for name, value in vars(layer).items()
-    ):
-        return "has replaced methods or weights"
+    if kind.__call__ is not nn.Module.__call__:
+        return "has a call of its own"
+    for name, value in vars(layer).items():
+        weight = name in ("weight", "bias") and (isinstance(value, Tensor) or name in parameters)
+        if weight or (callable(value) and hasattr(kind, name)):
+            return "has replaced methods or weights"
     return None
+
+
+def _is_leaf(layer: nn.Module) -> bool:
+    """Return whether a layer is from torch or wafl, and not looked into; bounds know layers by their exact classes."""
+    module = type(layer).__module__
+    return (module.startswith("torch.nn.") and type(layer) is not nn.Sequential) or module == "wafl.models.layers"
 
 
 def _kind(layer: nn.Module) -> str:
@@ -308,8 +318,7 @@ class _Tracer(fx.Tracer):
         return super().create_arg(a)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        module = type(m).__module__
-        return (module.startswith("torch.nn.") and type(m) is not nn.Sequential) or module == "wafl.models.layers"
+        return _is_leaf(m)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         raise self.stop("it branches on the values, the size or the type of a tensor")

@@ -1,0 +1,229 @@
+"""Modules with a forward of their own have the certificates of their layers, and no attack exceeds them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import wafl
+from tests.models.layers import operator
+from tests.theory.modules import Chain, Images, Residual, attacked, clients
+from wafl.promises.known import known
+from wafl.tasks.losses import CrossEntropy
+from wafl.theory.constants.layer_by_layer import last_layer, plain_form
+
+NORMS = (1, 2, math.inf)
+FORMS = {
+    "relu": (torch.relu, nn.ReLU()),
+    "leaky relu": (lambda x: functional.leaky_relu(x, 0.2), nn.LeakyReLU(0.2)),
+    "tanh": (lambda x: x.tanh(), nn.Tanh()),
+    "sigmoid": (torch.sigmoid, nn.Sigmoid()),
+    "silu": (functional.silu, nn.SiLU()),
+    "gelu": (functional.gelu, nn.GELU()),
+    "gelu by tanh": (lambda x: functional.gelu(x, approximate="tanh"), nn.GELU("tanh")),
+    "softplus": (lambda x: functional.softplus(x, 2.0), nn.Softplus(2.0)),
+}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_module_has_every_bit_of_its_sequence(form: str, norm: float) -> None:
+    torch.manual_seed(0)
+    function, layer = FORMS[form]
+    model = Chain(function)
+    for metric in ("loss", "error"):
+        one, two = (
+            wafl.certify(each, clients(), radii=[0.1, 0.5], norm=norm, metric=metric, achieved=False)  # type: ignore[arg-type]
+            for each in (model, model.sequence(layer))
+        )
+        assert one.proven
+        assert one.rows == two.rows
+        assert one.loss == two.loss
+
+
+def test_constants_and_the_next_client_are_those_of_the_sequence() -> None:
+    torch.manual_seed(0)
+    model = Chain(torch.tanh)
+    both = model, model.sequence(nn.Tanh())
+    one, two = (wafl.theory.constants(each, clients()) for each in both)
+    assert (one.L_z, one.L_zz, one.L_theta, one.num_params) == (two.L_z, two.L_zz, two.L_theta, two.num_params)
+    assert one.L_z.proven
+    seen, unseen = clients(), clients(count=20)
+    first, second = (wafl.next_client(each, seen, unseen, radius=0.1, metric="error") for each in both)
+    assert first.proven
+    assert str(first) == str(second)
+
+
+@pytest.mark.parametrize(
+    "make", [Residual, lambda: Residual(functional.gelu), lambda: Residual(functional.softplus), Images]
+)
+@pytest.mark.parametrize("norm", [2, math.inf])
+def test_no_attack_exceeds_what_is_certified_and_published(make, norm: float, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model = make().double().eval()
+    federation = clients((1, 8, 8) if isinstance(model, Images) else (6,))
+    radii = [0.0, 0.02, 0.2]
+    result = wafl.certify(model, federation, radii=radii, norm=norm, achieved=False)
+    errors = wafl.certify(model, federation, radii=radii, norm=norm, metric="error", achieved=False)
+    assert result.proven
+    assert errors.proven
+    promise = wafl.issue(model, federation, radii=radii, norm=norm)
+    file = tmp_path / "certificate.json"
+    promise.save(file)
+    assert wafl.verify(file, model=model, data=federation).recomputed
+    x, y = (torch.cat([federation.train.of(index)[part] for index in range(2)]) for part in (0, 1))
+    x = x.double()
+    for row, radius in zip(result.rows, radii, strict=True):
+        reached = float(attacked(model, x, y, radius, norm).mean())
+        assert reached <= min(row.value, row.simple) * (1.0 + 1e-9)
+        assert reached <= promise.values[radius] * (1.0 + 1e-9)
+    with torch.no_grad():
+        assert float((model(x).argmax(1) != y).double().mean()) <= errors[0].value * (1.0 + 1e-9)
+
+
+class Body(nn.Module):
+    """What comes before the last layer, as the whole model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        taken: list[Tensor] = []
+        hook = self.model.last.register_forward_pre_hook(lambda _, args: taken.append(args[0]))  # type: ignore[union-attr]
+        self.model(x)
+        hook.remove()
+        return taken[0].flatten(1)
+
+
+@pytest.mark.parametrize("make", [Residual, lambda: Residual(functional.silu), lambda: Residual(torch.tanh), Images])
+def test_no_jacobian_is_steeper_than_either_bound(make) -> None:
+    torch.manual_seed(2)
+    model = make().double().eval()
+    shape = (1, 8, 8) if isinstance(model, Images) else (6,)
+    searched, checked = last_layer(plain_form(model)), known(model, CrossEntropy())
+    assert searched is not None
+    assert checked is not None
+    body, steepest, jacobians = Body(model), 0.0, []
+    for scale in (0.1, 1.0, 10.0):
+        for _ in range(10):
+            x = scale * torch.randn(1, *shape, dtype=torch.float64)
+            jacobian = torch.autograd.functional.jacobian(lambda at: body(at)[0], x).flatten(1)
+            steepest = max(steepest, float(torch.linalg.matrix_norm(jacobian, ord=2)))
+            near = x + 1e-4 * torch.randn_like(x)
+            other = torch.autograd.functional.jacobian(lambda at: body(at)[0], near).flatten(1)
+            jacobians.append(float(torch.linalg.matrix_norm(jacobian - other, ord=2) / (x - near).norm()))
+    for bound in (searched[1].slope, checked.before()):
+        assert steepest <= bound <= 1e4 * steepest
+    assert max(jacobians) <= searched[1].bend
+
+
+LAYERS = {
+    "strided": (nn.Conv2d(2, 3, 3, stride=2, padding=1), (2, 7, 6)),
+    "grouped": (nn.Conv2d(4, 4, 3, groups=2), (4, 5, 5)),
+    "average": (nn.AvgPool2d(2), (2, 6, 6)),
+    "overlapping average": (nn.AvgPool2d(3, stride=1, padding=1), (1, 6, 5)),
+    "padded average": (nn.AvgPool2d(3, stride=2, padding=1), (1, 7, 7)),
+    "global average": (nn.AdaptiveAvgPool2d(1), (3, 1, 1)),
+    "global average of many": (nn.AdaptiveAvgPool2d((1, 1)), (2, 4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_linear_layers_are_no_steeper_than_their_matrices(name: str) -> None:
+    layer, shape = LAYERS[name]
+    torch.manual_seed(0)
+    norm = float(torch.linalg.matrix_norm(operator(layer.double(), shape), ord=2))
+    for bound in both_slopes(layer):
+        assert norm <= bound
+
+
+def both_slopes(layer: nn.Module) -> list[float]:
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(1, 2)).double().eval()
+    searched, checked = last_layer(model), known(model, CrossEntropy())
+    assert searched is not None
+    assert checked is not None
+    return [searched[1].slope, checked.layers[0].slope]
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.MaxPool2d(2), nn.MaxPool2d(3, stride=1, padding=1), nn.MaxPool2d(3, stride=2), nn.MaxPool2d(2, 1)]
+)
+def test_max_pooling_is_no_steeper_than_the_root_of_its_overlap(layer: nn.MaxPool2d) -> None:
+    spike = torch.zeros(1, 1, 7, 7, dtype=torch.float64)
+    steepest = 0.0
+    for index in range(49):  # a single high pixel is in every window that holds it
+        high = spike.clone().view(-1)
+        high[index] = 1.0
+        moved = layer(2.0 * high.view(1, 1, 7, 7)) - layer(high.view(1, 1, 7, 7))
+        steepest = max(steepest, float(moved.norm()))
+    for bound in both_slopes(layer):
+        assert steepest <= bound <= steepest * (1.0 + 1e-6)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_is_its_scale(affine: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.BatchNorm2d(3, affine=affine).double().eval()
+    nn.init.uniform_(layer.running_var, 0.01, 2.0)  # type: ignore[arg-type]
+    nn.init.normal_(layer.running_mean)  # type: ignore[arg-type]
+    if affine:
+        nn.init.normal_(layer.weight)
+    norm = float(torch.linalg.matrix_norm(operator(layer, (3, 2, 2)), ord=2))
+    for bound in both_slopes(layer):
+        assert norm * (1.0 - 1e-12) <= bound <= norm * (1.0 + 1e-6)
+
+
+ACTIVATIONS = [
+    nn.LeakyReLU(0.1), nn.LeakyReLU(-0.5), nn.LeakyReLU(3.0), nn.LeakyReLU(-2.0), nn.GELU(), nn.GELU("tanh"), nn.SiLU()
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layer", ACTIVATIONS, ids=str)
+def test_no_two_points_are_farther_apart_than_an_activation_allows(layer: nn.Module) -> None:
+    torch.manual_seed(0)
+    centers = torch.cat(
+        [torch.linspace(-12, 12, 4001), torch.tensor([0.0, 1.41421356, -1.41421356, 2.3993573, -0.7518])]
+    )
+    a = centers.double().repeat(8)
+    b = a + 10.0 ** torch.empty_like(a).uniform_(-6, 1) * torch.randn_like(a).sign()
+    rise = (layer(b) - layer(a)).abs() / (b - a).abs()
+    searched, checked = both_slopes(layer)
+    for bound in (searched, checked):
+        assert float(rise.max()) <= bound + 1e-8
+        assert float(rise.max()) >= 0.99 * bound
+    sizes = known(nn.Sequential(layer, nn.Linear(1, 2)), CrossEntropy()).layers[0].sizes  # type: ignore[union-attr]
+    assert bool((layer(a).abs() <= sizes(a.abs())).all())
+
+
+@pytest.mark.parametrize(("beta", "threshold"), [(1.0, 20.0), (2.0, 5.0), (0.5, 1.0), (10.0, 0.0)])
+def test_a_softplus_that_jumps_stays_below_its_bounds(beta: float, threshold: float) -> None:
+    """Just above the threshold the softplus is lower, so a tiny move back to it gains the whole jump."""
+    edge = threshold / beta
+    model = nn.Sequential(nn.Linear(1, 1), nn.Softplus(beta, threshold), nn.Linear(1, 2)).double()
+    high = 1000.0 * edge
+    with torch.no_grad():
+        for layer, weight, bias in ((model[0], [[1.0]], [0.0]), (model[2], [[1000.0], [-1000.0]], [-high, high])):
+            layer.weight.copy_(torch.tensor(weight))
+            layer.bias.copy_(torch.tensor(bias))
+    x, moved = (torch.tensor([[place]], dtype=torch.float64) for place in (edge * (1.0 + 1e-15) + 1e-300, edge))
+    y = torch.tensor([1])  # the first output rises with the softplus
+    radius = max(float((x - moved).abs()), 1e-14)
+    with torch.no_grad():
+        rest, reached = (float(functional.cross_entropy(model(place), y)) for place in (x, moved))
+        wrong = float(model(moved).argmax(1) != y)
+    assert reached > rest + 4e4 * radius, "20 times as much as the slope explains"
+    federation = wafl.Federation.from_arrays([(x.numpy(), y.numpy())], test_fraction=0.0, num_classes=2)
+    result = wafl.certify(model, federation, radii=[radius], achieved=False)
+    assert result.proven
+    assert reached <= result[0].value
+    error = wafl.certify(model, federation, radii=[radius], achieved=False, metric="error")
+    assert wrong <= error[0].value
+    promise = wafl.issue(model, federation, radii=[radius])
+    assert reached <= promise.values[radius]
+    assert wrong <= wafl.issue(model, federation, radii=[radius], metric="error").values[radius]
