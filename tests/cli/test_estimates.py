@@ -106,7 +106,7 @@ def test_theory_and_certify_say_that_a_model_has_no_proof(module: str) -> None:
     assert "certified" not in result.stdout
     written = call("certify", "runs/study", "--trust", "--radii", "0.1")
     assert written.exit_code == 0, written.output
-    assert "Not proven: this model has no proof, because Own is a module" in written.stdout
+    assert "Not proven: this model has no proof, because `clamp_max` at" in written.stdout
     assert "certified" not in written.stdout
     checked = call("verify", "certificate.json", "--model", "runs/study", "--data", "runs/study", "--trust")
     assert (checked.exit_code, checked.stdout.split(":")[0]) == (3, "ATTESTED")
