@@ -38,7 +38,7 @@ from wafl.theory.certificates.certify import (
 )
 from wafl.theory.certificates.mixture import Means
 from wafl.theory.certificates.sampling import Domain
-from wafl.theory.certificates.soundness import hold_rows, room_elsewhere
+from wafl.theory.certificates.soundness import MANY, hold_rows, room_of, with_room
 from wafl.theory.certificates.upper import Report
 from wafl.theory.constants.assumptions import data_free_constants, task_of
 from wafl.theory.constants.layer_by_layer import why_unproven
@@ -85,10 +85,13 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
     reason = "" if steep.proven else why_unproven(task)
     asked = Question(quantity, norm, unit=roster.unit, by_margins=quantity.by_margins(task), reason=reason)
     asked = replace(asked, finite_above=finite_above(task, params, norm), steep=steep, bent=bent)
-    certificates = certificates_of(means, radii, asked, lambda _: room_elsewhere)
+    counted = min(roster.num_examples) > 0 and not confidence
+    count = sum(roster.num_examples) + roster.num_clients if counted else MANY
+    room = room_of(quantity, task, params, roster.input_shape, norm, asked.dtype, count)
+    certificates = certificates_of(means, radii, asked, room)
     if confidence:
         domain = Domain(roster.input_shape, roster.bounds, roster.num_classes)
-        certificates = hold_rows(beyond(certificates, training, test, domain, confidence), room_elsewhere)
+        certificates = hold_rows(with_room(beyond(certificates, training, test, domain, confidence), room))
     content = {**certificates.to_json(), "capped": capped(clients.caps, roster, weights.tolist())}
     write_whole(folder / "certificates.json", json.dumps(content, indent=1).encode())
     log(INFO, "\n%s\nwritten to %s", certificates, (folder / "certificates.json").resolve())

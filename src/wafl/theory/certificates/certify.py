@@ -10,7 +10,7 @@ ascent reaches, which also gives a distribution inside the ball, and the value i
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -32,10 +32,19 @@ from wafl.theory.certificates.certificate import Certificate, Certificates, Metr
 from wafl.theory.certificates.mixture import Asked, AskMeans, Mixture, check_label_cost, with_labels
 from wafl.theory.certificates.quantities import ErrorRate, ExpectedLoss
 from wafl.theory.certificates.sampling import Domain, Moments
-from wafl.theory.certificates.soundness import Room, hold_flipped, hold_moved, hold_rows, room_of
+from wafl.theory.certificates.soundness import (
+    Room,
+    check_room,
+    hold_flipped,
+    hold_moved,
+    hold_rows,
+    room_of,
+    with_room,
+)
 from wafl.theory.constants.assumptions import data_free_constants, input_constants
 from wafl.theory.constants.constant import Constant
 from wafl.theory.constants.layer_by_layer import last_layer, why_unproven
+from wafl.theory.networks.rounding import ARITHMETIC, Dtype
 from wafl.theory.phi.linear_model import LinearPhi, is_known
 from wafl.train.embedded import find_device
 from wafl.weights import ClientWeights, fixed
@@ -59,6 +68,7 @@ def certify(
     split: Literal["train", "test"] = "train",
     client_weights: ClientWeights | None = None,
     curvature: float | None = None,
+    dtype: Dtype = "float64",
     achieved: bool = True,
     confidence: float | None = None,
     space: str | None = None,
@@ -75,7 +85,9 @@ def certify(
     the clients' test examples were drawn. Labels stay fixed unless they have a ``label_cost``. The ball is unbounded:
     its distributions may leave the box of the data, and the certificate holds for those inside it too. For linear
     models with cross-entropy or squared error the certificate is tight. For networks it is proven if their layers are
-    known, and looser; otherwise it is an estimate, and ``proven`` is False. Everything is computed in float64.
+    known, and looser; otherwise it is an estimate, and ``proven`` is False. Everything is computed in float64. A proven
+    certificate includes rounding: it holds for the exact loss of the weights as float64 numbers, and for the loss that
+    a float64 evaluation computes in any order. It raises PreconditionError if rounding is more than half of the bound.
 
     Args:
         model: a model, or a run, which brings its own loss and client weights.
@@ -92,7 +104,10 @@ def certify(
             measured.
         split: ``"train"`` or ``"test"`` examples.
         client_weights: the center of the ball; by default the run's final weights, or by examples for a plain model.
-        curvature: a bound on L_zz that you have proven yourself.
+        curvature: a bound on L_zz, for a model and a loss for which none is known; otherwise it is not used. A value
+            that rests on it is attested, not proven; ValueError if an attack shows that it is false.
+        dtype: ``"float32"`` to include the rounding of evaluations in float32 (without TF32 and Winograd), anywhere in
+            the ball. It raises PreconditionError if that is more than the radius adds to the loss.
         achieved: whether to report the loss of a bad distribution inside each ball too. For networks, that needs all
             examples in one place.
         confidence: with what probability all radii hold for the clients' distributions; needs ``split="test"``, a
@@ -124,6 +139,8 @@ def certify(
     find_device(device)
     if curvature is not None and not (curvature >= 0 and math.isfinite(curvature)):
         raise ValueError(f"curvature={curvature} must be finite and at least 0")
+    if dtype not in ARITHMETIC:
+        raise ValueError(f"{dtype=} must be one of {', '.join(map(repr, ARITHMETIC))}")
     quantity = quantity_of(metric)
     check_question(power, gap)
     if space is None and cost_matrix is None and math.isinf(label_cost):
@@ -134,7 +151,7 @@ def certify(
             loss, client_weights = loss or model.loss, client_weights or fixed(model.client_weights.tolist())
         model, clients = elsewhere.moved(model, clients, space, cost_matrix)
     mixture = replace(Mixture.of(model, clients, split, client_weights, loss), device=device)
-    check_label_cost(label_cost, mixture.task, curvature)
+    check_label_cost(label_cost, mixture.task)
     if confidence is not None:
         check_confidence(confidence, split)
         if power != 2 or math.isfinite(label_cost):
@@ -143,28 +160,34 @@ def certify(
         raise PreconditionError(f"{metric=} {missing}")
     by_margins = quantity.by_margins(mixture.task)
     known = _constants(mixture, clients, norm, by_margins)
-    bent = known["L_zz"] if curvature is None else Constant(curvature, "bound", "given")
+    bent = known["L_zz"]
+    if curvature is not None and not bent.proven:
+        bent = Constant(curvature, "attested", "curvature= says so")
 
     def reach(radius: float) -> float | None:
         if not (achieved and quantity.has_slopes):
             return None
         return mixture.worst_loss(WassersteinShift(radius, norm=norm, steps=50, tolerance=1e-3, bounds=None), seed)
 
-    limit = finite_above(mixture.task, mixture.params, norm) if curvature is None else None
+    limit = finite_above(mixture.task, mixture.params, norm)
     if limit is not None:
         limit += (mixture.task.loss.quadratic or 0.0) / label_cost
     reason = "" if known["L_z"].proven else why_unproven(mixture.task)
-    constants = known["L_z"], bent, reason
+    if bent.kind == "attested" and power == 2 and reason:
+        reason = "its curvature is only attested (curvature=)"
+    constants = known["L_z"], bent, reason, dtype
     question = Question(quantity, norm, power, gap, limit, by_margins, label_cost, clients.unit, *constants)
+    count = sum(map(len, (clients.train.y, clients.test.y))) + clients.num_clients
+    room = room_of(quantity, mixture.task, mixture.params, clients.input_shape, norm, dtype, count)
     if confidence is None:
         means = with_labels(partial(mixture.means, seed=seed), label_cost)
-        result = certificates_of(means, wanted, question, partial(room_of, mixture), reach)
+        result = certificates_of(means, wanted, question, room, reach)
         return result if achieved else replace(result, rows=tuple(replace(row, achieved=None) for row in result.rows))
     training = replace(mixture, examples=clients.train)
-    chosen = certificates_of(partial(training.means, seed=seed), wanted, question, partial(room_of, training))
-    result = beyond(chosen, training, mixture, Domain.of(clients), confidence, seed)
+    chosen = certificates_of(partial(training.means, seed=seed), wanted, question, room)
+    result = with_room(beyond(chosen, training, mixture, Domain.of(clients), confidence, seed), room)
     result = replace(result, rows=tuple(replace(row, achieved=reach(row.radius)) for row in result.rows))
-    return hold_rows(result, room_of(mixture, result))
+    return hold_rows(result)
 
 
 def beyond(
@@ -209,7 +232,7 @@ def _beyond(
     mean = math.fsum(weight * mean for weight, mean in zip(weights, sample.means, strict=True))
     bound = min(inquiry.offset + upper, quantity.largest)
     value, gamma, simple = bound, row.gamma, quantity.largest
-    if inquiry.report is None:
+    if math.isinf(inquiry.gamma):
         value, gamma, simple = bound if row.radius == 0 else math.inf, math.inf, bound
     return Certificate(row.radius, value, gamma, simple, None, row.tolerance, upper - mean)
 
@@ -224,20 +247,24 @@ def certificates_of(
     means: AskMeans,
     radii: Sequence[float],
     question: Question,
-    room: Callable[[Certificates], Room],
+    room: Room,
     achieved: Reach = lambda radius: None,
 ) -> Certificates:
-    """The certificates of a mixture whose clients answer ``means``, none below what was reached, but for ``room``."""
-    clean, rows = question.quantity.rows(means, radii, question, achieved)
+    """The certificates of a mixture whose clients answer ``means``, with ``room`` and never below what was reached."""
+    clean, rest, rows = question.quantity.rows(means, radii, question, achieved)
     about = (question.norm, question.unit, question.steep, question.bent, question.quantity)
-    certificates = Certificates(tuple(rows), clean, *about, power=question.power, label_cost=question.label_cost)
+    certificates = Certificates(
+        tuple(rows), clean, *about, power=question.power, label_cost=question.label_cost, dtype=question.dtype
+    )
     if not (certificates.proven or certificates.simple_proven):
         certificates = replace(certificates, reason=question.reason)
+    check_room(certificates, rest, room, question.dtype)
+    certificates = with_room(certificates, room)
     if question.quantity.has_slopes and question.labels_move:
-        hold_flipped(certificates, means, room(certificates))
+        hold_flipped(certificates, means)
     if question.quantity.has_slopes and question.finite_above is None:
-        hold_moved(certificates, means, room(certificates))
-    return hold_rows(certificates, room(certificates))
+        hold_moved(certificates, means)
+    return hold_rows(certificates)
 
 
 def quantity_of(metric: str) -> Quantity:
