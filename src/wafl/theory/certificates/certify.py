@@ -10,7 +10,7 @@ ascent reaches, which also gives a distribution inside the ball, and the value i
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -177,25 +177,35 @@ def certify(
         reason = "its curvature is only attested (curvature=)"
     constants = known["L_z"], bent, reason, dtype
     question = Question(quantity, norm, power, gap, limit, by_margins, label_cost, clients.unit, *constants)
-    count = sum(map(len, (clients.train.y, clients.test.y))) + clients.num_clients
-    room = room_of(quantity, mixture.task, mixture.params, clients.input_shape, norm, dtype, count)
+    about_room = (quantity, mixture.task, mixture.params, clients.input_shape, norm, dtype)
     if confidence is None:
         means = with_labels(partial(mixture.means, seed=seed), label_cost)
+        room = room_of(*about_room, len(mixture.examples.y))
         result = certificates_of(means, wanted, question, room, reach)
         return result if achieved else replace(result, rows=tuple(replace(row, achieved=None) for row in result.rows))
     training = replace(mixture, examples=clients.train)
+    room = room_of(*about_room, len(training.examples.y))
     chosen = certificates_of(partial(training.means, seed=seed), wanted, question, room)
-    result = with_room(beyond(chosen, training, mixture, Domain.of(clients), confidence, seed), room)
+    result = beyond(chosen, training, mixture, Domain.of(clients), confidence, partial(room_of, *about_room), seed)
     result = replace(result, rows=tuple(replace(row, achieved=reach(row.radius)) for row in result.rows))
     return hold_rows(result)
 
 
 def beyond(
-    chosen: Certificates, training: Asked, test: Asked, domain: Domain, confidence: float, seed: int = 0
+    chosen: Certificates,
+    training: Asked,
+    test: Asked,
+    domain: Domain,
+    confidence: float,
+    room: Callable[[int], Room],
+    seed: int = 0,
 ) -> Certificates:
-    """Certificates at the chosen gammas for the distributions behind the test examples, all with this probability."""
+    """Certificates at the chosen gammas for the distributions behind the test examples, all with this probability.
+
+    ``room`` is a function of the number of test examples.
+    """
     level = (1.0 - confidence) / len(chosen)
-    rows = tuple(_beyond(row, chosen, training, test, domain, level, seed) for row in chosen.rows)
+    rows = tuple(_beyond(row, chosen, training, test, domain, level, room, seed) for row in chosen.rows)
     rest = chosen.quantity.inquiry(chosen, replace(chosen[0], radius=0.0))
     loss = test.answers(rest.report, [rest.setting], seed).value[0] @ test.weights
     return replace(chosen, rows=rows, loss=float(loss), confidence=confidence)
@@ -220,7 +230,14 @@ def check_confidence(confidence: float, split: str) -> None:
 
 
 def _beyond(
-    row: Certificate, chosen: Certificates, training: Asked, test: Asked, domain: Domain, level: float, seed: int
+    row: Certificate,
+    chosen: Certificates,
+    training: Asked,
+    test: Asked,
+    domain: Domain,
+    level: float,
+    room: Callable[[int], Room],
+    seed: int,
 ) -> Certificate:
     """One radius for the distributions, but for probability ``level``: by what is smallest on the training examples."""
     quantity = chosen.quantity
@@ -234,7 +251,8 @@ def _beyond(
     value, gamma, simple = bound, row.gamma, quantity.largest
     if math.isinf(inquiry.gamma):
         value, gamma, simple = bound if row.radius == 0 else math.inf, math.inf, bound
-    return Certificate(row.radius, value, gamma, simple, None, row.tolerance, upper - mean)
+    result = Certificate(row.radius, value, gamma, simple, None, row.tolerance, upper - mean)
+    return with_room(result, room(sum(sample.sizes)), quantity.largest)
 
 
 def finite_above(task: Task, params: Tensor, norm: float) -> float | None:
@@ -259,7 +277,8 @@ def certificates_of(
     if not (certificates.proven or certificates.simple_proven):
         certificates = replace(certificates, reason=question.reason)
     check_room(certificates, rest, room, question.dtype)
-    certificates = with_room(certificates, room)
+    roomy = tuple(with_room(row, room, question.quantity.largest) for row in certificates.rows)
+    certificates = replace(certificates, rows=roomy)
     if question.quantity.has_slopes and question.labels_move:
         hold_flipped(certificates, means)
     if question.quantity.has_slopes and question.finite_above is None:

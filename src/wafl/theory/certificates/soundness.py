@@ -36,8 +36,6 @@ PARTS = (1.0, 1.0 / 8.0, 1.0 / 64.0)
 UNIT = 2.0**-53
 TERMS = 128
 """How many roundings count in addition to those of means and of the model."""
-MANY = 1 << 23
-"""How many examples are counted if their number is not known."""
 CLAIMED = 1e-6
 """By how much a loss must exceed a bound that rests on a claim to refute the claim, relative to the bound or to 1."""
 NOTICED = 1e-9
@@ -51,7 +49,7 @@ def room_of(
     shape: Sequence[int],
     norm: float,
     dtype: Dtype,
-    count: int = MANY,
+    count: int,
 ) -> Room:
     """Return what rounding may add to the mean of a quantity over ``count`` examples of this shape that move."""
     rounding, factor = rounding_of(task, params), task.loss.quadratic
@@ -74,17 +72,10 @@ def room_of(
     return room
 
 
-def with_room(certificates: Certificates, room: Room) -> Certificates:
-    """Return the certificates with what rounding may add to each bound."""
-    rows = [
-        replace(
-            row,
-            value=min(row.value + room(row.radius, row.value), certificates.quantity.largest),
-            simple=min(row.simple + room(row.radius, row.simple), certificates.quantity.largest),
-        )
-        for row in certificates.rows
-    ]
-    return replace(certificates, rows=tuple(rows))
+def with_room(row: Certificate, room: Room, largest: float) -> Certificate:
+    """Return the row with what rounding may add to each bound on a quantity that has a ``largest`` value."""
+    value, simple = (min(bound + room(row.radius, bound), largest) for bound in (row.value, row.simple))
+    return replace(row, value=value, simple=simple)
 
 
 def check_room(certificates: Certificates, rest: float, room: Room, dtype: Dtype) -> None:

@@ -255,7 +255,7 @@ def next_client(
     most = quantity.most(theirs, domain, chosen, inquiry.gamma) if bounded else quantity.largest
     sample, trained = (Moments(inquiry.report).ask(each, inquiry.setting, most, seed) for each in (theirs, ours))
     if proven and quantity.has_slopes and math.isfinite(inquiry.gamma):
-        room = room_of(quantity, theirs.task, theirs.params, seen.input_shape, norm, chosen.dtype)
+        room = room_of(quantity, theirs.task, theirs.params, seen.input_shape, norm, chosen.dtype, sum(sample.sizes))
         hold_clients(chosen, theirs, unseen.names, sample, inquiry, room, seed)
     return NextClient(
         unseen.names,
