@@ -257,6 +257,22 @@ def test_the_error_of_float32_is_within_the_running_bound_and_its_growth(name: s
     assert float((rounding.errors(x, "float64")[-1] / bound).max()) < 1e-8
 
 
+def test_what_a_hidden_layer_loses_is_carried_to_the_outputs() -> None:
+    """Its inputs cancel, so that its output is small and mostly rounding."""
+    model = nn.Sequential(nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 2)).double()
+    set_to(model[0], [[1.0, -1.0]], [0.0])
+    set_to(model[2], [[1.0], [-1.0]], [0.0, 0.0])
+    x = torch.tensor([[1e4 + 0.01, 1e4]], dtype=torch.float64)
+    task = make_task(model)
+    rounding = rounding_of(task, task.initial())
+    assert rounding is not None
+    with torch.no_grad():
+        actual = (an_image_copy(model)(x.float()).double() - model(x)).abs()
+    bound = rounding.errors(x, "float32")[-1]
+    assert bool((1e-4 < actual).all())
+    assert bool((actual <= bound).all())
+
+
 @pytest.mark.parametrize("name", ["mlp", "smooth"])
 def test_the_error_of_gradients_is_within_its_bound(name: str) -> None:
     model = {
