@@ -10,8 +10,11 @@ rounded.
   :class:`wafl.theory.networks.margins.Nearby`: in each layer, these are wrong by a few times its error. The
   cross-entropy's phi_gamma changes by at most twice as much as an output. The root of a squared error's phi_gamma
   is a norm of the residuals, at most ``sqrt(a gamma / (gamma - limit))`` times their length.
-- *The search itself* computes with numbers as large as phi_gamma and ``K^2 / (4 gamma)``, where K is the steepest slope
-  of a margin. It may lose a few units for each term of its sums.
+- *The search itself* computes with numbers as large as phi_gamma and ``K_j^2 / (4 gamma)``, with the steepest slope
+  ``K_j`` of the margin ``A_j``. It may lose a few units for each term of its sums.
+
+A class with ``A_j + K_j^2 / (2 gamma)`` far below 0 is out of reach: wherever the example goes, it adds nothing to
+phi_gamma, and neither does its rounding.
 """
 
 import hashlib
@@ -29,7 +32,7 @@ from wafl.base.norms import dual, power_norm, steepest
 from wafl.objectives import Move, Objective, ObjectiveState, Wasserstein
 from wafl.objectives.base import lane_scalar
 from wafl.tasks.inputs import Inputs, dense, shared
-from wafl.tasks.losses import CrossEntropy, MarginLoss, OutputLoss
+from wafl.tasks.losses import MarginLoss, OutputLoss
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Task
 from wafl.theory.networks.margins import leads_of, margins_of
@@ -38,6 +41,8 @@ from wafl.theory.phi.incumbents import Ball
 from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
 
 UNIT = 2.0**-53
+OUT_OF_REACH = -100.0
+"""Classes whose margins stay below this add less to a loss than any rounding."""
 TERMS = 128
 """How many roundings a search adds to those of the model's own sums."""
 
@@ -75,9 +80,9 @@ class SearchedSurrogate(Objective):
             weight = problem.linear[0][lanes[0]]
             phi = LinearPhi(weight, problem.output_loss, self.norm)
             if proven:
-                slack = Slack.of(problem, lanes[0], gamma, float(CrossEntropy().slopes(weight[None], self.norm).max()))
-                sides = phi.bounds(outputs[here], y[here], gamma, tolerance)
-                value[here] = slack.above(sides.upper, lost[here], phi.limit)
+                sides, slack = phi.bounds(outputs[here], y[here], gamma, tolerance), Slack.of(problem, lanes[0], gamma)
+                far = Ball(weight, self.norm).distances
+                value[here] = slack.above(sides.upper, outputs[here], lost[here], y[here], far, phi.limit)
                 cost[here] = sides.cost
             else:
                 value[here], cost[here] = phi.reached(outputs[here], y[here], gamma, tolerance)
@@ -98,14 +103,16 @@ class SearchedSurrogate(Objective):
             if margins is None:
                 raise ValueError("this network has a layer of which no Lipschitz constant is known")
             prices, allowed = (each[:, None].expand_as(real)[here] for each in (gamma, tolerance))
-            steep = float(margins.steepest(self.norm, x[0, 0].numel(), outputs.shape[-1]).max())
-            slack = Slack.of(problem, lanes[0], prices, steep)
+            slack = Slack.of(problem, lanes[0], prices)
+            steep = margins.steepest(self.norm, x[0, 0].numel(), outputs.shape[-1])
             s, unit, loss = outputs[here], 1.0, problem.output_loss
             if isinstance(loss, MarginLoss):  # t times the cross-entropy of other outputs
                 s, unit = loss.logits(s, y[here]), loss.temperature
                 margins, prices, allowed = margins.scaled(1.0 / unit), prices / unit, allowed / unit
             upper, cost = margins.along(x[here].flatten(1), s, y[here], self.norm, prices, allowed)
-            results[here] = torch.stack([slack.above(unit * upper, lost[here]), cost], dim=-1)
+            results[here] = torch.stack(
+                [slack.above(unit * upper, outputs[here], lost[here], y[here], steep), cost], dim=-1
+            )
         return results[..., 0], results[..., 1]
 
 
@@ -222,19 +229,20 @@ class Slack:
     rounding: Rounding | None
     """None if the loss or a layer is not known: then nothing is added, and nothing is proven."""
     gamma: Tensor | float
-    steep: float
-    """K."""
 
     @classmethod
-    def of(cls, problem: Problem, lane: int | Tensor, gamma: Tensor | float, steep: float) -> Self:
+    def of(cls, problem: Problem, lane: int | Tensor, gamma: Tensor | float) -> Self:
         known = _has_margins(problem) or problem.output_loss.quadratic is not None
         rounding = rounding_of(problem.task, problem.params[lane]) if known else None
-        return cls(problem.output_loss, rounding, gamma, steep)
+        return cls(problem.output_loss, rounding, gamma)
 
-    def above(self, upper: Tensor, lost: Tensor, limit: float = 0.0) -> Tensor:
+    def above(
+        self, upper: Tensor, outputs: Tensor, lost: Tensor, y: Tensor, steep: Tensor | None = None, limit: float = 0.0
+    ) -> Tensor:
         """Return a bound on phi_gamma from one that was found in float64, of outputs that are off by ``lost [..., C]``.
 
-        For a squared error, ``limit`` is the gamma above which phi_gamma is finite.
+        ``steep [C (y), C (j)]`` are the slopes of the margins; None if nothing moves. For a squared error, ``limit`` is
+        the gamma above which phi_gamma is finite.
         """
         if self.rounding is None:
             return upper
@@ -244,9 +252,14 @@ class Slack:
             upper = upper * (1.0 + lossy * stretch)
             return (upper.sqrt() + math.sqrt(factor) * lost.norm(dim=-1) * stretch**0.5).square() * (1.0 + 8.0 * UNIT)
         margin = self.loss if isinstance(self.loss, MarginLoss) else MarginLoss(0.0, 1.0)
-        reach = self.steep**2 / (4.0 * self.gamma)
-        lost = 2.0 * lost.amax(-1) + 8.0 * UNIT * (margin.offset + margin.temperature * (TERMS + self.rounding.classes))
-        return upper + lossy * (upper.abs() + reach) + lost
+        label, price = y[..., None], self.gamma[:, None] if isinstance(self.gamma, Tensor) else self.gamma
+        gains = torch.zeros_like(outputs) if steep is None else steep[y].square() / (4.0 * price)
+        lost = lost + lost.gather(-1, label)
+        behind = outputs - outputs.gather(-1, label) + margin.offset + lost
+        near = behind + 2.0 * gains >= OUT_OF_REACH * margin.temperature - 1e-9 * behind.abs()
+        lost, gains = (part.masked_fill(~near, 0.0).amax(-1) for part in (lost, gains))
+        least = 8.0 * UNIT * (margin.offset + margin.temperature * (TERMS + self.rounding.classes))
+        return upper + lossy * (upper.abs() + gains) + lost + least
 
 
 def _has_margins(problem: Problem) -> bool:
@@ -373,8 +386,8 @@ class AtRest(Objective):
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
         outputs, lost = problem.outputs(x).detach(), _each_lane(problem, x, partial(_lost, self.dtype))
-        slack = Slack.of(problem, 0, math.inf, 0.0)
-        value = slack.above(problem.output_loss.value(outputs, y), lost)
+        slack = Slack.of(problem, 0, math.inf)
+        value = slack.above(problem.output_loss.value(outputs, y), outputs, lost, y)
         zero = torch.zeros_like(value)
         return Move(x, y, value, zero, torch.ones_like(value, dtype=torch.bool), state=state or ObjectiveState())
 
