@@ -323,7 +323,14 @@ AUDIT = of_file(
 SOUND = of_file(
     "soundness",
     "a_small_ball_is_held_against_a_part_of_what_reaches_far",
-    "rounding_is_allowed_for_and_no_number_is_no_bound",
+    "no_number_is_no_bound_and_a_claim_is_refuted_only_beyond_rounding",
+)
+EXTREME = of_file("rounding", "extreme_magnitudes_are_refused_or_never_below_the_exact_loss_and_any_float64_one")
+RUNNING = of_file(
+    "rounding",
+    "the_error_of_float32_is_within_the_running_bound_and_its_growth",
+    "what_a_hidden_layer_loses_is_carried_to_the_outputs",
+    "the_error_of_gradients_is_within_its_bound",
 )
 ELSEWHERE = of_file("certificates_elsewhere")
 PROOFS = (
@@ -395,7 +402,11 @@ PROOFS = (
     ("theory/certificates/sampling.py", "2) / (4.0 * gamma)", "2) / (8.0 * gamma)", MOST),
     ("theory/certificates/sampling.py", "bias - bias[label]", "bias", MOST),
     ("theory/certificates/sampling.py", "reach + float(steep) ** 2", "reach - float(steep) ** 2", MOST),
-    ("theory/certificates/soundness.py", "reached <= bound + room()", "reached <= 2.0 * bound + room()", SOUND),
+    ("theory/certificates/soundness.py", "reached <= bound + room:", "reached <= 2.0 * bound + room:", SOUND),
+    ("theory/certificates/upper.py", "(upper.abs() + gains) + lost + least", "(upper.abs() + gains) + least", EXTREME),
+    ("theory/networks/rounding.py", "step.through(errors[-1]) + rounded", "step.through(errors[-1])", RUNNING),
+    ("theory/networks/rounding.py", "step.through(errors[-1]) + rounded", "rounded", RUNNING),
+    ("theory/networks/rounding.py", "step.through(slope), step.through(drift)", "slope, step.through(drift)", RUNNING),
     ("theory/certificates/soundness.py", "budget / cost", "0.0", SOUND),
     ("theory/certificates/mixture.py", "self.weights / self.examples.num_examples,", "self.weights,", SMALL_PROOFS),
     ("theory/certificates/other_spaces.py", "linear.weight @ matrix", "linear.weight @ matrix.T", ELSEWHERE),

@@ -183,7 +183,8 @@ def test_the_certificate_of_a_linear_loss_is_the_worst_case(norm, weights):
     certificates = certificates_of(case, radii, norm, loss=projection, curvature=0.0)
     steep = np.linalg.norm(case.model.weight.detach().numpy()[0], ord=oracles.dual_order(norm))
     mean = case.share @ (theory.plain_outputs(case.model, case.x)[:, 0] - 3.0 * case.y)
-    assert certificates.proven
+    assert certificates.L_zz.kind == "attested"
+    assert not certificates.proven
     assert certificates.loss == pytest.approx(mean, rel=1e-12)
     for row, radius in zip(certificates.rows, radii, strict=True):
         worst = mean + steep * radius
@@ -501,10 +502,10 @@ def test_certificates_say_whether_they_are_proven():
     assert result.L_zz.kind == "estimate"
     assert "no bound is known for the loss hinge of these layers" in str(result).splitlines()[0]
     trusted = certificates_of(case, [0.1], loss=hinge, curvature=2.0, achieved=False)
-    assert trusted.proven
-    assert trusted.caveat is None
-    assert str(trusted).endswith("certified is proven; simple is an estimate")
-    assert trusted.L_zz == 2.0
+    assert not trusted.proven
+    assert trusted.column == "estimate"
+    assert "its curvature is only attested (curvature=)" in str(trusted).splitlines()[0]
+    assert (trusted.L_zz, trusted.L_zz.kind) == (2.0, "attested")
     relu = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3)).double()
     kinked = certificates_of(replace(case, model=relu), [0.1], math.inf, achieved=False)
     assert kinked.proven, "along its margins"
@@ -523,12 +524,54 @@ def test_the_ball_of_order_1_says_estimate_where_its_slope_is_one():
     assert certificates_of(case, [1.0], power=1, achieved=False).proven
 
 
-def test_a_figure_of_proven_values_shows_no_estimate():
+def test_a_figure_of_attested_values_is_no_proof():
+    result = certificates_of(a_case("mlr"), [1e3], loss=hinge, curvature=2.0, achieved=False)
+    assert not result.curve().proven
+
+
+class Sloped(wafl.OutputLoss):
+    """A hinge loss of which the slope is known, but no curvature."""
+
+    labels = "classes"
+
+    def value(self, outputs, y):
+        return hinge(outputs.flatten(0, -2), y.flatten()).view(outputs.shape[:-1])
+
+    def slopes(self, weight, norm=2):
+        return CrossEntropy().slopes(weight, norm)
+
+
+def test_only_the_proven_one_of_a_slope_and_a_claimed_curvature_is_certified():
+    case = replace(a_case("mlr"), model=nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3)).double())
+    result = certificates_of(case, [0.1], loss=Sloped(), curvature=100.0, achieved=False)
+    assert result.simple_proven
+    assert not result.proven
+    assert result.column == "certified"
+    assert result.best_proven(result[0]) == result[0].simple
+
+
+def test_a_curvature_that_is_not_needed_is_not_used():
+    for model in (nn.Linear(2, 3), nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3))):
+        case = replace(a_case("mlr"), model=model.double())
+        plain, claimed = (certificates_of(case, [0.1], achieved=False, **given) for given in ({}, {"curvature": 0.0}))
+        assert claimed.proven
+        assert claimed[0] == plain[0]
+
+
+@pytest.mark.parametrize("achieved", [False, True])
+def test_a_false_claim_about_the_curvature_is_refused_as_such(achieved):
+    """Cross-entropy as a function, of which nothing is known: at curvature 0 it would be linear."""
+
+    def unknown(outputs, y):
+        return nn.functional.cross_entropy(outputs, y, reduction="none")
+
     case = a_case("mlr")
-    result = certificates_of(case, [1e3], loss=hinge, curvature=2.0, achieved=False)
-    assert result[0].simple < result[0].value
-    assert result.curve().proven
-    assert result.curve().certified == [result[0].value]
+    with torch.no_grad():
+        case.model.weight.mul_(5.0)
+    with pytest.raises(ValueError, match=r"curvature=0 is false\. It implies .* at most .*, but .* was reached: leave"):
+        certificates_of(case, [1.0], loss=unknown, curvature=0.0, achieved=achieved)
+    rows = certificates_of(case, [1.0], loss=unknown, curvature=1e3, achieved=achieved).rows
+    assert rows[0].achieved is None or rows[0].achieved <= rows[0].value
 
 
 def test_bad_input_is_refused_with_the_value_and_the_remedy():
@@ -568,7 +611,8 @@ def test_weights_whose_fourth_powers_overflow_are_refused(norm):
     with pytest.raises(wafl.PreconditionError, match=r"no gamma gives a finite bound: .* a model of smaller weights"):
         certificates_of(case, [0.0, 0.3], norm)
     at_rest = certificates_of(case, [0.0], norm)
-    assert at_rest[0].value == at_rest.loss < math.inf
+    assert at_rest.loss <= at_rest[0].value == pytest.approx(at_rest.loss, rel=1e-12)
+    assert at_rest[0].value < math.inf
 
 
 def test_a_part_that_does_not_exist_is_refused():

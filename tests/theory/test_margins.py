@@ -250,3 +250,22 @@ def test_layers_that_share_a_weight_are_proven_with_it() -> None:
     assert certificates.loss == pytest.approx(float(nn.functional.cross_entropy(model(x), y).detach()))
     assert certificates[0].achieved is not None
     assert certificates[0].achieved <= certificates[0].best
+
+
+@pytest.mark.parametrize("norm", [2, math.inf])
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_a_convolutional_network_is_certified_at_no_more_than_what_is_published(scale: float, norm: float) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(1, 8, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3, stride=2), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(16, 10)),
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(scale)
+    x = torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    clients = wafl.Federation.from_arrays([(x.numpy(), np.arange(20) % 10)], test_fraction=0.0, num_classes=10)
+    radii = [0.1, 0.5, 1.0]
+    published = [row.value for row in wafl.issue(model, clients, radii=radii, norm=norm).parts.claim.rows]
+    found = wafl.certify(model, clients, radii=radii, norm=norm, achieved=False)
+    assert all(row.value <= value for row, value in zip(found.rows, published, strict=True))

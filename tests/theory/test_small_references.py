@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from tests.oracles import phi
 from wafl.objectives import Objective, ObjectiveState
 from wafl.objectives.surrogate import single_lane
-from wafl.theory.certificates.upper import REPORTS, ErrorSurrogate, SearchedSurrogate, SlopeMove, UpperBound
+from wafl.theory.certificates.upper import REPORTS, AtRest, ErrorSurrogate, SearchedSurrogate, SlopeMove, UpperBound
 
 WEIGHT = np.array([[1.0, 0.5], [-0.4, 1.2], [0.3, -0.9]])
 X, Y = torch.tensor([[1.5, -0.6], [0.2, 1.1]], dtype=torch.float64), torch.tensor([0, 1])
@@ -82,7 +82,13 @@ def moved() -> None:
     torch.testing.assert_close(value(SlopeMove(), distance=0.7), best.detach())
 
 
-KINDS = {"smooth": smooth, "linear": linear, "error": error, "moved": moved}
+def rest() -> None:
+    wanted = cross_entropy(model()(X), Y, reduction="none").detach()
+    result = value(AtRest())
+    assert bool(((wanted < result) & (result <= wanted * (1 + 1e-10))).all())
+
+
+KINDS = {"smooth": smooth, "linear": linear, "error": error, "moved": moved, "rest": rest}
 
 
 @pytest.mark.parametrize("kind", REPORTS)

@@ -14,7 +14,7 @@ from wafl.base.errors import UnsoundError
 from wafl.theory.certificates import certify as certificates
 from wafl.theory.certificates.mixture import Means
 from wafl.theory.certificates.quantities import ExpectedLoss
-from wafl.theory.certificates.soundness import hold, room_elsewhere
+from wafl.theory.certificates.soundness import hold
 from wafl.theory.constants.constant import Constant
 from wafl.theory.networks import activations
 from wafl.theory.networks.activations import SShaped, Strip
@@ -52,7 +52,7 @@ def test_the_next_clients_is_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnsoundError, match="please report it"):
         wafl.next_client(a_network(), clients(), clients(1), radius=4.0)
     monkeypatch.setattr(certificates, "hold_moved", lambda *_: None)
-    monkeypatch.setattr(certificates, "hold_rows", lambda bounds, room: bounds)
+    monkeypatch.setattr(certificates, "hold_rows", lambda bounds: bounds)
     with pytest.raises(UnsoundError, match=r"client.*please report it"):
         wafl.next_client(a_network(), clients(), clients(1), radius=4.0)
 
@@ -79,7 +79,7 @@ def test_clients_elsewhere_are_asked_what_they_reach() -> None:
 
     question = certificates.Question(ExpectedLoss(), by_margins=True, steep=Constant(1.0, "bound", "by layers"))
     with pytest.raises(UnsoundError, match=r"radius 0\.1"):
-        certificates.certificates_of(means, [0.1], question, lambda _: room_elsewhere)
+        certificates.certificates_of(means, [0.1], question, lambda radius, bound: 0.0)
 
 
 def test_a_small_ball_is_held_against_a_part_of_what_reaches_far() -> None:
@@ -91,16 +91,18 @@ def test_a_small_ball_is_held_against_a_part_of_what_reaches_far() -> None:
 
     question = certificates.Question(ExpectedLoss(), power=1, steep=Constant(0.5, "bound", "by layers"))
     with pytest.raises(UnsoundError, match=r"radius 1 .* 1\.5 was found .* but 2 was reached"):
-        certificates.certificates_of(means, [1.0, 10.0], question, lambda _: room_elsewhere)
+        certificates.certificates_of(means, [1.0, 10.0], question, lambda radius, bound: 0.0)
 
 
-def test_rounding_is_allowed_for_and_no_number_is_no_bound() -> None:
-    hold("here", 1.0, 1.0 + 1e-12, lambda: 1e-9)
-    hold("here", 1.0, math.nan, lambda: 0.0)
-    hold("here", math.inf, math.inf, lambda: 0.0)
-    for bound, reached in ((1.0, 1.1), (math.nan, 0.0)):
+def test_no_number_is_no_bound_and_a_claim_is_refuted_only_beyond_rounding() -> None:
+    hold("here", 1.0, math.nan)
+    hold("here", math.inf, math.inf)
+    hold("here", 1.0, 1.0 + 1e-9, claim="curvature=1")
+    for bound, reached in ((1.0, 1.0 + 1e-9), (math.nan, 0.0)):
         with pytest.raises(UnsoundError):
-            hold("here", bound, reached, lambda: 1e-9)
+            hold("here", bound, reached)
+    with pytest.raises(ValueError, match=r"curvature=1 is false.* at most 1, but 1\.1 was reached: leave it out"):
+        hold("here", 1.0, 1.1, claim="curvature=1")
 
 
 @pytest.mark.parametrize(("first", "last"), [(1e140, 1e-170), (1e200, 1e-200), (1e-120, 1.0)])

@@ -190,7 +190,9 @@ def _means(mixture: Mixture, objective: Wasserstein, gammas: Sequence[float], se
     above = [gamma for gamma in gammas if gamma > limit]
     settings = [{"gamma": gamma, "curvature": 2.0 * limit} for gamma in above]
     means = (
-        mixture.means(UpperBound(2, objective.steps, objective.tolerance), settings, seed) if above else Means([], [])
+        mixture.means(UpperBound(2, objective.steps, objective.tolerance, None), settings, seed)
+        if above
+        else Means([], [])
     )
     value, cost = (dict(zip(above, part, strict=True)) for part in (means.value, means.cost))
     return Means([value.get(gamma, math.inf) for gamma in gammas], [cost.get(gamma, math.inf) for gamma in gammas])

@@ -5,6 +5,7 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from logging import INFO
 from pathlib import Path
 from typing import Any, cast
@@ -38,12 +39,15 @@ from wafl.theory.certificates.certify import (
 )
 from wafl.theory.certificates.mixture import Means
 from wafl.theory.certificates.sampling import Domain
-from wafl.theory.certificates.soundness import hold_rows, room_elsewhere
+from wafl.theory.certificates.soundness import hold_rows, room_of
 from wafl.theory.certificates.upper import Report
 from wafl.theory.constants.assumptions import data_free_constants, task_of
 from wafl.theory.constants.layer_by_layer import why_unproven
 from wafl.train.clients import Roster
 from wafl.train.survey import SurveyReplies
+
+MANY = 1 << 23
+"""As how many examples those of the clients count, if they have not told how many they have."""
 
 
 def certify(post: Post, values: Mapping[str, Any]) -> None:
@@ -85,10 +89,12 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
     reason = "" if steep.proven else why_unproven(task)
     asked = Question(quantity, norm, unit=roster.unit, by_margins=quantity.by_margins(task), reason=reason)
     asked = replace(asked, finite_above=finite_above(task, params, norm), steep=steep, bent=bent)
-    certificates = certificates_of(means, radii, asked, lambda _: room_elsewhere)
+    room = partial(room_of, quantity, task, params, roster.input_shape, norm, asked.dtype)
+    sizes = roster.num_examples
+    certificates = certificates_of(means, radii, asked, room(sum(sizes) if all(sizes) else MANY))
     if confidence:
         domain = Domain(roster.input_shape, roster.bounds, roster.num_classes)
-        certificates = hold_rows(beyond(certificates, training, test, domain, confidence), room_elsewhere)
+        certificates = hold_rows(beyond(certificates, training, test, domain, confidence, room))
     content = {**certificates.to_json(), "capped": capped(clients.caps, roster, weights.tolist())}
     write_whole(folder / "certificates.json", json.dumps(content, indent=1).encode())
     log(INFO, "\n%s\nwritten to %s", certificates, (folder / "certificates.json").resolve())

@@ -21,6 +21,7 @@ from wafl.theory.certificates.mixture import Asked, AskMeans
 from wafl.theory.certificates.sampling import Domain
 from wafl.theory.certificates.upper import Inquiry
 from wafl.theory.constants.constant import Constant
+from wafl.theory.networks.rounding import Dtype
 
 if TYPE_CHECKING:
     from wafl.report.plotting import Curve
@@ -67,8 +68,8 @@ class Quantity(ABC):
     @abstractmethod
     def rows(
         self, means: AskMeans, radii: Sequence[float], question: Question, achieved: Reach
-    ) -> tuple[float, list[Certificate]]:
-        """Compute the quantity at rest and a certificate per radius.
+    ) -> tuple[float, float, list[Certificate]]:
+        """Compute the quantity at rest, a bound on it that includes rounding, and a certificate per radius.
 
         ``achieved`` attacks the mixture within a radius, for a search that does not itself tell what is achieved.
         """
@@ -103,6 +104,7 @@ class Question:
     bent: Constant = UNKNOWN
     reason: str = ""
     """Why no bound on L_z is known; empty if one is."""
+    dtype: Dtype = "float64"
 
     @property
     def labels_move(self) -> bool:
@@ -166,6 +168,8 @@ class Certificates:
     """Why nothing is proven; empty if something is."""
     source: Source | None = field(default=None, compare=False, repr=False)
     """The model and the clients, from which it can be saved; None if the examples are on other machines."""
+    dtype: Dtype = "float64"
+    """The arithmetic of the evaluations that the bounds hold for, in addition to the exact loss."""
 
     def __post_init__(self) -> None:
         proven = self.proven or self.simple_proven
@@ -258,6 +262,8 @@ class Certificates:
         about = {"metric": self.metric, "power": self.power, "loss": self.loss, "norm": norm, "unit": self.unit}
         if math.isfinite(self.label_cost):
             about["label_cost"] = self.label_cost
+        if self.dtype != "float64":
+            about["dtype"] = self.dtype
         about["column"] = self.column
         if self.caveat is not None:
             about["caveat"] = self.caveat
@@ -345,6 +351,8 @@ class Certificates:
             ball += f", labels change at {self.label_cost:g}"
         if self.confidence is not None:
             label += f", for the clients' true mixture with probability {self.confidence:g}"
+        if self.dtype != "float64":
+            label += f", with the rounding of {self.dtype}"
         if self.proven and not self.simple_proven:
             label += "; simple is an estimate"
         lines.append(f"{self.quantity.noun} in the {ball}; {label}")

@@ -33,10 +33,19 @@ from wafl.theory.certificates.mixture import Asked, AskMeans, Mixture, check_lab
 from wafl.theory.certificates.publish import Source
 from wafl.theory.certificates.quantities import ErrorRate, ExpectedLoss
 from wafl.theory.certificates.sampling import Domain, Moments
-from wafl.theory.certificates.soundness import Room, hold_flipped, hold_moved, hold_rows, room_of
+from wafl.theory.certificates.soundness import (
+    Room,
+    check_room,
+    hold_flipped,
+    hold_moved,
+    hold_rows,
+    room_of,
+    with_room,
+)
 from wafl.theory.constants.assumptions import data_free_constants, input_constants
 from wafl.theory.constants.constant import Constant
 from wafl.theory.constants.layer_by_layer import last_layer, why_unproven
+from wafl.theory.networks.rounding import ARITHMETIC, Dtype
 from wafl.theory.phi.linear_model import LinearPhi, is_known
 from wafl.train.embedded import find_device
 from wafl.weights import ClientWeights, fixed
@@ -60,6 +69,7 @@ def certify(
     split: Literal["train", "test"] = "train",
     client_weights: ClientWeights | None = None,
     curvature: float | None = None,
+    dtype: Dtype = "float64",
     achieved: bool = True,
     confidence: float | None = None,
     space: str | None = None,
@@ -76,8 +86,10 @@ def certify(
     the clients' test examples were drawn. Labels stay fixed unless they have a ``label_cost``. The ball is unbounded:
     its distributions may leave the box of the data, and the certificate holds for those inside it too. For linear
     models with cross-entropy or squared error the certificate is tight. For networks it is proven if their layers are
-    known, and looser; otherwise it is an estimate, and ``proven`` is False. Everything is computed in float64. Its
-    ``save`` method writes a file that anyone can check with :func:`wafl.verify`.
+    known, and looser; otherwise it is an estimate, and ``proven`` is False. Everything is computed in float64. A proven
+    certificate includes rounding: it holds for the exact loss of the weights as float64 numbers, and for the loss that
+    a float64 evaluation computes in any order. It raises PreconditionError if rounding is more than half of the bound.
+    Its ``save`` method writes a file that anyone can check with :func:`wafl.verify`.
 
     Args:
         model: a model, or a run, which brings its own loss and client weights.
@@ -94,7 +106,10 @@ def certify(
             measured.
         split: ``"train"`` or ``"test"`` examples.
         client_weights: the center of the ball; by default the run's final weights, or by examples for a plain model.
-        curvature: a bound on L_zz that you have proven yourself.
+        curvature: a bound on L_zz, for a model and a loss for which none is known; otherwise it is not used. A value
+            that rests on it is attested, not proven; ValueError if an attack shows that it is false.
+        dtype: ``"float32"`` to include the rounding of evaluations in float32 (without TF32 and Winograd), anywhere in
+            the ball. It raises PreconditionError if that is more than the radius adds to the loss.
         achieved: whether to report the loss of a bad distribution inside each ball too. For networks, that needs all
             examples in one place.
         confidence: with what probability all radii hold for the clients' distributions; needs ``split="test"``, a
@@ -126,6 +141,8 @@ def certify(
     find_device(device)
     if curvature is not None and not (curvature >= 0 and math.isfinite(curvature)):
         raise ValueError(f"curvature={curvature} must be finite and at least 0")
+    if dtype not in ARITHMETIC:
+        raise ValueError(f"{dtype=} must be one of {', '.join(map(repr, ARITHMETIC))}")
     quantity = quantity_of(metric)
     check_question(power, gap)
     if space is None and cost_matrix is None and math.isinf(label_cost):
@@ -137,10 +154,11 @@ def certify(
         model, clients = elsewhere.moved(model, clients, space, cost_matrix)
     mixture = replace(Mixture.of(model, clients, split, client_weights, loss), device=device)
     others = {"space": space, "cost_matrix": cost_matrix, "label_cost": None if math.isinf(label_cost) else label_cost}
+    others["dtype"] = None if dtype == "float64" else dtype
     inexpressible = ", ".join(name for name, value in others.items() if value is not None)
     weights = tuple(mixture.weights.tolist())
     source = Source(model, clients, split, weights, loss, metric, norm, power, inexpressible)
-    check_label_cost(label_cost, mixture.task, curvature)
+    check_label_cost(label_cost, mixture.task)
     if confidence is not None:
         check_confidence(confidence, split)
         if power != 2 or math.isfinite(label_cost):
@@ -149,37 +167,52 @@ def certify(
         raise PreconditionError(f"{metric=} {missing}")
     by_margins = quantity.by_margins(mixture.task)
     known = _constants(mixture, clients, norm, by_margins)
-    bent = known["L_zz"] if curvature is None else Constant(curvature, "bound", "given")
+    bent = known["L_zz"]
+    if curvature is not None and not bent.proven:
+        bent = Constant(curvature, "attested", "curvature= says so")
 
     def reach(radius: float) -> float | None:
         if not (achieved and quantity.has_slopes):
             return None
         return mixture.worst_loss(WassersteinShift(radius, norm=norm, steps=50, tolerance=1e-3, bounds=None), seed)
 
-    limit = finite_above(mixture.task, mixture.params, norm) if curvature is None else None
+    limit = finite_above(mixture.task, mixture.params, norm)
     if limit is not None:
         limit += (mixture.task.loss.quadratic or 0.0) / label_cost
     reason = "" if known["L_z"].proven else why_unproven(mixture.task)
-    constants = known["L_z"], bent, reason
+    if bent.kind == "attested" and power == 2 and reason:
+        reason = "its curvature is only attested (curvature=)"
+    constants = known["L_z"], bent, reason, dtype
     question = Question(quantity, norm, power, gap, limit, by_margins, label_cost, clients.unit, *constants)
+    about_room = (quantity, mixture.task, mixture.params, clients.input_shape, norm, dtype)
     if confidence is None:
         means = with_labels(partial(mixture.means, seed=seed), label_cost)
-        result = replace(certificates_of(means, wanted, question, partial(room_of, mixture), reach), source=source)
+        room = room_of(*about_room, len(mixture.examples.y))
+        result = replace(certificates_of(means, wanted, question, room, reach), source=source)
         return result if achieved else replace(result, rows=tuple(replace(row, achieved=None) for row in result.rows))
     training = replace(mixture, examples=clients.train)
-    chosen = certificates_of(partial(training.means, seed=seed), wanted, question, partial(room_of, training))
-    result = beyond(chosen, training, mixture, Domain.of(clients), confidence, seed)
+    room = room_of(*about_room, len(training.examples.y))
+    chosen = certificates_of(partial(training.means, seed=seed), wanted, question, room)
+    result = beyond(chosen, training, mixture, Domain.of(clients), confidence, partial(room_of, *about_room), seed)
     rows = tuple(replace(row, achieved=reach(row.radius)) for row in result.rows)
-    result = replace(result, rows=rows, source=source)
-    return hold_rows(result, room_of(mixture, result))
+    return hold_rows(replace(result, rows=rows, source=source))
 
 
 def beyond(
-    chosen: Certificates, training: Asked, test: Asked, domain: Domain, confidence: float, seed: int = 0
+    chosen: Certificates,
+    training: Asked,
+    test: Asked,
+    domain: Domain,
+    confidence: float,
+    room: Callable[[int], Room],
+    seed: int = 0,
 ) -> Certificates:
-    """Certificates at the chosen gammas for the distributions behind the test examples, all with this probability."""
+    """Certificates at the chosen gammas for the distributions behind the test examples, all with this probability.
+
+    ``room`` is a function of the number of test examples.
+    """
     level = (1.0 - confidence) / len(chosen)
-    rows = tuple(_beyond(row, chosen, training, test, domain, level, seed) for row in chosen.rows)
+    rows = tuple(_beyond(row, chosen, training, test, domain, level, room, seed) for row in chosen.rows)
     rest = chosen.quantity.inquiry(chosen, replace(chosen[0], radius=0.0))
     loss = test.answers(rest.report, [rest.setting], seed).value[0] @ test.weights
     return replace(chosen, rows=rows, loss=float(loss), confidence=confidence)
@@ -204,7 +237,14 @@ def check_confidence(confidence: float, split: str) -> None:
 
 
 def _beyond(
-    row: Certificate, chosen: Certificates, training: Asked, test: Asked, domain: Domain, level: float, seed: int
+    row: Certificate,
+    chosen: Certificates,
+    training: Asked,
+    test: Asked,
+    domain: Domain,
+    level: float,
+    room: Callable[[int], Room],
+    seed: int,
 ) -> Certificate:
     """One radius for the distributions, but for probability ``level``: by what is smallest on the training examples."""
     quantity = chosen.quantity
@@ -216,9 +256,10 @@ def _beyond(
     mean = math.fsum(weight * mean for weight, mean in zip(weights, sample.means, strict=True))
     bound = min(inquiry.offset + upper, quantity.largest)
     value, gamma, simple = bound, row.gamma, quantity.largest
-    if inquiry.report is None:
+    if math.isinf(inquiry.gamma):
         value, gamma, simple = bound if row.radius == 0 else math.inf, math.inf, bound
-    return Certificate(row.radius, value, gamma, simple, None, row.tolerance, upper - mean)
+    result = Certificate(row.radius, value, gamma, simple, None, row.tolerance, upper - mean)
+    return with_room(result, room(sum(sample.sizes)), quantity.largest)
 
 
 def finite_above(task: Task, params: Tensor, norm: float) -> float | None:
@@ -231,20 +272,25 @@ def certificates_of(
     means: AskMeans,
     radii: Sequence[float],
     question: Question,
-    room: Callable[[Certificates], Room],
+    room: Room,
     achieved: Reach = lambda radius: None,
 ) -> Certificates:
-    """The certificates of a mixture whose clients answer ``means``, none below what was reached, but for ``room``."""
-    clean, rows = question.quantity.rows(means, radii, question, achieved)
+    """The certificates of a mixture whose clients answer ``means``, with ``room`` and never below what was reached."""
+    clean, rest, rows = question.quantity.rows(means, radii, question, achieved)
     about = (question.norm, question.unit, question.steep, question.bent, question.quantity)
-    certificates = Certificates(tuple(rows), clean, *about, power=question.power, label_cost=question.label_cost)
+    certificates = Certificates(
+        tuple(rows), clean, *about, power=question.power, label_cost=question.label_cost, dtype=question.dtype
+    )
     if not (certificates.proven or certificates.simple_proven):
         certificates = replace(certificates, reason=question.reason)
+    check_room(certificates, rest, room, question.dtype)
+    roomy = tuple(with_room(row, room, question.quantity.largest) for row in certificates.rows)
+    certificates = replace(certificates, rows=roomy)
     if question.quantity.has_slopes and question.labels_move:
-        hold_flipped(certificates, means, room(certificates))
+        hold_flipped(certificates, means)
     if question.quantity.has_slopes and question.finite_above is None:
-        hold_moved(certificates, means, room(certificates))
-    return hold_rows(certificates, room(certificates))
+        hold_moved(certificates, means)
+    return hold_rows(certificates)
 
 
 def quantity_of(metric: str) -> Quantity:

@@ -152,7 +152,7 @@ class LabelsMove(Objective):
     price: float
 
     def scalars(self) -> dict[str, float]:
-        return {"gamma": 1.0} if self.report is None else self.report.scalars()
+        return {"gamma": 1.0, **({} if self.report is None else self.report.scalars())}
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
         state = state or ObjectiveState()
@@ -202,12 +202,11 @@ def with_labels(means: Callable[[Objective | None, Settings], Means], price: flo
     return ask
 
 
-def check_label_cost(label_cost: float, task: Task, curvature: float | None) -> None:
+def check_label_cost(label_cost: float, task: Task) -> None:
     """Refuse a price for labels of which nothing is known to follow."""
     if not label_cost > 0:
         raise ValueError(f"label_cost={label_cost} must be positive; inf keeps labels fixed")
-    linear = curvature is None and task.linear(task.initial()[None]) is not None
-    targets = task.loss.quadratic is not None and linear
+    targets = task.loss.quadratic is not None and task.linear(task.initial()[None]) is not None
     if math.isfinite(label_cost) and not (targets or task.loss.labels == "classes"):
         raise PreconditionError(
             f"label_cost={label_cost:g} needs classes, or a linear model with squared error, not the loss "

@@ -10,7 +10,7 @@ from wafl.tasks.task import Task
 from wafl.theory.certificates.certificate import Certificate, Certificates, Quantity, Question, Reach
 from wafl.theory.certificates.mixture import Asked, AskMeans, Means
 from wafl.theory.certificates.sampling import Domain, largest_surrogate
-from wafl.theory.certificates.upper import ErrorSurrogate, Inquiry, SearchedSurrogate, UpperBound, setting_of
+from wafl.theory.certificates.upper import AtRest, ErrorSurrogate, Inquiry, SearchedSurrogate, UpperBound, setting_of
 from wafl.theory.networks.margins import leads_of, margins_of
 
 RUNG = 16.0
@@ -44,6 +44,17 @@ class Dual:
         values = {excess: (self.limit + excess) * radius**2 + answer.value for excess, answer in self.known.items()}
         best = min(values, key=values.__getitem__)
         return values[best], self.limit + best
+
+    def balanced(self, radius: float) -> list[float]:
+        """Return the gamma at which moves cost ``radius^2`` by a power law between its neighbors, if it has two."""
+        budget = radius**2
+        cheap = [excess for excess, answer in self.known.items() if 0.0 < answer.cost <= budget]
+        dear = [excess for excess, answer in self.known.items() if budget < answer.cost < math.inf]
+        if not cheap or not dear:
+            return []
+        low, high = max(dear), min(cheap)
+        above, below = self.known[low].cost, self.known[high].cost
+        return [self.limit + low * (high / low) ** (math.log(above / budget) / math.log(above / below))]
 
     def reached(self, radius: float) -> float:
         """The loss of a distribution inside the ball, if the answers are what moves of that mean cost attain.
@@ -174,25 +185,31 @@ class ExpectedLoss(Quantity):
 
     def rows(
         self, means: AskMeans, radii: Sequence[float], question: Question, achieved: Reach
-    ) -> tuple[float, list[Certificate]]:
-        clean = means(None, [{}]).value[0]
-        simple = _simple(means, radii, question, clean)
+    ) -> tuple[float, float, list[Certificate]]:
+        clean, rest = means(None, [{}]).value[0], means(AtRest(question.norm, question.dtype), [{}]).value[0]
+        simple = _simple(means, radii, question, rest)
         if question.power == 1:
-            return clean, _of_order_one(means, radii, question, simple)
+            return clean, rest, _of_order_one(means, radii, question, simple)
         if question.finite_above is not None:
-            return clean, _tight(means, radii, question, question.finite_above, clean, simple)
-        proven = _of_network(means, radii, question, clean)
-        return clean, [
-            Certificate(radius, value, gamma, cruder, achieved(radius), tolerance)
-            for radius, (value, gamma, tolerance), cruder in zip(radii, proven, simple, strict=True)
-        ]
+            return clean, rest, _tight(means, radii, question, question.finite_above, clean, rest, simple)
+        proven = _of_network(means, radii, question, clean, rest)
+        return (
+            clean,
+            rest,
+            [
+                Certificate(radius, value, gamma, cruder, achieved(radius), tolerance)
+                for radius, (value, gamma, tolerance), cruder in zip(radii, proven, simple, strict=True)
+            ],
+        )
 
     def inquiry(self, certificates: Certificates, row: Certificate) -> Inquiry:
         """By duality or by the slope: the smaller bound, unless only one of them is proven."""
         equally = certificates.simple_proven == certificates.proven
         if row.radius == 0 or (row.simple <= row.value if equally else certificates.simple_proven):
-            return Inquiry(None, {}, math.inf, float(certificates.L_z * row.radius) if row.radius > 0 else 0.0)
-        report = (UpperBound if row.tolerance is None else SearchedSurrogate)(certificates.norm)
+            at_rest = AtRest(certificates.norm, certificates.dtype)
+            return Inquiry(at_rest, {}, math.inf, float(certificates.L_z * row.radius) if row.radius > 0 else 0.0)
+        kind = UpperBound if row.tolerance is None else SearchedSurrogate
+        report = kind(certificates.norm, dtype=certificates.dtype)
         setting = setting_of(row.gamma, float(certificates.L_zz), row.tolerance)
         return Inquiry(report, setting, row.gamma, row.gamma * row.radius**2)
 
@@ -227,9 +244,10 @@ class ErrorRate(Quantity):
 
     def rows(
         self, means: AskMeans, radii: Sequence[float], question: Question, achieved: Reach
-    ) -> tuple[float, list[Certificate]]:
-        """Exact for linear models at every gamma."""
-        report, power = ErrorSurrogate(question.norm, question.power, label_cost=question.label_cost), question.power
+    ) -> tuple[float, float, list[Certificate]]:
+        """Exact for linear models at every gamma, but for rounding."""
+        power = question.power
+        report = ErrorSurrogate(question.norm, power, label_cost=question.label_cost, dtype=question.dtype)
 
         def ask(gammas: Sequence[float]) -> Means:
             return means(report, [{"gamma": gamma} for gamma in gammas])
@@ -243,24 +261,26 @@ class ErrorRate(Quantity):
             reached = dual.reached(budget) if radius > 0 else clean
             best = None if question.by_margins and radius > 0 else min(reached, 1.0)
             rows.append(Certificate(radius, min(value, 1.0), gamma, 1.0, best))
-        return clean, rows
+        return clean, clean, rows
 
     def inquiry(self, certificates: Certificates, row: Certificate) -> Inquiry:
         gamma = LARGEST if row.radius == 0 else row.gamma
-        return Inquiry(ErrorSurrogate(certificates.norm), {"gamma": gamma}, gamma, gamma * row.radius**2)
+        report = ErrorSurrogate(certificates.norm, dtype=certificates.dtype)
+        return Inquiry(report, {"gamma": gamma}, gamma, gamma * row.radius**2)
 
     def most(self, asked: Asked, domain: Domain, certificates: Certificates, gamma: float) -> float:
         return self.largest
 
 
-def _simple(means: AskMeans, radii: Sequence[float], question: Question, clean: float) -> list[float]:
+def _simple(means: AskMeans, radii: Sequence[float], question: Question, rest: float) -> list[float]:
     """``E[loss] + L_z radius``: the dual at the gamma at which moves of that slope gain the most."""
     steep = float(question.steep)
     if not question.labels_move or math.isinf(steep):
-        return [clean + steep * radius if radius > 0 else clean for radius in radii]
+        return [rest + steep * radius if radius > 0 else rest for radius in radii]
     gammas = [steep if question.power == 1 else steep / (2.0 * radius) for radius in radii if radius > 0]
-    flipped = iter(means(None, [{"gamma": gamma} for gamma in gammas]).value if gammas else [])
-    return [next(flipped) + steep * radius if radius > 0 else clean for radius in radii]
+    report = AtRest(question.norm, question.dtype)
+    flipped = iter(means(report, [{"gamma": gamma} for gamma in gammas]).value if gammas else [])
+    return [next(flipped) + steep * radius if radius > 0 else rest for radius in radii]
 
 
 def _of_order_one(
@@ -274,7 +294,7 @@ def _of_order_one(
         return [Certificate(radius, value, steep, value, best) for radius, value, best in rows]
 
     def ask(gammas: Sequence[float]) -> Means:
-        return means(None, [{"gamma": gamma} for gamma in gammas])
+        return means(AtRest(question.norm, question.dtype), [{"gamma": gamma} for gamma in gammas])
 
     budgets = [math.sqrt(radius) for radius in radii]  # the search squares them
     dual = search_dual(ask, budgets, steep, 1e-9)
@@ -287,10 +307,16 @@ def _of_order_one(
 
 
 def _tight(
-    means: AskMeans, radii: Sequence[float], question: Question, limit: float, clean: float, simple: Sequence[float]
+    means: AskMeans,
+    radii: Sequence[float],
+    question: Question,
+    limit: float,
+    clean: float,
+    rest: float,
+    simple: Sequence[float],
 ) -> list[Certificate]:
     """For every gamma: search with what an ascent reaches, then prove the value at the gammas found."""
-    report, slope = SearchedSurrogate(question.norm), float(question.steep)
+    report, slope = SearchedSurrogate(question.norm, question.dtype), float(question.steep)
     exact = clean if clean > 0 else 1.0
 
     def ask(gammas: Sequence[float]) -> Means:
@@ -314,39 +340,40 @@ def _tight(
     rows: list[Certificate] = []
     for radius, cruder in zip(radii, simple, strict=True):
         if radius == 0:
-            rows.append(Certificate(radius, clean, math.inf, clean, clean))
+            rows.append(Certificate(radius, rest, math.inf, rest, clean))
             continue
         value, gamma, allowed = min((gamma * radius**2 + phi, gamma, allowed) for gamma, phi, allowed in bounds)
         rows.append(Certificate(radius, value, gamma, cruder, max(dual.reached(radius), clean), allowed))
     return rows
 
 
-def _of_network(means: AskMeans, radii: Sequence[float], question: Question, clean: float) -> list[Proven]:
+def _of_network(means: AskMeans, radii: Sequence[float], question: Question, clean: float, rest: float) -> list[Proven]:
     """Return the smaller of the bounds by curvature and by margins at each radius.
 
-    An L_zz that is only an estimate counts if there is no bound by margins.
+    An L_zz that is only an estimate or a user's claim counts if there is no bound by margins.
     """
     bounds: list[list[Proven]] = []
     if question.bent.proven or not question.by_margins:
-        bounds.append(_by_curvature(means, radii, question, clean))
+        bounds.append(_by_curvature(means, radii, question, rest))
     if question.by_margins:
-        bounds.append(_by_margins(means, radii, question, clean))
+        bounds.append(_by_margins(means, radii, question, clean, rest))
     return [min(each, key=lambda proven: proven[0]) for each in zip(*bounds, strict=True)]
 
 
-def _by_curvature(means: AskMeans, radii: Sequence[float], question: Question, clean: float) -> list[Proven]:
+def _by_curvature(means: AskMeans, radii: Sequence[float], question: Question, rest: float) -> list[Proven]:
     """For gamma above ``L_zz / 2``, where the inner problem is concave or nearly so."""
 
     def ask(gammas: Sequence[float]) -> Means:
-        return means(UpperBound(question.norm), [setting_of(gamma, float(question.bent), None) for gamma in gammas])
+        report = UpperBound(question.norm, dtype=question.dtype)
+        return means(report, [setting_of(gamma, float(question.bent), None) for gamma in gammas])
 
     dual = search_dual(ask, radii, question.bent / 2.0)
-    return [(*dual.least(radius), None) if radius > 0 else (clean, math.inf, None) for radius in radii]
+    return [(*dual.least(radius), None) if radius > 0 else (rest, math.inf, None) for radius in radii]
 
 
-def _by_margins(means: AskMeans, radii: Sequence[float], question: Question, clean: float) -> list[Proven]:
+def _by_margins(means: AskMeans, radii: Sequence[float], question: Question, clean: float, rest: float) -> list[Proven]:
     """For every gamma, among them ``L_z / (2 radius)``, at which it is at most ``E[loss] + L_z radius``."""
-    report, steep = SearchedSurrogate(question.norm), question.steep
+    report, steep = SearchedSurrogate(question.norm, question.dtype), question.steep
     tolerance = rounded(question.gap * max(clean, SMALL_LOSS), 3)
 
     def ask(gammas: Sequence[float]) -> Means:
@@ -354,12 +381,13 @@ def _by_margins(means: AskMeans, radii: Sequence[float], question: Question, cle
 
     positive = [radius for radius in radii if radius > 0]
     if not positive or (steep == 0.0 and not question.labels_move):
-        return [(clean, math.inf, None if radius == 0 else tolerance) for radius in radii]
+        return [(rest, math.inf, None if radius == 0 else tolerance) for radius in radii]
     dual = search_dual(ask, positive, 0.0, NETWORK_CLOSE)
     gammas = [*(rounded(dual.least(each)[1], 6) for each in positive), *(steep / (2.0 * each) for each in positive)]
+    gammas += [rounded(gamma, 6) for each in positive for gamma in dual.balanced(each)]
     values = ask(gammas).value
     rows: list[Proven] = []
     for radius in radii:
         value, gamma = min((gamma * radius**2 + value, gamma) for gamma, value in zip(gammas, values, strict=True))
-        rows.append((value, gamma, tolerance) if radius > 0 else (clean, math.inf, None))
+        rows.append((value, gamma, tolerance) if radius > 0 else (rest, math.inf, None))
     return rows

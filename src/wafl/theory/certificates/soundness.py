@@ -1,46 +1,121 @@
-"""Check bounds against losses that were reached: a bound below one of them, but for rounding, is a bug in wafl.
+"""Add what rounding may change to bounds, and check them against losses that were reached.
 
-A sum of n products is off by at most ``n u`` times the sum of their sizes (Higham, Accuracy and Stability of Numerical
-Algorithms, section 3.1), with ``u = 2^-53``. So each output of a linear model, ``s_j = <w_j, x> + b_j``, is off by at
-most ``(d + 1) u`` times ``|w_j| |x| + |b_j|``, whose largest value over the examples is their *magnitude*. The
-cross-entropy is off by at most twice as much, because ``logsumexp`` and ``s_y`` are 1-Lipschitz in the outputs; for the
-squared error, the magnitude is the square. Means over n examples of m clients add ``n + m`` roundings of the value.
-Moved examples have outputs larger by ``||w_j||_* ||x' - x||``, where the move is ``radius`` in the root mean square.
-The room for rounding is four times all of this. For networks the magnitude is that of the outputs alone: their room is
-usual practice, not a proof.
+Clients report bounds on phi_gamma that hold for any evaluation of the model where the examples are (``upper.py``). Two
+parts are added here. **Moves**: if examples move by 1, the error of each output grows by at most its *drift*
+(:mod:`wafl.theory.networks.rounding`), and the cross-entropy is off by at most twice the error of an output. Within the
+ball the mean distance is at most the radius, so the mean loss grows by at most ``2 drift radius``. For a squared error
+``a ||s - y||^2``, the root of the mean grows by at most ``sqrt(a) ||drift|| radius`` (Minkowski's inequality).
+**Means** over n examples of m clients, the norms of the layers and the last steps of a search: a few units of the bound
+for each of ``n + m`` and for each term of the model's sums.
+
+The distributions in the ball must not overflow: a point so far away that its outputs are not finite has no loss.
+
+A bound below a loss that was reached is then a mistake in wafl, or a claim of the user that is false.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
-import torch
+from torch import Tensor
 
-from wafl.base.errors import UnsoundError
-from wafl.base.norms import dual, norm_name, power_norm
-from wafl.theory.certificates.certificate import Certificate, Certificates
+from wafl.base.errors import PreconditionError, UnsoundError
+from wafl.base.norms import norm_name
+from wafl.tasks.losses import MarginLoss
+from wafl.tasks.task import Task
+from wafl.theory.certificates.certificate import Certificate, Certificates, Quantity
 from wafl.theory.certificates.mixture import AskMeans, Mixture
 from wafl.theory.certificates.sampling import Sample
 from wafl.theory.certificates.upper import Inquiry, SlopeMove
+from wafl.theory.networks.rounding import Dtype, rounding_of
 
 Room = Callable[[float, float], float]
-"""What float64 may have lost at a radius, of a bound."""
+"""What rounding may add to a bound, as a function of the radius and the bound."""
 PARTS = (1.0, 1.0 / 8.0, 1.0 / 64.0)
 """How far examples are moved, relative to the radius."""
-CHUNK = 2048
 UNIT = 2.0**-53
-RELATIVE = 1e-9
-"""What a mean over many examples and the moves of an ascent may lose of a number, relative to it."""
+TERMS = 128
+"""How many roundings count in addition to those of means and of the model."""
+CLAIMED = 1e-6
+"""By how much a loss must exceed a bound that rests on a claim to refute the claim, relative to the bound or to 1."""
+NOTICED = 1e-9
+"""Losses below this are never refused for their rounding, even if there is little else to them."""
 
 
-def hold(where: str, bound: float, reached: float, room: Callable[[], float]) -> None:
-    """Raise unless the bound is at least what was reached, but for rounding; a search that ended in no number is none.
+def room_of(
+    quantity: Quantity,
+    task: Task,
+    params: Tensor,
+    shape: Sequence[int],
+    norm: float,
+    dtype: Dtype,
+    count: int,
+) -> Room:
+    """Return what rounding may add to the mean of a quantity over ``count`` examples of this shape that move."""
+    rounding, factor = rounding_of(task, params), task.loss.quadratic
+    relative = 8.0 * UNIT * (count + TERMS + (0 if rounding is None else rounding.terms))
+    if not quantity.has_slopes:  # clients know how far examples must move to become errors
+        return lambda radius, bound: relative * abs(bound)
+    if rounding is None or not (factor is not None or task.loss.logistic or isinstance(task.loss, MarginLoss)):
+        return lambda radius, bound: 0.0  # an estimate
+    drift = rounding.growth(shape, norm, dtype, params)
+    length, largest = float(drift.norm()), float(drift.max())
 
-    >>> hold("radius 1", 2.0, 1.5, room=lambda: 0.0)
+    def room(radius: float, bound: float) -> float:
+        if math.isinf(bound):
+            return 0.0
+        if factor is None:
+            return 2.0 * largest * radius + relative * abs(bound)
+        root = math.sqrt(factor) * length * radius
+        return root * (2.0 * math.sqrt(max(bound, 0.0)) + root) + relative * abs(bound)
+
+    return room
+
+
+def with_room(row: Certificate, room: Room, largest: float) -> Certificate:
+    """Return the row with what rounding may add to each bound on a quantity that has a ``largest`` value."""
+    value, simple = (min(bound + room(row.radius, bound), largest) for bound in (row.value, row.simple))
+    return replace(row, value=value, simple=simple)
+
+
+def check_room(certificates: Certificates, rest: float, room: Room, dtype: Dtype) -> None:
+    """Raise PreconditionError if a bound would say more about rounding than about the model.
+
+    In float64, rounding must not be more than half of the bound. In float32, it must not be more than what the radius
+    adds to the loss. ``rest`` bounds the loss at radius 0, and ``certificates`` do not include the room yet.
     """
-    if math.isnan(reached) or reached <= bound or reached <= bound + room():
+    if not (certificates.proven or certificates.simple_proven):
         return
+    for row in certificates.rows:
+        best = certificates.best_proven(row)
+        added = room(row.radius, best)
+        lost = rest - certificates.loss + added
+        limit, what = max((best + added) / 2.0, NOTICED), "half of the bound"
+        if dtype == "float32" and row.radius > 0:
+            limit, what = best - rest, "what the radius adds to the loss"
+        if not lost <= limit and math.isfinite(best):
+            raise PreconditionError(
+                f"{_where(certificates, row)}: rounding in {dtype} may change the loss by {lost:.4g}, more than {what} "
+                f"({limit:.4g}): rescale the data, use smaller weights"
+                + (", a larger radius or dtype='float64'" if dtype == "float32" else "")
+            )
+
+
+def hold(where: str, bound: float, reached: float, claim: str = "") -> None:
+    """Raise unless the bound is at least what was reached; a search that ended in no number reached nothing.
+
+    A bound that rests on a user's ``claim`` raises ValueError, and only if what was reached is clearly above it.
+
+    >>> hold("radius 1", 2.0, 1.5)
+    """
+    room = CLAIMED * max(abs(bound), 1.0) if claim else 0.0
+    if math.isnan(reached) or reached <= bound + room:
+        return
+    if claim:
+        raise ValueError(
+            f"{where}: {claim} is false. It implies an expected loss of at most {bound:.8g}, but {reached:.8g} was "
+            f"reached: leave it out, or pass a larger value"
+        )
     raise UnsoundError(
         f"{where}: {bound:.8g} was found as a bound on the expected loss, but {reached:.8g} was reached. This is a "
         "mistake in wafl, and no certificate of this model can be trusted: please report it, with the model and these "
@@ -48,103 +123,80 @@ def hold(where: str, bound: float, reached: float, room: Callable[[], float]) ->
     )
 
 
-def hold_rows(certificates: Certificates, room: Room) -> Certificates:
+def hold_rows(certificates: Certificates) -> Certificates:
     """The certificates, if each proven one is at least the loss at rest and what was reached, which it then limits."""
     for row in certificates.rows:
-        for bound, proven in ((row.value, certificates.proven), (row.simple, certificates.simple_proven)):
-            for reached in (certificates.loss, row.achieved):
-                if proven and reached is not None:
-                    hold(_where(certificates, row), bound, reached, partial(room, row.radius, bound))
+        for reached in (certificates.loss, row.achieved):
+            if reached is not None:
+                _hold_row(certificates, row, reached, reached)
     return replace(certificates, rows=tuple(map(_clipped, certificates.rows))) if certificates.proven else certificates
 
 
-def hold_moved(certificates: Certificates, means: AskMeans, room: Room) -> None:
+def _hold_row(certificates: Certificates, row: Certificate, reached: float, inside: float) -> None:
+    """Raise if a bound that is proven or claimed is below what was reached; by the slope, below what is ``inside``."""
+    where = _where(certificates, row)
+    if certificates.simple_proven:
+        hold(where, row.simple, inside)
+    if certificates.proven:
+        hold(where, row.value, reached)
+    elif certificates.L_zz.kind == "attested" and row.tolerance is None and certificates.power == 2:
+        hold(where, row.value, reached, claim=f"curvature={float(certificates.L_zz):g}")
+
+
+def hold_moved(certificates: Certificates, means: AskMeans) -> None:
     """Raise if examples that all move equally far reach more than what is proven of a network.
 
     Examples that reach the mean loss l at the mean cost c show that ``E[phi_gamma] >= l - gamma c`` at every gamma.
     """
     rows = [row for row in certificates.rows if row.radius > 0]
-    if not rows or not (certificates.proven or certificates.simple_proven):
+    if not rows or not (certificates.proven or certificates.simple_proven or certificates.L_zz.kind == "attested"):
         return
     asked = [{"distance": part * row.radius} for row in rows for part in PARTS]
     moved = means(SlopeMove(certificates.norm), asked)
     for loss, cost in zip(moved.value, moved.cost, strict=True):
-        _hold_reached(certificates, rows, loss, cost, 2, room)
+        _hold_reached(certificates, rows, loss, cost, 2)
 
 
-def hold_flipped(certificates: Certificates, means: AskMeans, room: Room) -> None:
+def hold_flipped(certificates: Certificates, means: AskMeans) -> None:
     """Raise if examples that stay, and whose labels change where that pays, reach more than what is proven."""
     rows = [row for row in certificates.rows if row.radius > 0 and row.gamma < math.inf]
-    if not rows or not (certificates.proven or certificates.simple_proven):
+    if not rows or not (certificates.proven or certificates.simple_proven or certificates.L_zz.kind == "attested"):
         return
     flipped = means(None, [{"gamma": row.gamma} for row in rows])
     for row, value, cost in zip(rows, flipped.value, flipped.cost, strict=True):
-        _hold_reached(certificates, rows, value + row.gamma * cost, cost, certificates.power, room)
+        _hold_reached(certificates, rows, value + row.gamma * cost, cost, certificates.power)
 
 
 def _hold_reached(
-    certificates: Certificates, rows: Sequence[Certificate], loss: float, cost: float, power: int, room: Room
+    certificates: Certificates, rows: Sequence[Certificate], loss: float, cost: float, power: int
 ) -> None:
-    """Raise if a mean loss that is reached at this mean cost is more than what is proven at any radius."""
+    """Raise if a mean loss that is reached at this mean cost is more than a bound at any radius."""
     for row in rows:
         budget = row.radius**power
         # Of all mass as much moves as the budget allows.
         part = 1.0 if cost <= budget else budget / cost
-        inside = (1.0 - part) * certificates.loss + part * loss
-        if certificates.simple_proven:
-            hold(_where(certificates, row), row.simple, inside, partial(room, row.radius, row.simple))
-        if certificates.proven and certificates.power == power and row.gamma < math.inf:
+        inside = reached = (1.0 - part) * certificates.loss + part * loss
+        if certificates.power == power and row.gamma < math.inf:
             reached = max(inside, loss + row.gamma * (budget - cost))
-            hold(_where(certificates, row), row.value, reached, partial(room, row.radius, row.value))
+        _hold_row(certificates, row, reached, inside)
 
 
 def hold_clients(
-    certificates: Certificates, theirs: Mixture, names: Sequence[str], sample: Sample, inquiry: Inquiry, seed: int
+    certificates: Certificates,
+    theirs: Mixture,
+    names: Sequence[str],
+    sample: Sample,
+    inquiry: Inquiry,
+    room: Room,
+    seed: int,
 ) -> None:
     """Raise if a client's examples that all move by the radius reach more than what is proven of the client."""
-    radius, gamma, offset, room = certificates[0].radius, inquiry.gamma, inquiry.offset, room_of(theirs, certificates)
+    radius, gamma, offset = certificates[0].radius, inquiry.gamma, inquiry.offset
     moved = theirs.answers(SlopeMove(certificates.norm), [{"distance": radius}], seed)
     numbers = zip(names, sample.means, moved.value[0].tolist(), moved.cost[0].tolist(), strict=True)
     for name, mean, value, cost in numbers:
         bound, reached = offset + mean, offset + min(value - gamma * cost, sample.most)
-        hold(f"{name}, at gamma {gamma:.4g}", bound, reached, partial(room, radius, bound))
-
-
-def room_of(mixture: Mixture, certificates: Certificates) -> Room:
-    """Return a function of a radius and a bound: how much of the bound float64 may have lost on a mixture."""
-    task, params, sizes = mixture.task, mixture.params, mixture.examples.num_examples.tolist()
-    layer = task.linear(params[None])
-
-    def room(radius: float, bound: float) -> float:
-        magnitude, reach = _magnitude(mixture), 0.0
-        if layer is not None and radius > 0:
-            reach = radius * float(power_norm(layer[0][0], dual(certificates.norm), 1).max())
-            reach = reach * (reach + 2.0 * math.sqrt(magnitude)) if task.loss.quadratic is not None else reach
-        summed = len(params) if layer is None else layer[0].shape[-1]
-        lost = 4.0 * (summed + max(sizes) + len(sizes) + 64) * UNIT * (magnitude + reach + abs(bound))
-        if layer is None and certificates.L_z.proven:
-            # Inside of a network, numbers may be larger than its outputs: at most as the layers make of the inputs.
-            x = mixture.population().x[0].flatten(1)
-            lost += 64.0 * UNIT * x.shape[1] * float(certificates.L_z) * float(x.abs().max())
-        return lost + RELATIVE * abs(bound)
-
-    return room
-
-
-def _magnitude(mixture: Mixture) -> float:
-    """Return the largest size of the terms of an output over all examples; its square for a squared error."""
-    task, params, examples, largest = mixture.task, mixture.params, mixture.examples, 0.0
-    layer = task.linear(params[None])
-    for rows in torch.arange(len(examples.y)).split(CHUNK):
-        x, y = examples.rows(rows, torch.float64), examples.y[rows]
-        if layer is not None:
-            sizes = x.flatten(1).abs() @ layer[0][0].abs().T + layer[1][0].abs()
-        else:
-            sizes = task.outputs(params[None], x[None])[0].detach().abs()
-        if y.is_floating_point():
-            sizes = (sizes + y.view(len(y), -1).abs()).square()
-        largest = max(largest, float(sizes.max()))
-    return largest
+        hold(f"{name}, at gamma {gamma:.4g}", bound + room(radius, bound), reached)
 
 
 def _where(certificates: Certificates, row: Certificate) -> str:
@@ -153,8 +205,3 @@ def _where(certificates: Certificates, row: Certificate) -> str:
 
 def _clipped(row: Certificate) -> Certificate:
     return row if row.achieved is None else replace(row, achieved=min(row.achieved, row.value))
-
-
-def room_elsewhere(radius: float, bound: float) -> float:
-    """How much of a bound float64 may have lost on examples that are elsewhere, whose size is not known here."""
-    return 1e-6 * max(abs(bound), 1.0)

@@ -1,9 +1,28 @@
-"""What clients report for a certificate: phi_gamma from above or from below, and the cost of the moves behind it."""
+"""What clients report for a certificate: phi_gamma from above or from below, and the cost of the moves behind it.
+
+Reports from above include what rounding may change (:mod:`wafl.theory.networks.rounding`): they bound the exact loss
+of the float64 weights, and the loss that any evaluation in ``dtype`` computes where the example is. Two parts are left
+to whoever averages the reports (``soundness.py``): rounding grows with the distance that examples move, and means are
+rounded.
+
+- *Outputs* are off by at most e at an example. They count with ``(8 h + 1) e``, with h hidden layers, plus e for the
+  evaluation. The multiple covers what follows from the outputs of hidden layers, such as the lines of
+  :class:`wafl.theory.networks.margins.Nearby`: in each layer, these are wrong by a few times its error. The
+  cross-entropy's phi_gamma changes by at most twice as much as an output. The root of a squared error's phi_gamma
+  is a norm of the residuals, at most ``sqrt(a gamma / (gamma - limit))`` times their length.
+- *The search itself* computes with numbers as large as phi_gamma and ``K_j^2 / (4 gamma)``, with the steepest slope
+  ``K_j`` of the margin ``A_j``. It may lose a few units for each term of its sums.
+
+A class with ``A_j + K_j^2 / (2 gamma)`` far below 0 is out of reach: wherever the example goes, it adds nothing to
+phi_gamma, and neither does its rounding.
+"""
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Self
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,12 +32,19 @@ from wafl.base.norms import dual, power_norm, steepest
 from wafl.objectives import Move, Objective, ObjectiveState, Wasserstein
 from wafl.objectives.base import lane_scalar
 from wafl.tasks.inputs import Inputs, dense, shared
-from wafl.tasks.losses import MarginLoss
+from wafl.tasks.losses import MarginLoss, OutputLoss
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Task
 from wafl.theory.networks.margins import leads_of, margins_of
+from wafl.theory.networks.rounding import Dtype, Rounding, rounding_of
 from wafl.theory.phi.incumbents import Ball
 from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
+
+UNIT = 2.0**-53
+OUT_OF_REACH = -100.0
+"""Classes whose margins stay below this add less to a loss than any rounding."""
+TERMS = 128
+"""How many roundings a search adds to those of the model's own sums."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +58,7 @@ class SearchedSurrogate(Objective):
     """
 
     norm: float = 2
+    dtype: Dtype = "float64"
 
     def scalars(self) -> dict[str, float]:
         return {"gamma": 1.0, "proven": 1.0, "tolerance": 0.0}
@@ -46,13 +73,17 @@ class SearchedSurrogate(Objective):
             value, cost = self._along_margins(problem, x, y, real, numbers[0], numbers[2])
             return Move(x, y, *_trusted(value, cost), torch.ones_like(real), state=state)
         outputs = problem.outputs(x)
+        lost = _each_lane(problem, x, partial(_lost, self.dtype)) if bool(numbers[1].any()) else outputs
         for (gamma, proven, tolerance), lanes in _alike(torch.stack(numbers, dim=1), problem.params):
             here = torch.zeros_like(real)
             here[lanes] = real[lanes]
-            phi = LinearPhi(problem.linear[0][lanes[0]], problem.output_loss, self.norm)
+            weight = problem.linear[0][lanes[0]]
+            phi = LinearPhi(weight, problem.output_loss, self.norm)
             if proven:
-                sides = phi.bounds(outputs[here], y[here], gamma, tolerance)
-                value[here], cost[here] = sides.upper, sides.cost
+                sides, slack = phi.bounds(outputs[here], y[here], gamma, tolerance), Slack.of(problem, lanes[0], gamma)
+                far = Ball(weight, self.norm).distances
+                value[here] = slack.above(sides.upper, outputs[here], lost[here], y[here], far, phi.limit)
+                cost[here] = sides.cost
             else:
                 value[here], cost[here] = phi.reached(outputs[here], y[here], gamma, tolerance)
         return Move(x, y, *_trusted(value, cost), torch.ones_like(real), state=state)
@@ -62,6 +93,7 @@ class SearchedSurrogate(Objective):
     ) -> tuple[Tensor, Tensor]:
         """Value and cost of a network: lanes with the same model go together, whatever their gammas are."""
         outputs = _remembered(problem, x, y, "outputs", lambda one, x, _: one.outputs(x[None])[0].detach())  # [L, B, C]
+        lost = _remembered(problem, x, y, f"lost {self.dtype}", lambda one, x, _: _lost(self.dtype, one, x))
         x = dense(x)
         results = torch.zeros_like(outputs[..., :2])
         for _, lanes in _alike(torch.zeros_like(gamma)[:, None], problem.params):
@@ -71,12 +103,16 @@ class SearchedSurrogate(Objective):
             if margins is None:
                 raise ValueError("this network has a layer of which no Lipschitz constant is known")
             prices, allowed = (each[:, None].expand_as(real)[here] for each in (gamma, tolerance))
+            slack = Slack.of(problem, lanes[0], prices)
+            steep = margins.steepest(self.norm, x[0, 0].numel(), outputs.shape[-1])
             s, unit, loss = outputs[here], 1.0, problem.output_loss
             if isinstance(loss, MarginLoss):  # t times the cross-entropy of other outputs
                 s, unit = loss.logits(s, y[here]), loss.temperature
                 margins, prices, allowed = margins.scaled(1.0 / unit), prices / unit, allowed / unit
             upper, cost = margins.along(x[here].flatten(1), s, y[here], self.norm, prices, allowed)
-            results[here] = torch.stack([unit * upper, cost], dim=-1)
+            results[here] = torch.stack(
+                [slack.above(unit * upper, outputs[here], lost[here], y[here], steep), cost], dim=-1
+            )
         return results[..., 0], results[..., 1]
 
 
@@ -92,6 +128,7 @@ class ErrorSurrogate(Objective):
     power: int = 2
     slack: float = 0.0
     label_cost: float = math.inf
+    dtype: Dtype = "float64"
 
     def scalars(self) -> dict[str, float]:
         return {"gamma": 1.0}
@@ -100,13 +137,18 @@ class ErrorSurrogate(Objective):
         state = state or ObjectiveState()
         gamma = lane_scalar(state, "gamma", 1.0, problem.params)[:, None]
         if problem.linear is None:
-            distance = _remembered(problem, x, y, f"distances {self.norm} {self.slack}", self._distances)
+            distance = _remembered(problem, x, y, f"distances {self.norm} {self.slack} {self.dtype}", self._distances)
         else:
-            weight, outputs = problem.linear[0], problem.outputs(x)
-            models = weight[:1] if bool((problem.params == problem.params[:1]).all()) else weight
-            shown = outputs.reshape(len(models), -1, outputs.shape[-1]), y.reshape(len(models), -1)
-            parts = zip((Ball(model, self.norm) for model in models), *shown, strict=True)
-            distance = torch.cat([distance_to_error(*part, self.slack) for part in parts]).view_as(y)
+            outputs, lost = problem.outputs(x), _each_lane(problem, x, partial(_lost, self.dtype))
+            same, shape = bool((problem.params == problem.params[:1]).all()), dense(x).shape[2:]
+            lanes = [slice(None)] if same else [slice(lane, lane + 1) for lane in range(len(y))]
+            distance = torch.empty_like(outputs[..., 0])
+            for each in lanes:
+                ball = Ball(problem.linear[0][each][0], self.norm)
+                one = replace(problem, params=problem.params[each][:1])
+                labels, s = y[each].flatten(), (outputs[each].flatten(0, 1), lost[each].flatten(0, 1))
+                find = partial(distance_to_error, ball, y=labels, slack=self.slack)
+                distance[each] = self._shorter(one, find, *s, labels, shape).view_as(y[each])
         cost = distance.pow(self.power).clamp_max(self.label_cost)
         value = (1.0 - gamma * cost).clamp_min(0.0)
         return Move(x, y, value, torch.where(value > 0, cost, 0.0), torch.ones_like(value, dtype=torch.bool))
@@ -115,8 +157,38 @@ class ErrorSurrogate(Objective):
         leads = leads_of(problem.task, problem.params[0], x[0].numel())
         if leads is None:
             raise ValueError("this network has a layer of which no Lipschitz constant is known")
-        outputs = problem.outputs(x[None])[0].detach()
-        return leads.distance_to_error(x.flatten(1), outputs, y, self.norm, self.slack)
+        outputs, lost = problem.outputs(x[None])[0].detach(), _lost(self.dtype, problem, x)
+
+        def find(outputs: Tensor) -> Tensor:
+            return leads.distance_to_error(x.flatten(1), outputs, y, self.norm, self.slack)
+
+        return self._shorter(problem, find, outputs, lost, y, x.shape[1:])
+
+    def _shorter(
+        self,
+        problem: Problem,
+        find: Callable[[Tensor], Tensor],
+        outputs: Tensor,
+        lost: Tensor,
+        y: Tensor,
+        shape: Sequence[int],
+    ) -> Tensor:
+        """Return distances within which no rounding makes an error.
+
+        Up to a distance t, leads are computed with errors that are larger by ``drift t`` than at the example. So leads
+        are made smaller by as much at the distance t that is found without it. No lead is made smaller by more than
+        half: beyond, distances end where drift would have used up that half.
+        """
+        if (rounding := rounding_of(problem.task, problem.params[0])) is None:
+            return find(outputs)
+        raised = outputs + lost * torch.ones_like(lost).scatter(-1, y[:, None], -1.0)
+        drift = 2.0 * float(rounding.growth(shape, self.norm, self.dtype, outputs).max())
+        label = torch.zeros_like(raised, dtype=torch.bool).scatter(-1, y[:, None], True)
+        lead = (raised.gather(-1, y[:, None]) - raised).masked_fill(label, math.inf).amin(-1).clamp_min(0.0)
+        farthest = lead / (2.0 * max(drift, 1e-300))
+        first = torch.minimum(find(raised), farthest)
+        second = find(torch.where(label, raised - (drift * first)[:, None], raised))
+        return torch.minimum(second, first) * (1.0 - 8.0 * (TERMS + rounding.terms) * UNIT)
 
 
 _OUTPUTS: WeakKeyDictionary[Task, tuple[Tensor, dict[bytes, Tensor]]] = WeakKeyDictionary()
@@ -149,6 +221,72 @@ def _remembered(
     return torch.stack(results)
 
 
+@dataclass(frozen=True)
+class Slack:
+    """What a search of phi_gamma may lose by rounding; see above."""
+
+    loss: OutputLoss
+    rounding: Rounding | None
+    """None if the loss or a layer is not known: then nothing is added, and nothing is proven."""
+    gamma: Tensor | float
+
+    @classmethod
+    def of(cls, problem: Problem, lane: int | Tensor, gamma: Tensor | float) -> Self:
+        known = _has_margins(problem) or problem.output_loss.quadratic is not None
+        rounding = rounding_of(problem.task, problem.params[lane]) if known else None
+        return cls(problem.output_loss, rounding, gamma)
+
+    def above(
+        self, upper: Tensor, outputs: Tensor, lost: Tensor, y: Tensor, steep: Tensor | None = None, limit: float = 0.0
+    ) -> Tensor:
+        """Return a bound on phi_gamma from one that was found in float64, of outputs that are off by ``lost [..., C]``.
+
+        ``steep [C (y), C (j)]`` are the slopes of the margins; None if nothing moves. For a squared error, ``limit`` is
+        the gamma above which phi_gamma is finite.
+        """
+        if self.rounding is None:
+            return upper
+        factor, lossy = self.loss.quadratic, 8.0 * (TERMS + self.rounding.terms) * UNIT
+        if factor is not None:
+            stretch = self.gamma / (self.gamma - limit) if limit > 0.0 else 1.0
+            upper = upper * (1.0 + lossy * stretch)
+            return (upper.sqrt() + math.sqrt(factor) * lost.norm(dim=-1) * stretch**0.5).square() * (1.0 + 8.0 * UNIT)
+        margin = self.loss if isinstance(self.loss, MarginLoss) else MarginLoss(0.0, 1.0)
+        label, price = y[..., None], self.gamma[:, None] if isinstance(self.gamma, Tensor) else self.gamma
+        gains = torch.zeros_like(outputs) if steep is None else steep[y].square() / (4.0 * price)
+        lost = lost + lost.gather(-1, label)
+        behind = outputs - outputs.gather(-1, label) + margin.offset + lost
+        near = behind + 2.0 * gains >= OUT_OF_REACH * margin.temperature - 1e-9 * behind.abs()
+        lost, gains = (part.masked_fill(~near, 0.0).amax(-1) for part in (lost, gains))
+        least = 8.0 * UNIT * (margin.offset + margin.temperature * (TERMS + self.rounding.classes))
+        return upper + lossy * (upper.abs() + gains) + lost + least
+
+
+def _has_margins(problem: Problem) -> bool:
+    return problem.output_loss.logistic or isinstance(problem.output_loss, MarginLoss)
+
+
+def _lost(dtype: Dtype, problem: Problem, x: Tensor) -> Tensor:
+    """By how much the outputs of ``x [B, ...]`` are moved for rounding, ``[B, C]``; 0 if it is not known."""
+    rounding = rounding_of(problem.task, problem.params[0])
+    if rounding is None:
+        return torch.zeros_like(problem.outputs(x[None])[0].detach())
+    error = rounding.errors(x, "float64")[-1]
+    return (8.0 * rounding.hidden + 1.0) * error + (error if dtype == "float64" else rounding.errors(x, dtype)[-1])
+
+
+def _each_lane(problem: Problem, x: Tensor | Inputs, compute: Callable[[Problem, Tensor], Tensor]) -> Tensor:
+    """Stack ``compute(problem of a lane, x [B, ...])`` of each lane; equal lanes share one result."""
+    batches, results = shared(x).base, list[Tensor]()
+    each = len(problem.params) // len(batches)
+    for lane, params in enumerate(problem.params):
+        if lane % each == 0 or not torch.equal(params, problem.params[lane - 1]):
+            results.append(compute(replace(problem, params=params[None]), batches[lane // each]))
+        else:
+            results.append(results[-1])
+    return torch.stack(results)
+
+
 def _trusted(value: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
     """Values and costs, both infinite where one of them is not a number: such a gamma wins at no radius."""
     lost = value.isnan() | cost.isnan()
@@ -178,6 +316,8 @@ class UpperBound(Objective):
     norm: float = 2
     steps: int = 200
     tolerance: float = 1e-5  # what the ascent misses is added, and is of second order
+    dtype: Dtype | None = "float64"
+    """None leaves out rounding."""
 
     def scalars(self) -> dict[str, float]:
         return {"gamma": 1.0, "curvature": 0.0}
@@ -193,8 +333,63 @@ class UpperBound(Objective):
             move = Move(x, y, loss, torch.zeros_like(loss), torch.zeros_like(loss, dtype=torch.bool), state=state)
         modulus = 2.0 * gamma - curvature
         slope, cost = _slope_and_cost(problem, shared(x), y, move, gamma, modulus, self.norm)
-        value, cost = _trusted(move.value + slope / (2.0 * modulus), cost)
-        return Move(move.inputs, y, value, cost, move.converged, state=state)
+        value = move.value + slope / (2.0 * modulus)
+        if self.dtype is not None:
+            value = self._above(problem, dense(x), y, move, value, gamma, slope, modulus)
+        return Move(move.inputs, y, *_trusted(value, cost), move.converged, state=state)
+
+    def _above(
+        self,
+        problem: Problem,
+        x: Tensor,
+        y: Tensor,
+        move: Move,
+        value: Tensor,
+        gamma: Tensor,
+        slope: Tensor,
+        modulus: Tensor,
+    ) -> Tensor:
+        """Add what rounding may change of the loss and of the gradient where the ascent ended."""
+        if not _has_margins(problem) or self.dtype is None:
+            return value
+        temperature = problem.output_loss.temperature if isinstance(problem.output_loss, MarginLoss) else 1.0
+        results: list[Tensor] = []
+        for lane, moved in enumerate(move.x_adv):
+            rounding = rounding_of(problem.task, problem.params[lane])
+            if rounding is None or not rounding.smooth:
+                return value  # and nothing is proven by a curvature
+            errors, shape = rounding.errors(moved, "float64"), moved.shape[1:]
+            steep, drift = rounding.slopes(shape, self.norm, "float64", moved, errors)
+            wrong = errors[-1].amax(-1)
+            far = power_norm((moved - x[lane]).flatten(1), self.norm, 1)
+            length, terms = slope[lane].sqrt(), TERMS + rounding.terms
+            # The gradient is J^T (p - e_y) with ||p - e_y||_1 <= 2, and p is off by at most 2 wrong / temperature.
+            off = 2.0 * drift.amax(-1) + 4.0 * (wrong / temperature + terms * UNIT) * steep.amax(-1)
+            off = off + 8.0 * terms * UNIT * (length + 2.0 * gamma[lane] * far)
+            left = modulus[lane] - 32.0 * terms * UNIT * gamma[lane]
+            gain = ((length + off).square() - slope[lane]).clamp_min(0.0) / (2.0 * left)
+            gain = gain + slope[lane] * (1.0 / left - 1.0 / modulus[lane]) / 2.0
+            computed = errors[-1] if self.dtype == "float64" else rounding.errors(moved, self.dtype)[-1]
+            growth = rounding.growth(shape, self.norm, self.dtype, moved).max()
+            raised = 2.0 * ((8.0 * rounding.hidden + 1.0) * wrong + computed.amax(-1) + growth * far)
+            inner = 8.0 * UNIT * terms * (value[lane].abs() + gamma[lane] * far.square() + 1.0)
+            results.append(torch.where(left > 0, value[lane] + gain + raised + inner, math.inf))
+        return torch.stack(results)
+
+
+@dataclass(frozen=True)
+class AtRest(Objective):
+    """A bound on the loss where the examples are."""
+
+    norm: float = 2
+    dtype: Dtype = "float64"
+
+    def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        outputs, lost = problem.outputs(x).detach(), _each_lane(problem, x, partial(_lost, self.dtype))
+        slack = Slack.of(problem, 0, math.inf)
+        value = slack.above(problem.output_loss.value(outputs, y), outputs, lost, y)
+        zero = torch.zeros_like(value)
+        return Move(x, y, value, zero, torch.ones_like(value, dtype=torch.bool), state=state or ObjectiveState())
 
 
 @dataclass(frozen=True)
@@ -244,12 +439,13 @@ def _slope_and_cost(
     return power_norm(gradient, 2, 2), power_norm(delta + gradient / modulus[..., None], 2, 2)
 
 
-Report = UpperBound | SearchedSurrogate | ErrorSurrogate | SlopeMove
-REPORTS: dict[str, type[UpperBound] | type[SearchedSurrogate] | type[ErrorSurrogate] | type[SlopeMove]] = {
+Report = UpperBound | SearchedSurrogate | ErrorSurrogate | SlopeMove | AtRest
+REPORTS: dict[str, type[Report]] = {
     "smooth": UpperBound,
     "linear": SearchedSurrogate,
     "error": ErrorSurrogate,
     "moved": SlopeMove,
+    "rest": AtRest,
 }
 """What a client may be asked for, by the name that travels."""
 
@@ -258,10 +454,10 @@ REPORTS: dict[str, type[UpperBound] | type[SearchedSurrogate] | type[ErrorSurrog
 class Inquiry:
     """What clients are asked to prove a bound ``offset + E[phi_gamma]`` for their own data.
 
-    Without a report, it is ``offset + E[loss]``, and gamma is infinite.
+    With the report :class:`AtRest`, it is ``offset + E[loss]``, and gamma is infinite.
     """
 
-    report: Report | None
+    report: Report
     setting: Mapping[str, float]
     gamma: float
     offset: float

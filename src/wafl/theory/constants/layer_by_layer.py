@@ -30,6 +30,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear, entries_of_gram
 from wafl.tasks.graph import Concat, NoGraphError, Plus, Sum, Times, plain_graph, trace
@@ -55,6 +56,8 @@ ACTIVATIONS: dict[type[nn.Module], tuple[float, float]] = {
 
 
 NORMALIZING = (nn.BatchNorm1d, nn.BatchNorm2d)
+POWER_STEPS = 50
+"""How often the numbers of Schur's test are improved."""
 LAST = (nn.Linear, NormalizedLinear, LipschitzLinear)
 """What a network may end with."""
 
@@ -134,7 +137,7 @@ def _after(layer: nn.Module, inputs: Sequence[Steepness]) -> Steepness | None:
     (first, second), (slope,), (bend,), (jump,) = step, slopes, bends, jumps
     kink = 0.0 if slope == 0.0 else _times(second, _square(slope))
     jump = jump if jump == 0.0 else jump * _largest_sum(layer)
-    return Steepness(first * slope, kink + _times(first, bend), jump + _own_jump(layer))
+    return Steepness(first * slope, kink + _times(first, bend), jump + own_jump(layer))
 
 
 def _square(slope: float) -> float:
@@ -187,7 +190,7 @@ def _step(layer: nn.Module) -> tuple[float, float] | None:
     if type(layer) is nn.Softplus and layer.beta > 0 and layer.threshold >= 0:
         return 1.0, layer.beta / 4.0
     if type(layer) in (Times, *NORMALIZING):
-        scale = _scale(layer)
+        scale = scale_of(layer)
         return None if scale is None else (float(scale.max()), 0.0)
     if type(layer) in (LipschitzLinear, LipschitzConv2d):
         return _rescaled_norm(layer), 0.0
@@ -214,7 +217,7 @@ def _keeps_examples(layer: nn.Module) -> bool:
     return not isinstance(layer, nn.Flatten | nn.Unflatten) or (isinstance(first, int) and first >= 1)
 
 
-def _scale(layer: nn.Module) -> Tensor | None:
+def scale_of(layer: nn.Module) -> Tensor | None:
     """Return the sizes of the factors of a layer that multiplies numbers by constants; None if they are none."""
     if isinstance(layer, Times):
         return layer.value.detach().double().abs()
@@ -234,7 +237,7 @@ def _largest_sum(layer: nn.Module) -> float:
     return 1.0 if pools else cast(tuple[float, float], _step(layer))[0]
 
 
-def _own_jump(layer: nn.Module) -> float:
+def own_jump(layer: nn.Module) -> float:
     return math.log1p(math.exp(-layer.threshold)) / layer.beta * (1.0 + 1e-9) if type(layer) is nn.Softplus else 0.0
 
 
@@ -262,11 +265,38 @@ def _rescaled_norm(layer: Any) -> float:
 
 
 def _convolution_norm(layer: nn.Conv2d) -> float:
-    """At most the norm of the kernel as a matrix on patches, times the root of how many patches an input is in."""
-    kernel = layer.weight.detach().double()
-    groups: list[Tensor] = list(kernel.chunk(layer.groups))
-    matrix = max(float(torch.linalg.matrix_norm(part.flatten(1), ord=2)) for part in groups)
-    return matrix * math.sqrt(_windows(kernel.shape[2:], layer.stride, layer.dilation))
+    """Bound the norm of a convolution W on images of any size.
+
+    It is at most the norm of the kernel on one patch, times the root of how many patches an input is in. Its square is
+    also the largest eigenvalue of ``R = W^T W`` and of ``R = W W^T``, which :func:`_largest_eigenvalue` bounds. Strides
+    and zeros around an image only remove rows and columns of W, and a dilated kernel acts on several images apart.
+    """
+    squares: list[float] = []
+    for part in layer.weight.detach().double().chunk(layer.groups):
+        patch = float(torch.linalg.matrix_norm(part.flatten(1), ord=2)) ** 2
+        windows = _windows(part.shape[2:], layer.stride, layer.dilation)
+        squares.append(min(patch * windows, *(_largest_eigenvalue(each) for each in (part, part.transpose(0, 1)))))
+    return math.sqrt(max(squares))
+
+
+def _largest_eigenvalue(weight: Tensor) -> float:
+    """Bound the largest eigenvalue of ``R = W W^T`` for kernels ``[out, in, height, width]``, by Schur's test.
+
+    It is at most ``max_i sum_j |R_ij| v_j / v_i`` for positive numbers v of the channels, with ``|R_ij|`` summed over
+    all offsets of two pixels. Power iteration finds a good v.
+    """
+    # A correlation of the kernels with each other: it needs far less memory than the products of all pairs of taps.
+    around = [side - 1 for side in weight.shape[2:]]
+    entries, sizes = (
+        functional.conv2d(each, each, padding=around).abs().sum((2, 3)) for each in (weight, weight.abs())
+    )
+    entries = entries + 2.0 * (weight[0].numel() + 8) * UNIT * sizes
+    least, v = math.inf, torch.ones_like(entries[0])
+    for _ in range(POWER_STEPS):
+        sums = entries @ v
+        least = min(least, float((sums / v).max()))
+        v = (sums / sums.max().clamp_min(1e-300)).clamp_min(1e-100)
+    return least
 
 
 def _windows(size: int | tuple[int, ...], stride: int | tuple[int, ...], dilation: int | tuple[int, ...]) -> int:

@@ -24,7 +24,11 @@ class Strip:
 
 
 class Activation(ABC):
-    """A function that never decreases."""
+    """A function that never decreases, and nowhere faster than with the slope ``steepest``."""
+
+    @property
+    def steepest(self) -> float:
+        return 1.0
 
     @abstractmethod
     def __call__(self, p: Tensor) -> Tensor: ...
@@ -74,6 +78,10 @@ class SShaped(Activation):
     rise: float
     rate: float
 
+    @property
+    def steepest(self) -> float:
+        return self.rise * self.rate
+
     def __call__(self, p: Tensor) -> Tensor:
         return self.rise * torch.tanh(self.rate * p)
 
@@ -96,14 +104,14 @@ class SShaped(Activation):
 
     def secants(self, center: Tensor, turn: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
         """On both sides of the steepest secant, secants only become flatter."""
-        center, steepest = center.abs(), self.rise * self.rate
-        down, up = (_secant(self, center, center + side).clamp(0.0, steepest) for side in (-width, width))
+        center = center.abs()
+        down, up = (_secant(self, center, center + side).clamp(0.0, self.steepest) for side in (-width, width))
         return torch.minimum(down, up), torch.where(center - width < turn, self.slope(turn), down)
 
     def strip(self, center: Tensor, width: Tensor) -> Strip:
         def flat(slope: Tensor) -> list[Tensor]:
             # Where the slope is a part q of the steepest, 1 / cosh^2 is q. A form with 1 - q would lose a small q.
-            part = (slope / (self.rise * self.rate)).clamp(0.0, 1.0)
+            part = (slope / self.steepest).clamp(0.0, 1.0)
             point = torch.acosh(part.rsqrt()) / self.rate
             return [point, -point]
 
@@ -118,9 +126,9 @@ KNOWN: dict[type[nn.Module], Activation] = {
 
 
 def _secant(f: Activation, center: Tensor, p: Tensor) -> Tensor:
-    """The slope from the center to p; 0, which is as good as any, if they are the same."""
+    """Return the slope from the center to p; the steepest one if they are the same, perhaps only in float64."""
     run = p - center
-    return torch.where(run == 0, 0.0, (f(p) - f(center)) / torch.where(run == 0, 1.0, run))
+    return torch.where(run == 0, f.steepest, (f(p) - f(center)) / torch.where(run == 0, 1.0, run))
 
 
 def _strip(f: Activation, center: Tensor, width: Tensor, flat: Callable[[Tensor], list[Tensor]]) -> Strip:

@@ -25,7 +25,7 @@ from wafl.theory.certificates.certify import certify, check_confidence, check_ra
 from wafl.theory.certificates.mixture import Mixture
 from wafl.theory.certificates.publish import Source, publish_next_client
 from wafl.theory.certificates.sampling import Domain, Moments, Sample
-from wafl.theory.certificates.soundness import hold_clients
+from wafl.theory.certificates.soundness import hold_clients, room_of
 from wafl.theory.population.intervals import Population
 from wafl.theory.population.levels import USUAL, exact, highest_confidence, is_supported, percent, too_confident
 from wafl.weights import ClientWeights, uniform
@@ -309,8 +309,9 @@ def next_client(
     bounded = domain.box is not None and domain.num_classes is not None and theirs.task.loss.logistic
     most = quantity.most(theirs, domain, chosen, inquiry.gamma) if bounded else quantity.largest
     sample, trained = (Moments(inquiry.report).ask(each, inquiry.setting, most, seed) for each in (theirs, ours))
-    if proven and quantity.has_slopes and inquiry.report is not None:
-        hold_clients(chosen, theirs, unseen.names, sample, inquiry, seed)
+    if proven and quantity.has_slopes and math.isfinite(inquiry.gamma):
+        room = room_of(quantity, theirs.task, theirs.params, seen.input_shape, norm, chosen.dtype, sum(sample.sizes))
+        hold_clients(chosen, theirs, unseen.names, sample, inquiry, room, seed)
     return NextClient(
         unseen.names,
         sample,
