@@ -92,23 +92,28 @@ def steep_line() -> tuple[nn.Module, list[float]]:
 def steep_tanh() -> tuple[nn.Module, list[float]]:
     model = nn.Sequential(nn.Linear(1, 1), nn.Tanh(), nn.Linear(1, 2)).double()
     set_to(model[0], [[1.0]], [0.0])
-    set_to(model[2], [[0.0], [1e17]], [0.0, -1e17 * math.tanh(0.5)])
-    return model, [0.5]
+    set_to(model[2], [[0.0], [1e17]], [0.0, -1e17 * math.tanh(1.0)])
+    return model, [1.0]
 
 
 def far_hinge() -> tuple[nn.Module, list[float]]:
     model = nn.Sequential(nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 2)).double()
-    set_to(model[0], [[1.0, 1.0]], [-1e16])
-    set_to(model[2], [[0.0], [10.0]], [0.0, 0.0])
+    set_to(model[0], [[1.0, 1.0]], [0.0])
+    set_to(model[2], [[0.0], [10.0]], [0.0, -1e17])
     return model, [1e16, 0.0]
 
 
-@pytest.mark.parametrize(("case", "radius"), [(steep_line, 1e-12), (steep_tanh, 1e-17), (far_hinge, 0.3)])
+@pytest.mark.parametrize(
+    ("case", "radius", "before"), [(steep_line, 1e-12, 0.4741), (steep_tanh, 4e-16, 20.7), (far_hinge, 0.3, 2.369)]
+)
 def test_what_rounding_makes_impossible_is_refused(
-    case: Callable[[], tuple[nn.Module, list[float]]], radius: float
+    case: Callable[[], tuple[nn.Module, list[float]]], radius: float, before: float
 ) -> None:
-    """These were certified at 0.474, 21.9 and 2.369, and exactly or in float64 are 0.558, 32 and 3.049."""
+    """Once, ``before`` was certified, which is below the exact loss of a point inside the ball."""
     model, x = case()
+    with mpmath.workdps(DIGITS):
+        points = inside(model, np.array(x), 0, radius, 2, np.random.default_rng(0))
+        assert max(exact_loss(exact_outputs(model, point), 0) for point in points) > 1.1 * before
     with pytest.raises(
         wafl.PreconditionError, match=r"rounding in float64 may change the loss by .* half of the bound"
     ):
@@ -306,7 +311,7 @@ def near_30_million() -> tuple[nn.Module, list[list[float]]]:
 
 @pytest.mark.parametrize("radius", [0.1, 1.0])
 def test_float32_near_30_million_is_refused(radius: float) -> None:
-    """At r = 0.1 a float32 loss of 1.2269 was above 1.2120, which holds for float64."""
+    """At r = 0.1, float64 is certified at 0.879, but float32 computes a loss of 1.313 inside the ball."""
     model, x = near_30_million()
     assert certified(model, x, [0, 0], radius) > 0.0
     with pytest.raises(wafl.PreconditionError, match=r"rounding in float32 may .* the radius adds .* dtype='float64'"):

@@ -13,6 +13,11 @@ rounded.
 - *The search itself* computes with numbers as large as phi_gamma and ``K_j^2 / (4 gamma)``, with the steepest slope
   ``K_j`` of the margin ``A_j``. It may lose a few units for each term of its sums.
 
+Small losses lose less: ``log(1 + c z) <= c log(1 + z)`` for ``c >= 1``, so margins that are larger by e make the
+cross-entropy larger by the factor ``exp(e)`` at most. At the best move, it is at most phi_gamma plus the cost, and that
+is at most ``exp(2 e) K^2 / gamma``. This assumes that an evaluation takes the cross-entropy of differences of outputs,
+as torch does.
+
 A class with ``A_j + K_j^2 / (2 gamma)`` far below 0 is out of reach: wherever the example goes, it adds nothing to
 phi_gamma, and neither does its rounding.
 """
@@ -258,6 +263,8 @@ class Slack:
         behind = outputs - outputs.gather(-1, label) + margin.offset + lost
         near = behind + 2.0 * gains >= OUT_OF_REACH * margin.temperature - 1e-9 * behind.abs()
         lost, gains = (part.masked_fill(~near, 0.0).amax(-1) for part in (lost, gains))
+        share = lost / margin.temperature
+        lost = torch.where(share < 0.1, torch.minimum(lost, share.expm1() * (upper.abs() + 5.0 * gains)), lost)
         least = 8.0 * UNIT * (margin.offset + margin.temperature * (TERMS + self.rounding.classes))
         return upper + lossy * (upper.abs() + gains) + lost + least
 
