@@ -46,12 +46,13 @@ from wafl.promises.quantities import largest_surrogate, quantity_of, steepest_sl
 from wafl.promises.read import read_file
 from wafl.promises.sign import is_signed_by
 from wafl.results.run import Run
-from wafl.tasks.graph import agrees
+from wafl.tasks.graph import agrees, is_leaf, plain_graph
 from wafl.tasks.losses import OutputLoss, output_loss
 from wafl.tasks.task import Loss
 
 DRAWS = "the examples are independent draws that model, weights, gammas and bets do not depend on"
 CLIENTS = "the clients are all that were drawn, independently; model, gamma and bets do not depend on them"
+TRACED = "assuming that global state does not change, and that the module computes what its graph computes"
 Status = Literal["recomputed", "attested", "wrong"]
 
 
@@ -105,7 +106,8 @@ def read_model(claim: Claim, module: nn.Module, loss: Any, data: Federation | No
         same = False
     if not same:
         return None, Line("model", "attested", f"{name}; it computes something else than its layers")
-    return proof, Line("model", "recomputed", name)
+    traced = any(not is_leaf(node.module) for node in plain_graph(module).nodes)
+    return proof, Line("model", "recomputed", f"{name}; {TRACED}" if traced else name)
 
 
 def _compared(claim: Claim, model: Known, examples: Examples) -> Iterator[Tensor]:
