@@ -188,6 +188,9 @@ def of_file(name: str, *functions: str) -> tuple[str, ...]:
 
 
 SMALL_PROOFS = of_file("small_proofs")
+ORDINARY = of_file("ordinary_modules", "joins_have_exactly_their_slopes_and_jumps")
+UNUSUAL = of_file("promises/unusual_modules", "the_checker_reads_each_module_or_says_why_not")
+UNKNOWN = of_file("unknown_modules", "a_weight_that_was_replaced_is_still_the_weight")
 ERROR = of_file("phi", "the_distance_to_an_error_is_the_least_move_that_makes_one")
 SETTLED = (*SMALL_PROOFS, *of_file("phi", "around_a_settled_ascent_nothing_is_missed"))
 ELLIPSOIDS = of_file("phi", "no_ellipsoid_leaves_out_a_part_of_the_ball")
@@ -413,6 +416,14 @@ PROOFS = (
     ("theory/constants/layer_by_layer.py", "else math.ceil(k / s)", "else k // s", SMALL_PROOFS),
     ("theory/constants/layer_by_layer.py", "_times(second, _square(slope))", "_times(second, slope)", SMALL_PROOFS),
     ("theory/constants/layer_by_layer.py", "_times(curvature, _square(slope))", "_times(curvature, slope)", LAYERS),
+    ("theory/constants/layer_by_layer.py", "math.hypot(*slopes)", "max(slopes)", ORDINARY),
+    ("theory/constants/layer_by_layer.py", "first + _times(abs(layer.alpha), second)", "max(first, second)", ORDINARY),
+    ("theory/constants/layer_by_layer.py", "jump + _own_jump(layer)", "jump", ORDINARY),
+    ("promises/known.py", "power = 2.0 if isinstance", "power = 9.0 if isinstance", ORDINARY),
+    ("promises/known.py", "math.log1p(math.exp(-layer.threshold))", "0.0", ORDINARY),
+    ("tasks/graph.py", "self._stale |= {each", "self._stale &= {each", UNUSUAL),
+    ("tasks/graph.py", "        if tracer.obstacles:", "        if False:", UNUSUAL),
+    ("tasks/structured.py", "is_plain(last, nn.Linear) and _is_in_order(last)", "is_plain(last, nn.Linear)", UNKNOWN),
     ("theory/constants/layer_by_layer.py", "(0.25, 0.09623)", "(0.25, 0.048115)", LAYERS),
     ("theory/constants/layer_by_layer.py", "MaxMin: (1.0, math.inf)", "MaxMin: (1.0, 0.0)", LIPSCHITZ),
     ("theory/constants/layer_by_layer.py", "layer.rescale(weight) if", "weight if", LIPSCHITZ),

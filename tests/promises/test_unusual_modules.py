@@ -14,9 +14,11 @@ from torch.nn import functional
 
 import wafl
 from tests.theory.modules import attacked, clients
+from wafl.promises.known import Known, read
 from wafl.promises.promise import Promise, digest_of
 from wafl.promises.verify import Verification, check
 from wafl.tasks.graph import NoGraphError, trace
+from wafl.tasks.losses import CrossEntropy
 from wafl.theory.constants.layer_by_layer import plain_form
 
 FLAG = [False]
@@ -269,7 +271,9 @@ def test_an_unusual_module_is_proven_as_it_computes_or_says_why_not(name: str, f
         x, y = (torch.cat([federation.train.of(index)[part] for index in range(2)]) for part in (0, 1))
         assert float(attacked(model, x.double(), y, 0.1, 2).mean()) <= result[0].value
         promise = wafl.issue(model, federation, radii=[0.1])
-        assert check(promise, model, federation, None).recomputed
+        honest = check(promise, model, federation, None)
+        assert honest.recomputed
+        assert "assuming that global state does not change" in honest.lines[0].why
         assert statuses["model"] == "recomputed"
         assert not checked.ok
         return
@@ -281,6 +285,15 @@ def test_an_unusual_module_is_proven_as_it_computes_or_says_why_not(name: str, f
     (why,) = [line.why for line in checked.lines if line.name == "model"]
     assert reason.removeprefix("its layers compute ") in why
     assert all(line.status != "recomputed" for line in (*checked.lines, *checked.clients.values()))
+
+
+def test_the_checker_reads_each_module_or_says_why_not() -> None:
+    for kind, reason in MODULES.values():
+        result = read(kind().double(), CrossEntropy())
+        if reason is None or reason.startswith("its layers"):  # which only examples can tell
+            assert isinstance(result, Known), kind
+        else:
+            assert result == reason
 
 
 @pytest.mark.parametrize(

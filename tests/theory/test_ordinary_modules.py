@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -227,3 +228,52 @@ def test_a_softplus_that_jumps_stays_below_its_bounds(beta: float, threshold: fl
     promise = wafl.issue(model, federation, radii=[radius])
     assert reached <= promise.values[radius]
     assert wrong <= wafl.issue(model, federation, radii=[radius], metric="error").values[radius]
+
+
+class Joined(nn.Module):
+    """Two copies of an orthogonal layer's outputs, added or side by side."""
+
+    def __init__(self, join: Callable[[Tensor], Tensor], act: nn.Module, width: int) -> None:
+        super().__init__()
+        self.first, self.act, self.last, self.join = nn.Linear(4, 4), act, nn.Linear(width, 2), join
+        nn.init.orthogonal_(self.first.weight)
+        nn.init.constant_(self.last.weight, 1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.join(self.act(self.first(x))))
+
+
+JOINS: dict[str, tuple[Callable[[Tensor], Tensor], float, float, int]] = {
+    "sum": (lambda h: h + h, 2.0, 2.0, 4),
+    "weighted": (lambda h: torch.add(h, h, alpha=-3.0), 4.0, 4.0, 4),
+    "difference": (lambda h: 2.0 * h - h, 3.0, 3.0, 4),
+    "concatenation": (lambda h: torch.cat([h, h, 2.0 * h], dim=-1), math.sqrt(6.0), 2.0, 12),
+    "both": (lambda h: torch.cat([h + h, h], dim=1), math.sqrt(5.0), 2.0, 8),
+    "constant": (lambda h: 1.0 - h / 0.25, 4.0, 4.0, 4),
+}
+"""A join, its slope if both inputs have slope 1, what it makes of a jump, and the number of its outputs."""
+
+
+def test_joins_have_exactly_their_slopes_and_jumps() -> None:
+    for join, slope, raised, width in JOINS.values():
+        check_join(join, slope, raised, width)
+
+
+def check_join(join: Callable[[Tensor], Tensor], slope: float, raised: float, width: int) -> None:
+    torch.manual_seed(0)
+    model = Joined(join, nn.Identity(), width).double()
+    searched, checked = last_layer(plain_form(model)), known(model, CrossEntropy())
+    assert searched is not None
+    assert checked is not None
+    for bound in (searched[1].slope, checked.before()):
+        assert bound == pytest.approx(slope, rel=1e-6)
+    assert (searched[1].bend, searched[1].jump) == (0.0, 0.0)
+    model = Joined(join, nn.Softplus(1.0, 0.0), width).double()
+    searched, checked = last_layer(plain_form(model)), known(model, CrossEntropy())
+    assert searched is not None
+    assert checked is not None
+    jump = math.log(2.0)
+    assert searched[1].jump == pytest.approx(raised * jump, rel=1e-6)
+    assert searched[1].bend == pytest.approx(slope / 4.0, rel=1e-6)
+    error = checked.outputs(torch.zeros(1, 4, dtype=torch.float64)).error
+    assert float(error) == pytest.approx(2.0 * width * raised * jump, rel=1e-6), "the sum of the last layer's weights"

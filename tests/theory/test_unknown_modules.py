@@ -131,7 +131,7 @@ def test_a_subclass_is_proven_as_what_its_forward_computes(
         assert result.L_z >= 10.0 * float(plain.L_z) * (1.0 - 1e-12)
 
 
-@pytest.mark.parametrize("make", [a_network, a_linear_model])
+@pytest.mark.parametrize("make", [a_linear_model, a_network])
 def test_a_weight_that_was_replaced_is_still_the_weight(make: Callable[[], nn.Sequential]) -> None:
     """A parameter that is set again comes after the bias, and formulas took the one for the other."""
     model, plain = make(), make()

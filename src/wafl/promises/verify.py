@@ -38,11 +38,12 @@ from wafl.promises.quantities import quantity_of
 from wafl.promises.read import read_file
 from wafl.promises.sign import is_signed_by
 from wafl.results.run import Run
-from wafl.tasks.graph import agrees
+from wafl.tasks.graph import agrees, is_leaf, plain_graph
 from wafl.tasks.losses import OutputLoss, output_loss
 from wafl.tasks.task import Loss
 
 Verdict = Literal["PROVEN", "ATTESTED", "WRONG"]
+TRACED = "assuming that global state does not change, and that the module computes what its graph computes"
 
 
 def module_and_loss(model: Run | nn.Module, loss: Loss | None) -> tuple[nn.Module, OutputLoss]:
@@ -84,7 +85,8 @@ def read_model(
         same = False
     if not same:
         return None, Line("model", "attested", f"{name}; it computes something else than its layers")
-    return proof, Line("model", "recomputed", name)
+    traced = any(not is_leaf(node.module) for node in plain_graph(module).nodes)
+    return proof, Line("model", "recomputed", f"{name}; {TRACED}" if traced else name)
 
 
 def _compared(claim: Claim, model: Known, examples: Examples) -> Iterator[Tensor]:

@@ -152,7 +152,7 @@ def trace(module: nn.Module, supports: Supports) -> Graph:
     for name, layer in module.named_modules(remove_duplicate=False):
         if reason := _replaced(layer):
             raise NoGraphError(f"{_kind(layer)} at {_path(name)} {reason}")
-        if _is_leaf(layer) and (method := is_patched(parametrize.type_before_parametrizations(layer))):
+        if is_leaf(layer) and (method := is_patched(parametrize.type_before_parametrizations(layer))):
             raise NoGraphError(f"`{method}` was replaced")
     if (name := patched()) is not None:
         raise NoGraphError(f"`{name}` was replaced")
@@ -209,7 +209,7 @@ def _replaced(layer: nn.Module) -> str | None:
     return None
 
 
-def _is_leaf(layer: nn.Module) -> bool:
+def is_leaf(layer: nn.Module) -> bool:
     """Return whether a layer is from torch or wafl, and not looked into; bounds know layers by their exact classes."""
     module = type(layer).__module__
     return (module.startswith("torch.nn.") and type(layer) is not nn.Sequential) or module == "wafl.models.layers"
@@ -318,7 +318,7 @@ class _Tracer(fx.Tracer):
         return super().create_arg(a)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return _is_leaf(m)
+        return is_leaf(m)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         raise self.stop("it branches on the values, the size or the type of a tensor")
