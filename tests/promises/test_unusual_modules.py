@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 import wafl
+from tests.promises.files import publish
 from tests.theory.modules import attacked, clients
 from wafl.promises.known import Known, read
 from wafl.promises.promise import Promise, digest_of
@@ -248,7 +249,7 @@ def harmless(federation: wafl.Federation) -> Promise:
     model = nn.Sequential(nn.Linear(6, 2)).double()
     for value in model.parameters():
         nn.init.zeros_(value)
-    return wafl.issue(model, federation, radii=[0.1])
+    return publish(model, federation, radii=[0.1])
 
 
 def verified(promise: Promise, model: nn.Module, federation: wafl.Federation) -> Verification:
@@ -270,7 +271,7 @@ def test_an_unusual_module_is_proven_as_it_computes_or_says_why_not(name: str, f
         assert result.proven
         x, y = (torch.cat([federation.train.of(index)[part] for index in range(2)]) for part in (0, 1))
         assert float(attacked(model, x.double(), y, 0.1, 2).mean()) <= result[0].value
-        promise = wafl.issue(model, federation, radii=[0.1])
+        promise = publish(model, federation, radii=[0.1])
         honest = check(promise, model, federation, None)
         assert honest.recomputed
         assert "assuming that global state does not change" in honest.lines[0].why

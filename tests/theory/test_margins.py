@@ -266,6 +266,6 @@ def test_a_convolutional_network_is_certified_at_no_more_than_what_is_published(
     x = torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     clients = wafl.Federation.from_arrays([(x.numpy(), np.arange(20) % 10)], test_fraction=0.0, num_classes=10)
     radii = [0.1, 0.5, 1.0]
-    published = [row.value for row in wafl.issue(model, clients, radii=radii, norm=norm).parts.claim.rows]
+    published = [row.value for row in publish(model, clients, radii=radii, norm=norm).parts.claim.rows]
     found = wafl.certify(model, clients, radii=radii, norm=norm, achieved=False)
     assert all(row.value <= value for row, value in zip(found.rows, published, strict=True))

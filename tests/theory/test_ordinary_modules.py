@@ -13,6 +13,7 @@ from torch.nn import functional
 
 import wafl
 from tests.models.layers import operator
+from tests.promises.files import publish
 from tests.theory.modules import Chain, Images, Residual, attacked, clients
 from wafl.promises.known import known
 from wafl.tasks.losses import CrossEntropy
@@ -73,7 +74,7 @@ def test_no_attack_exceeds_what_is_certified_and_published(make, norm: float, tm
     errors = wafl.certify(model, federation, radii=radii, norm=norm, metric="error", achieved=False)
     assert result.proven
     assert errors.proven
-    promise = wafl.issue(model, federation, radii=radii, norm=norm)
+    promise = publish(model, federation, radii=radii, norm=norm)
     file = tmp_path / "certificate.json"
     promise.save(file)
     assert wafl.verify(file, model=model, data=federation).recomputed
@@ -225,9 +226,9 @@ def test_a_softplus_that_jumps_stays_below_its_bounds(beta: float, threshold: fl
     assert reached <= result[0].value
     error = wafl.certify(model, federation, radii=[radius], achieved=False, metric="error")
     assert wrong <= error[0].value
-    promise = wafl.issue(model, federation, radii=[radius])
+    promise = publish(model, federation, radii=[radius])
     assert reached <= promise.values[radius]
-    assert wrong <= wafl.issue(model, federation, radii=[radius], metric="error").values[radius]
+    assert wrong <= publish(model, federation, radii=[radius], metric="error").values[radius]
 
 
 class Joined(nn.Module):

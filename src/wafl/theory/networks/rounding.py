@@ -27,7 +27,7 @@ from wafl.tasks.graph import Concat, Plus, Sum, Times, plain_graph
 from wafl.tasks.rescaling import Rescaled
 from wafl.tasks.structure.sequence import is_plain
 from wafl.tasks.task import Task
-from wafl.theory.constants.layer_by_layer import ACTIVATIONS, NORMALIZING, own_jump, scale_of
+from wafl.theory.constants.layer_by_layer import ACTIVATIONS, NORMALIZING, scale_of
 
 Dtype = Literal["float64", "float32"]
 """The arithmetic in which a certified model is evaluated."""
@@ -74,8 +74,6 @@ class Step:
     """The Lipschitz constant of an activation's slope."""
     rows: Tensor | None = None
     """The sizes of the weights of a linear layer."""
-    jump: float = 0.0
-    """How far the layer jumps at most."""
     inputs: tuple[int, ...] = (0,)
     """The indices of the values that it takes: 0 is the input of the model, and k what step k - 1 returns."""
 
@@ -114,7 +112,7 @@ class Rounding:
         for step in self.steps:
             inputs, off = ([each[index] for index in step.inputs] for each in (values, errors))
             sizes = step.sizes(*(value.abs() + error for value, error in zip(inputs, off, strict=True)))
-            rounded = arithmetic.factor(step.roundings) * sizes + step.roundings * arithmetic.tiny + step.jump
+            rounded = arithmetic.factor(step.roundings) * sizes + step.roundings * arithmetic.tiny
             rounded = rounded.masked_fill(~(sizes < arithmetic.largest), math.inf) if step.roundings else rounded
             values.append(step.apply(*inputs))
             errors.append((step.through(*off) + rounded) * UP)
@@ -217,7 +215,7 @@ def _activation(layer: nn.Module) -> Step | None:
         return Step(layer, lambda size: leak * size, lambda size: leak * size, 1, 1, math.inf)
     if isinstance(layer, nn.Softplus):
         least, bend = math.log(2.0) / layer.beta * UP, layer.beta / 4.0
-        return Step(layer, lambda size: size, lambda size: size + least, FUNCTION, FUNCTION, bend, jump=own_jump(layer))
+        return Step(layer, lambda size: size, lambda size: size + least, FUNCTION, FUNCTION, bend)
     if kind not in ACTIVATIONS:
         return None
     steep, bend = ACTIVATIONS[kind]
