@@ -26,12 +26,14 @@ class SearchedSurrogate(Objective):
     """phi_gamma by a search, at every gamma.
 
     Of a linear model with cross-entropy or squared error (``LinearPhi``): from above if ``proven``
-    is 1, at most ``tolerance`` too high for each example unless the search would become too long; otherwise what an
-    ascent reaches. The cost is that of the ascent's moves. Of a network whose layers are known: from above, along the
+    is 1, at most ``tolerance`` too high ``in_the_mean`` over a client's examples, unless the search would become too
+    long; otherwise what an ascent reaches. The cost is that of the ascent's moves. Of a network whose layers are known: from above, along the
     distance (:mod:`wafl.theory.networks.margins`), and the cost is that of the distance.
     """
 
     norm: float = 2
+    in_the_mean: bool = True
+    """Whether the tolerance is for a client's mean, and not for every example."""
 
     def scalars(self) -> dict[str, float]:
         return {"gamma": 1.0, "proven": 1.0, "tolerance": 0.0}
@@ -51,7 +53,8 @@ class SearchedSurrogate(Objective):
             here[lanes] = real[lanes]
             phi = LinearPhi(problem.linear[0][lanes[0]], problem.output_loss, self.norm)
             if proven:
-                sides = phi.bounds(outputs[here], y[here], gamma, tolerance)
+                client = here.nonzero()[:, 0] if self.in_the_mean else None
+                sides = phi.bounds(outputs[here], y[here], gamma, tolerance, client)
                 value[here], cost[here] = sides.upper, sides.cost
             else:
                 value[here], cost[here] = phi.reached(outputs[here], y[here], gamma, tolerance)
