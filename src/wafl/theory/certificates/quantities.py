@@ -16,7 +16,7 @@ from wafl.theory.networks.margins import leads_of, margins_of
 RUNG = 16.0
 """The ratio of neighboring gammas in the first grid, above the limit."""
 BEYOND = 1.5
-"""How much smaller the next gamma is than one at which moves of a constant slope would cost the squared radius."""
+"""How much smaller the next gamma is than the one at which moves would cost the squared radius by a power law."""
 CLOSE = 1e-4
 """How close the mean cost must come to the squared radius; the value only has the square of gamma's error."""
 WIDE = 2.0
@@ -134,8 +134,7 @@ def _next(dual: Dual, radius: float, turn: int, close: float) -> float | None:
         # phi only increases as gamma decreases, so no smaller gamma gains more than this.
         if lowest * budget <= NEGLIGIBLE * value or lowest <= FLOOR:
             return None
-        # Moves along a constant slope cost gamma^-2: go a little beyond where they would cost the budget.
-        return lowest * max(math.sqrt(known[lowest].cost / budget) / BEYOND, 1.0 / RUNG)
+        return lowest * max(_power_law(dual, budget) / BEYOND, 1.0 / RUNG)
     low, high = max(dear), min(cheap)
     above, below = known[low].cost, known[high].cost
     least, reached = dual.least(radius)[0], dual.reached(radius)
@@ -151,6 +150,14 @@ def _next(dual: Dual, radius: float, turn: int, close: float) -> float | None:
         power = math.log(above / aim) / math.log(above / below)
         way = math.log(max(meet / low, 1.0)) / math.log(high / low) if turned else power
     return low * (high / low) ** min(max(way, 1e-3), 1.0 - 1e-3)
+
+
+def _power_law(dual: Dual, budget: float) -> float:
+    """Return the ratio to the smallest gamma at which a power law through the smallest two spends the budget; or 0."""
+    (low, most), (high, less) = sorted((excess, answer.cost) for excess, answer in dual.known.items())[:2]
+    if not 0.0 < less < most:
+        return 0.0
+    return (most / budget) ** (math.log(high / low) / math.log(most / less))
 
 
 LEAST_SHARE = 0.1

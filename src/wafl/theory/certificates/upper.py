@@ -27,8 +27,8 @@ class SearchedSurrogate(Objective):
 
     Of a linear model with cross-entropy or squared error (``LinearPhi``): from above if ``proven``
     is 1, at most ``tolerance`` too high ``in_the_mean`` over a client's examples, unless the search would become too
-    long; otherwise what an ascent reaches. The cost is that of the ascent's moves. Of a network whose layers are known: from above, along the
-    distance (:mod:`wafl.theory.networks.margins`), and the cost is that of the distance.
+    long; otherwise what an ascent reaches. The cost is that of the ascent's moves. Of a network whose layers are known:
+    from above, along the distance (:mod:`wafl.theory.networks.margins`), and the cost is that of the distance.
     """
 
     norm: float = 2

@@ -16,6 +16,7 @@ with ``slope`` and ``bend`` those of the last layer's input.
 Layers that rescale their weights (:mod:`wafl.models.layers`) count with the weights that they use, in float64.
 """
 
+import hashlib
 import math
 from dataclasses import dataclass
 from typing import Any, cast
@@ -138,7 +139,7 @@ def _step(layer: nn.Module) -> tuple[float, float] | None:
         return _rescaled_norm(layer), 0.0
     if type(layer) in (nn.Linear, NormalizedLinear):
         layer = cast(nn.Linear, layer)
-        return float(torch.linalg.matrix_norm(_used(layer), ord=2)), 0.0
+        return matrix_norm(_used(layer)), 0.0
     if type(layer) is nn.Conv2d and layer.padding_mode == "zeros":
         return _convolution_norm(layer), 0.0
     if type(layer) is nn.MaxPool2d and layer.ceil_mode is False:
@@ -177,8 +178,22 @@ def _convolution_norm(layer: nn.Conv2d) -> float:
     """At most the norm of the kernel as a matrix on patches, times the root of how many patches an input is in."""
     kernel = layer.weight.detach().double()
     groups: list[Tensor] = list(kernel.chunk(layer.groups))
-    matrix = max(float(torch.linalg.matrix_norm(part.flatten(1), ord=2)) for part in groups)
+    matrix = max(matrix_norm(part.flatten(1)) for part in groups)
     return matrix * math.sqrt(_windows(kernel.shape[2:], layer.stride, layer.dilation))
+
+
+_NORMS: dict[bytes, float] = {}
+"""Norms of matrices by their digests: one certificate asks about the same layers several times."""
+
+
+def matrix_norm(matrix: Tensor) -> float:
+    """Return the largest singular value of a matrix."""
+    digest = hashlib.blake2b(repr(matrix.shape).encode())
+    digest.update(matrix.cpu().contiguous().numpy().tobytes())
+    key = digest.digest()
+    if key not in _NORMS:
+        _NORMS[key] = float(torch.linalg.matrix_norm(matrix, ord=2))
+    return _NORMS[key]
 
 
 def _windows(size: int | tuple[int, ...], stride: int | tuple[int, ...], dilation: int | tuple[int, ...]) -> int:

@@ -197,9 +197,7 @@ class LinearPhi:
         best = climb(self._ball, a, y, gamma, allowed, self._concave(gamma))
         return best.value, best.cost
 
-    def bounds(
-        self, outputs: Tensor, y: Tensor, gamma: float, tolerance: float, group: Tensor | None = None
-    ) -> Phi:
+    def bounds(self, outputs: Tensor, y: Tensor, gamma: float, tolerance: float, group: Tensor | None = None) -> Phi:
         """Return both sides of phi_gamma, at most ``tolerance`` apart unless the search would become too long.
 
         ``outputs [n, C]`` are those of the examples as they are, and ``y`` their labels ``[n]`` or targets ``[n, C]``.
