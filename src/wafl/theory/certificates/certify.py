@@ -12,7 +12,7 @@ ascent reaches, which also gives a distribution inside the ball, and the value i
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ from wafl.theory.certificates import other_spaces as elsewhere
 from wafl.theory.certificates.certificate import Certificate, Certificates, Metric, Quantity, Question, Reach
 from wafl.theory.certificates.mixture import Asked, AskMeans, Mixture, check_label_cost, with_labels
 from wafl.theory.certificates.quantities import ErrorRate, ExpectedLoss
+from wafl.theory.certificates.reached import worst_moves
 from wafl.theory.certificates.sampling import Domain, Moments
 from wafl.theory.certificates.soundness import Room, hold_flipped, hold_moved, hold_rows, room_of
 from wafl.theory.constants.assumptions import data_free_constants, input_constants
@@ -148,7 +149,14 @@ def certify(
     def reach(radius: float) -> float | None:
         if not (achieved and quantity.has_slopes):
             return None
+        if mixture.problem.linear is None and radius > 0:
+            return moves()[radius]
         return mixture.worst_loss(WassersteinShift(radius, norm=norm, steps=50, tolerance=1e-3, bounds=None), seed)
+
+    @cache
+    def moves() -> dict[float, float]:
+        positive = [radius for radius in wanted if radius > 0]
+        return dict(zip(positive, worst_moves(mixture, positive, norm), strict=True))
 
     limit = finite_above(mixture.task, mixture.params, norm) if curvature is None else None
     if limit is not None:
@@ -235,7 +243,7 @@ def certificates_of(
         certificates = replace(certificates, reason=question.reason)
     if question.quantity.has_slopes and question.labels_move:
         hold_flipped(certificates, means, room(certificates))
-    if question.quantity.has_slopes and question.finite_above is None:
+    if question.quantity.has_slopes and question.finite_above is None and any(row.achieved is None for row in rows):
         hold_moved(certificates, means, room(certificates))
     return hold_rows(certificates, room(certificates))
 
