@@ -26,14 +26,15 @@ class SearchedSurrogate(Objective):
     """phi_gamma by a search, at every gamma.
 
     Of a linear model with cross-entropy or squared error (``LinearPhi``): from above if ``proven``
-    is 1, at most ``tolerance`` too high ``in_the_mean`` over a client's examples, unless the search would become too
-    long; otherwise what an ascent reaches. The cost is that of the ascent's moves. Of a network whose layers are known:
-    from above, along the distance (:mod:`wafl.theory.networks.margins`), and the cost is that of the distance.
+    is 1, at most ``tolerance`` too high (in l_inf, ``in_the_mean`` over a client's examples), unless the search would
+    become too long; otherwise what an ascent reaches. The cost is that of the ascent's moves. Of a network whose layers
+    are known: from above, along the distance (:mod:`wafl.theory.networks.margins`), and the cost is that of the
+    distance.
     """
 
     norm: float = 2
     in_the_mean: bool = True
-    """Whether the tolerance is for a client's mean, and not for every example."""
+    """Whether the tolerance may be for a client's mean, and not for every example."""
 
     def scalars(self) -> dict[str, float]:
         return {"gamma": 1.0, "proven": 1.0, "tolerance": 0.0}

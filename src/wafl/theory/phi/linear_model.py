@@ -201,14 +201,14 @@ class LinearPhi:
         """Return both sides of phi_gamma, at most ``tolerance`` apart unless the search would become too long.
 
         ``outputs [n, C]`` are those of the examples as they are, and ``y`` their labels ``[n]`` or targets ``[n, C]``.
-        With ``group [n]``, numbers from 0 such as the examples' clients, the tolerance is for the mean over each group:
-        what easy examples do not need is left to hard ones.
+        With ``group [n]``, numbers from 0 such as the examples' clients, the tolerance in l_inf is for the mean over
+        each group: what easy examples do not need is left to hard ones.
         """
         if self._regression is not None:
             return Phi(*self._regression.bounds(outputs, y, gamma))
         lower, upper, cost = _in_pieces(partial(self._at_first, gamma), outputs, y, tolerance)
         allowed = torch.full_like(lower, tolerance)
-        if group is not None:
+        if group is not None and self._norm == math.inf:  # in l2 few examples are hard, and in l1 none
             allowed = shared_tolerance(upper - lower, group, tolerance)
         wide = (upper - lower > allowed).nonzero()[:, 0]
         if len(wide) and self._norm != 1:
