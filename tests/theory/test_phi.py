@@ -18,7 +18,7 @@ from wafl.theory.certificates.upper import ErrorSurrogate
 from wafl.theory.phi import linear_model as phi
 from wafl.theory.phi.branch_and_bound import Kept, squared_distances
 from wafl.theory.phi.incumbents import Ball, Incumbent, climb, value_at
-from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
+from wafl.theory.phi.linear_model import LinearPhi, distance_to_error, shared_tolerance
 from wafl.theory.phi.lines import along_lines
 from wafl.theory.phi.settled import settled_above, within_ellipsoids
 
@@ -54,6 +54,25 @@ def test_phi_by_brute_force_lies_between_both_sides(classes, norm):
         assert (sides.upper - sides.lower).max() <= 1e-3 + 1e-12, gamma
         # Nelder-Mead can stop at the ridges of l1 and l_inf, so the ascent may be a little better.
         assert (sides.lower.numpy() <= truth + 1e-5).all(), gamma
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_tolerance_that_a_group_shares_keeps_its_mean_and_every_bound(norm):
+    weight, outputs, y = a_case(4, examples=24)
+    model, group = LinearPhi(torch.from_numpy(weight), CrossEntropy(), norm), torch.arange(24) // 8
+    gamma = 0.3 * theory.farthest_rows(weight, norm) ** 2 / 8.0
+    truth = model.bounds(*tensors(outputs, y), gamma, tolerance=1e-3)
+    shared = model.bounds(*tensors(outputs, y), gamma, tolerance=0.05, group=group)
+    assert (shared.upper >= truth.lower).all()
+    for one in range(3):
+        assert (shared.upper - shared.lower)[group == one].mean() <= 0.05
+
+
+def test_easy_examples_leave_their_tolerance_to_hard_ones():
+    gap, group = torch.tensor([0.0, 0.5, 30.0, 7.0, 4.0, math.inf]).double(), torch.tensor([0, 0, 0, 2, 2, 2])
+    level = shared_tolerance(gap, group, 3.0)
+    assert level.tolist() == pytest.approx([8.5, 8.5, 8.5, 3.0, 3.0, 3.0])
+    assert shared_tolerance(gap[:2], group[:2], 3.0).min() >= 3.0, "nothing to search"
 
 
 @pytest.mark.parametrize("norm", [2, math.inf])

@@ -12,7 +12,7 @@ ascent reaches, which also gives a distribution inside the ball, and the value i
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ from wafl.theory.certificates.certificate import Certificate, Certificates, Metr
 from wafl.theory.certificates.mixture import Asked, AskMeans, Mixture, check_label_cost, with_labels
 from wafl.theory.certificates.publish import Source
 from wafl.theory.certificates.quantities import ErrorRate, ExpectedLoss
+from wafl.theory.certificates.reached import worst_moves
 from wafl.theory.certificates.sampling import Domain, Moments
 from wafl.theory.certificates.soundness import (
     Room,
@@ -174,7 +175,14 @@ def certify(
     def reach(radius: float) -> float | None:
         if not (achieved and quantity.has_slopes):
             return None
+        if mixture.problem.linear is None and radius > 0:
+            return moves()[radius]
         return mixture.worst_loss(WassersteinShift(radius, norm=norm, steps=50, tolerance=1e-3, bounds=None), seed)
+
+    @cache
+    def moves() -> dict[float, float]:
+        positive = [radius for radius in wanted if radius > 0]
+        return dict(zip(positive, worst_moves(mixture, positive, norm), strict=True))
 
     limit = finite_above(mixture.task, mixture.params, norm)
     if limit is not None:
@@ -288,7 +296,7 @@ def certificates_of(
     certificates = replace(certificates, rows=roomy)
     if question.quantity.has_slopes and question.labels_move:
         hold_flipped(certificates, means)
-    if question.quantity.has_slopes and question.finite_above is None:
+    if question.quantity.has_slopes and question.finite_above is None and any(row.achieved is None for row in rows):
         hold_moved(certificates, means)
     return hold_rows(certificates)
 

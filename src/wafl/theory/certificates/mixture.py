@@ -33,7 +33,7 @@ from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 from wafl.tasks.task import Loss, Task
-from wafl.theory.certificates.upper import ErrorSurrogate, Report, SlopeMove
+from wafl.theory.certificates.upper import ErrorSurrogate, Report, SearchedSurrogate, SlopeMove
 from wafl.theory.constants.assumptions import task_of
 from wafl.train.embedded import find_device
 from wafl.train.survey import Survey, SurveyReplies
@@ -197,6 +197,8 @@ def with_labels(means: Callable[[Objective | None, Settings], Means], price: flo
 
     def ask(report: Report | None, settings: Settings) -> Means:
         stay = isinstance(report, ErrorSurrogate | SlopeMove) or not all("gamma" in each for each in settings)
+        if isinstance(report, SearchedSurrogate):  # the largest of several bounds may have the widest gap of each
+            report = replace(report, in_the_mean=False)
         return means(report if stay else LabelsMove(report, price), settings)
 
     return ask

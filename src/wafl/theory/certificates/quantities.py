@@ -15,6 +15,8 @@ from wafl.theory.networks.margins import leads_of, margins_of
 
 RUNG = 16.0
 """The ratio of neighboring gammas in the first grid, above the limit."""
+BEYOND = 1.5
+"""How much smaller the next gamma is than the one at which moves would cost the squared radius by a power law."""
 CLOSE = 1e-4
 """How close the mean cost must come to the squared radius; the value only has the square of gamma's error."""
 WIDE = 2.0
@@ -141,7 +143,9 @@ def _next(dual: Dual, radius: float, turn: int, close: float) -> float | None:
         lowest = min(cheap)
         value = abs((limit + lowest) * budget + known[lowest].value)
         # phi only increases as gamma decreases, so no smaller gamma gains more than this.
-        return None if lowest * budget <= NEGLIGIBLE * value or lowest <= FLOOR else lowest / RUNG
+        if lowest * budget <= NEGLIGIBLE * value or lowest <= FLOOR:
+            return None
+        return lowest * max(_power_law(dual, budget) / BEYOND, 1.0 / RUNG)
     low, high = max(dear), min(cheap)
     above, below = known[low].cost, known[high].cost
     least, reached = dual.least(radius)[0], dual.reached(radius)
@@ -157,6 +161,14 @@ def _next(dual: Dual, radius: float, turn: int, close: float) -> float | None:
         power = math.log(above / aim) / math.log(above / below)
         way = math.log(max(meet / low, 1.0)) / math.log(high / low) if turned else power
     return low * (high / low) ** min(max(way, 1e-3), 1.0 - 1e-3)
+
+
+def _power_law(dual: Dual, budget: float) -> float:
+    """Return the ratio to the smallest gamma at which a power law through the smallest two spends the budget; or 0."""
+    (low, most), (high, less) = sorted((excess, answer.cost) for excess, answer in dual.known.items())[:2]
+    if not 0.0 < less < most:
+        return 0.0
+    return (most / budget) ** (math.log(high / low) / math.log(most / less))
 
 
 LEAST_SHARE = 0.1
@@ -382,7 +394,9 @@ def _by_margins(means: AskMeans, radii: Sequence[float], question: Question, cle
     positive = [radius for radius in radii if radius > 0]
     if not positive or (steep == 0.0 and not question.labels_move):
         return [(rest, math.inf, None if radius == 0 else tolerance) for radius in radii]
-    dual = search_dual(ask, positive, 0.0, NETWORK_CLOSE)
+    # No move at gamma is longer than L_z / (2 gamma); far smaller gammas than these take far longer to bound.
+    first = sorted({steep / (2.0 * each * share) for each in positive for share in (1.0, 2.0)})
+    dual = search_dual(ask, positive, 0.0, NETWORK_CLOSE, first if 0.0 < steep < math.inf else ())
     gammas = [*(rounded(dual.least(each)[1], 6) for each in positive), *(steep / (2.0 * each) for each in positive)]
     gammas += [rounded(gamma, 6) for each in positive for gamma in dual.balanced(each)]
     values = ask(gammas).value

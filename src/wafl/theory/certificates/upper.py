@@ -57,13 +57,16 @@ class SearchedSurrogate(Objective):
     """phi_gamma by a search, at every gamma.
 
     Of a linear model with cross-entropy or squared error (``LinearPhi``): from above if ``proven``
-    is 1, at most ``tolerance`` too high for each example unless the search would become too long; otherwise what an
-    ascent reaches. The cost is that of the ascent's moves. Of a network whose layers are known: from above, along the
-    distance (:mod:`wafl.theory.networks.margins`), and the cost is that of the distance.
+    is 1, at most ``tolerance`` too high (in l_inf, ``in_the_mean`` over a client's examples), unless the search would
+    become too long; otherwise what an ascent reaches. The cost is that of the ascent's moves. Of a network whose layers
+    are known: from above, along the distance (:mod:`wafl.theory.networks.margins`), and the cost is that of the
+    distance.
     """
 
     norm: float = 2
     dtype: Dtype = "float64"
+    in_the_mean: bool = True
+    """Whether the tolerance may be for a client's mean, and not for every example."""
 
     def scalars(self) -> dict[str, float]:
         return {"gamma": 1.0, "proven": 1.0, "tolerance": 0.0}
@@ -85,8 +88,9 @@ class SearchedSurrogate(Objective):
             weight = problem.linear[0][lanes[0]]
             phi = LinearPhi(weight, problem.output_loss, self.norm)
             if proven:
-                sides, slack = phi.bounds(outputs[here], y[here], gamma, tolerance), Slack.of(problem, lanes[0], gamma)
-                far = Ball(weight, self.norm).distances
+                client = here.nonzero()[:, 0] if self.in_the_mean else None
+                sides = phi.bounds(outputs[here], y[here], gamma, tolerance, client)
+                slack, far = Slack.of(problem, lanes[0], gamma), Ball(weight, self.norm).distances
                 value[here] = slack.above(sides.upper, outputs[here], lost[here], y[here], far, phi.limit)
                 cost[here] = sides.cost
             else:

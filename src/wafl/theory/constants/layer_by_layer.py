@@ -23,6 +23,7 @@ with a softplus is only close to one with these slopes. ``jump`` is the largest 
 layer multiplies it by the largest sum of absolute weights of an output, and a softplus adds its own jump.
 """
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -196,7 +197,7 @@ def _step(layer: nn.Module) -> tuple[float, float] | None:
         return _rescaled_norm(layer), 0.0
     if type(layer) in (nn.Linear, NormalizedLinear):
         layer = cast(nn.Linear, layer)
-        return float(torch.linalg.matrix_norm(_used(layer), ord=2)), 0.0
+        return matrix_norm(_used(layer)), 0.0
     if type(layer) is nn.Conv2d and layer.padding_mode == "zeros":
         return _convolution_norm(layer), 0.0
     if type(layer) is nn.MaxPool2d and layer.ceil_mode is False:
@@ -273,7 +274,7 @@ def _convolution_norm(layer: nn.Conv2d) -> float:
     """
     squares: list[float] = []
     for part in layer.weight.detach().double().chunk(layer.groups):
-        patch = float(torch.linalg.matrix_norm(part.flatten(1), ord=2)) ** 2
+        patch = matrix_norm(part.flatten(1)) ** 2
         windows = _windows(part.shape[2:], layer.stride, layer.dilation)
         squares.append(min(patch * windows, *(_largest_eigenvalue(each) for each in (part, part.transpose(0, 1)))))
     return math.sqrt(max(squares))
@@ -297,6 +298,20 @@ def _largest_eigenvalue(weight: Tensor) -> float:
         least = min(least, float((sums / v).max()))
         v = (sums / sums.max().clamp_min(1e-300)).clamp_min(1e-100)
     return least
+
+
+_NORMS: dict[bytes, float] = {}
+"""Norms of matrices by their digests: one certificate asks about the same layers several times."""
+
+
+def matrix_norm(matrix: Tensor) -> float:
+    """Return the largest singular value of a matrix."""
+    digest = hashlib.blake2b(repr(matrix.shape).encode())
+    digest.update(matrix.cpu().contiguous().numpy().tobytes())
+    key = digest.digest()
+    if key not in _NORMS:
+        _NORMS[key] = float(torch.linalg.matrix_norm(matrix, ord=2))
+    return _NORMS[key]
 
 
 def _windows(size: int | tuple[int, ...], stride: int | tuple[int, ...], dilation: int | tuple[int, ...]) -> int:

@@ -42,9 +42,12 @@ from wafl.base.norms import dual, power_norm
 from wafl.tasks.graph import Network, plain_graph
 from wafl.tasks.losses import MarginLoss
 from wafl.tasks.task import Task
-from wafl.theory.constants.layer_by_layer import declared, last_layer
+from wafl.theory.constants.layer_by_layer import declared, last_layer, matrix_norm
 from wafl.theory.networks.activations import KNOWN, Activation, Straight
 from wafl.theory.phi.lines import CHUNK, along_lines
+
+CACHED = 1 << 17
+"""How many numbers of a layer are worked on at a time on a CPU, so that they stay in its cache."""
 
 Lines = tuple[Tensor, Tensor]
 """Offset and slope in the distance, each ``[n, C]``."""
@@ -145,7 +148,7 @@ def _times(rows: Tensor, vector: Tensor) -> Tensor:
 def _hidden(layer: nn.Linear, activation: Activation) -> Hidden:
     weight = layer.weight.detach().double()
     bias = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach().double()  # pyright: ignore[reportUnnecessaryComparison]
-    return Hidden(weight, bias, activation, float(torch.linalg.matrix_norm(weight, ord=2)))
+    return Hidden(weight, bias, activation, matrix_norm(weight))
 
 
 UNIT = 2.0**-53
@@ -185,7 +188,7 @@ class Margins:
         if self.hidden is None:
             return upper, cost
         widest = max(x.shape[1], *(len(layer.weight) for layer in self.hidden))
-        size = max(1, CHUNK // (len(self.rows) * widest))
+        size = max(1, (CHUNK if x.is_cuda else CACHED) // (len(self.rows) * widest))
         for here in torch.arange(len(x), device=x.device).split(size) if len(x) else ():
             rows = self.rows - self.rows[y[here]][:, None]
             near = Nearby(self.hidden, x[here], norm)

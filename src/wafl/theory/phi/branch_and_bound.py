@@ -37,9 +37,7 @@ EASY = 0.9
 """The share of the tolerance that an easy example may use up: one of few parts."""
 EASY_PARTS = {2.0: 32, math.inf: 1536}
 """How many parts that is, by norm; an example of twice as many may use up twice as much."""
-FRONT = 0.85
-"""Parts whose bounds are at least this part of the way from what is reached to the highest bound are cut first."""
-MEMORY = 1 << 25
+MEMORY = 1 << 26
 """How many numbers all parts together may have."""
 CACHED = 1 << 19
 """How many numbers the parts that are worked on at a time may have, so that they stay in a processor's cache."""
@@ -108,10 +106,6 @@ class Parts:
 
     def where(self, chosen: Tensor) -> Self:
         return self.take(chosen.nonzero()[:, 0])
-
-    def and_(self, others: Self) -> Self:
-        both = ((getattr(self, name), getattr(others, name)) for name in self.__dataclass_fields__)
-        return type(self)(*map(torch.cat, both))
 
 
 class Search:
@@ -292,14 +286,13 @@ def _branch(search: Search, lower: Tensor, upper: Tensor, tolerance: Tensor) -> 
     cost = torch.full_like(lower, torch.nan)
     count = torch.ones_like(lower)
     nothing = settled = torch.full_like(lower, -torch.inf)
-    fresh = search.whole(lower + _allowed(search.ball.norm, tolerance, count))
-    fresh = replace(fresh, bound=torch.minimum(fresh.bound, upper))
-    waiting = fresh.take(fresh.example[:0])
+    parts = search.whole(lower + _allowed(search.ball.norm, tolerance, count))
+    parts = replace(parts, bound=torch.minimum(parts.bound, upper))
     while True:
-        p = torch.bmm(fresh.vertices, fresh.weights[..., None])[..., 0]
-        value, spent = value_at(search.ball, search.a[fresh.example], search.y[fresh.example], p, search.gamma)
-        lower, cost = _best(lower, cost, fresh.example, value, spent)
-        parts, enough = waiting.and_(fresh), lower + _allowed(search.ball.norm, tolerance, count)
+        p = torch.bmm(parts.vertices, parts.weights[..., None])[..., 0]
+        value, spent = value_at(search.ball, search.a[parts.example], search.y[parts.example], p, search.gamma)
+        lower, cost = _best(lower, cost, parts.example, value, spent)
+        enough = lower + _allowed(search.ball.norm, tolerance, count)
         wide = parts.bound > enough[parts.example]
         cut = wide & (count[parts.example] < MOST_PARTS[search.ball.norm])
         left = (wide & ~cut).nonzero()[:, 0]
@@ -309,11 +302,8 @@ def _branch(search: Search, lower: Tensor, upper: Tensor, tolerance: Tensor) -> 
         settled = settled.scatter_reduce(0, parts.example[~cut], parts.bound[~cut], "amax")
         if not cut.any():
             return lower, torch.maximum(settled, lower), cost
-        parts = parts.where(cut)
-        highest = nothing.scatter_reduce(0, parts.example, parts.bound, "amax")
-        first = parts.bound >= torch.lerp(lower, highest, FRONT)[parts.example]
-        waiting, fresh = parts.where(~first), search.cut(parts.where(first), enough)
-        count = count.scatter_add(0, fresh.example, torch.full_like(fresh.bound, 0.5))
+        parts = search.cut(parts.where(cut), enough)
+        count = count.scatter_add(0, parts.example, torch.full_like(parts.bound, 0.5))
 
 
 def _allowed(norm: float, tolerance: Tensor, count: Tensor) -> Tensor:

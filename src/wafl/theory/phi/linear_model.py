@@ -146,6 +146,7 @@ PIECE, ON_GPU = 4096, 1 << 17
 """How many examples are searched together on a CPU and on a GPU."""
 COARSE = 64
 """Points along the distance where only a bound is wanted that the simplex may improve."""
+BISECTIONS = 60
 
 
 @dataclass(frozen=True)
@@ -196,16 +197,29 @@ class LinearPhi:
         best = climb(self._ball, a, y, gamma, allowed, self._concave(gamma))
         return best.value, best.cost
 
-    def bounds(self, outputs: Tensor, y: Tensor, gamma: float, tolerance: float) -> Phi:
-        """Both sides of phi_gamma, at most ``tolerance`` apart unless the search would become too long.
+    def bounds(self, outputs: Tensor, y: Tensor, gamma: float, tolerance: float, group: Tensor | None = None) -> Phi:
+        """Return both sides of phi_gamma, at most ``tolerance`` apart unless the search would become too long.
 
         ``outputs [n, C]`` are those of the examples as they are, and ``y`` their labels ``[n]`` or targets ``[n, C]``.
+        With ``group [n]``, numbers from 0 such as the examples' clients, the tolerance in l_inf is for the mean over
+        each group: what easy examples do not need is left to hard ones.
         """
         if self._regression is not None:
             return Phi(*self._regression.bounds(outputs, y, gamma))
-        return Phi(*_in_pieces(partial(self._bounds, gamma), outputs, y, tolerance))
+        lower, upper, cost = _in_pieces(partial(self._at_first, gamma), outputs, y, tolerance)
+        allowed = torch.full_like(lower, tolerance)
+        if group is not None and self._norm == math.inf:  # in l2 few examples are hard, and in l1 none
+            allowed = shared_tolerance(upper - lower, group, tolerance)
+        wide = (upper - lower > allowed).nonzero()[:, 0]
+        if len(wide) and self._norm != 1:
+            known = (each[wide] for each in (_differences(outputs, y), y, lower, upper, allowed))
+            low, high, spent = _in_threads(partial(self._searched, gamma), tuple(known))
+            lower[wide], upper[wide] = low, torch.maximum(high, low)
+            cost[wide] = torch.where(spent.isnan(), cost[wide], spent)
+        return Phi(lower, upper, cost)
 
-    def _bounds(self, gamma: float, piece: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def _at_first(self, gamma: float, piece: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Both sides by closed forms and ascents; only branch and bound may be able to close what is left."""
         a, y, allowed = piece
         if self._norm == 1:
             return along_coordinates(self._ball.weight, a, y, gamma, allowed)
@@ -226,24 +240,14 @@ class LinearPhi:
             lower, cost = best.value, best.cost
         wide = (upper - lower > allowed).nonzero()[:, 0]
         if len(wide):
-            low, high, spent = self._searched(a[wide], y[wide], gamma, lower[wide], upper[wide], allowed[wide])
-            lower[wide], upper[wide] = low, high
-            cost[wide] = torch.where(spent.isnan(), cost[wide], spent)
+            upper[wide] = torch.minimum(upper[wide], self._along_the_distance(a[wide], y[wide], gamma, allowed[wide]))
         return lower, torch.maximum(upper, lower), cost
 
     def _searched(
-        self, a: Tensor, y: Tensor, gamma: float, lower: Tensor, upper: Tensor, allowed: Tensor
+        self, gamma: float, piece: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Search along the distance and, where that is not enough, by branch and bound."""
-        along = self._along_the_distance(a, y, gamma, allowed)
-        upper, cost = torch.minimum(upper, along), torch.full_like(lower, math.nan)
-        wide = (upper - lower > allowed).nonzero()[:, 0]
-        if len(wide):
-            closed = branch(self._ball, a[wide], y[wide], gamma, lower[wide], upper[wide], allowed[wide])
-            lower, upper, cost = (
-                old.index_put((wide,), new) for old, new in zip((lower, upper, cost), closed, strict=True)
-            )
-        return lower, upper, cost
+        a, y, lower, upper, allowed = piece
+        return branch(self._ball, a, y, gamma, lower, upper, allowed)
 
     def _along_the_distance(self, a: Tensor, y: Tensor, gamma: float, allowed: Tensor) -> Tensor:
         """At distance t no A_j is larger by more than ``||w_j - w_y||_* t``; exact for two classes."""
@@ -287,9 +291,30 @@ def _differences(outputs: Tensor, y: Tensor) -> Tensor:
     return outputs - outputs.gather(-1, y[:, None])
 
 
+def shared_tolerance(gap: Tensor, group: Tensor, tolerance: float) -> Tensor:
+    """Return the gap that each example may keep, one number per group, for a mean of ``tolerance`` in each group.
+
+    It is the largest level at which the mean of ``min(gap, level)`` over the group is at most the tolerance.
+
+    >>> gap, group = torch.tensor([0.0, 1.0, 9.0, 5.0]), torch.tensor([0, 0, 0, 1])
+    >>> shared_tolerance(gap, group, 2.0).tolist()
+    [5.0, 5.0, 5.0, 2.0]
+    """
+    count = torch.bincount(group).to(gap)
+    low, high = torch.full_like(count, tolerance), tolerance * count
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2.0
+        mean = torch.zeros_like(count).scatter_add(0, group, torch.minimum(gap, middle[group])) / count
+        low, high = torch.where(mean <= tolerance, middle, low), torch.where(mean <= tolerance, high, middle)
+    return low[group]
+
+
 def _in_pieces(search: Callable[[Any], Any], outputs: Tensor, y: Tensor, tolerance: float) -> Any:
+    return _in_threads(search, (_differences(outputs, y), y, torch.full_like(outputs[:, 0], tolerance)))
+
+
+def _in_threads(search: Callable[[Any], Any], tensors: tuple[Tensor, ...]) -> Any:
     """Search pieces of the examples in threads, and join the resulting tensors."""
-    size = PIECE if outputs.device.type == "cpu" else ON_GPU
-    tensors = (_differences(outputs, y), y, torch.full_like(outputs[:, 0], tolerance))
+    size = PIECE if tensors[0].device.type == "cpu" else ON_GPU
     pieces = list(zip(*(tensor.split(size) for tensor in tensors), strict=True))
     return tuple(map(torch.cat, zip(*map_in_threads(search, pieces), strict=True)))

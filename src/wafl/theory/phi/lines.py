@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-POINTS = 16
+POINTS, FEW_POINTS = 16, 4
+"""How many points a search along one line begins with, and one along each of many coordinates."""
 MOST_POINTS = 4096
 CHUNK, SLOPES = 1 << 21, 1 << 22
 """How many numbers are worked on at a time: along lines, and of slopes along coordinates."""
@@ -95,10 +96,14 @@ def _of_one_label(slopes: Tensor, a: Tensor, gamma: float, tolerance: Tensor) ->
     ceiling.scatter_(-1, first[:, None], -torch.inf)
     row, coordinate = (ceiling > (lower + tolerance)[:, None]).nonzero(as_tuple=True)
     upper = torch.maximum(upper, torch.where(ceiling <= (lower + tolerance)[:, None], ceiling, -torch.inf).amax(-1))
-    if len(row):
-        sides = along_lines(a[row], slopes[coordinate], gamma, tolerance[row])
+    points = FEW_POINTS
+    while len(row):
+        sides = _on_a_grid(a[row], slopes[coordinate], gamma, points)
         best = lower.scatter_reduce(0, row, sides.lower, "amax")
         winner = (sides.lower >= best[row]) & (sides.lower > lower[row])
-        cost = cost.scatter(0, row[winner], sides.t[winner].square())
-        lower, upper = best, upper.scatter_reduce(0, row, sides.upper, "amax")
+        cost, lower = cost.scatter(0, row[winner], sides.t[winner].square()), best
+        # Only a coordinate that may still be the best one needs more points.
+        open_ = (sides.upper > (lower + tolerance)[row]) & (points < MOST_POINTS)
+        upper = upper.scatter_reduce(0, row[~open_], sides.upper[~open_], "amax")
+        row, coordinate, points = row[open_], coordinate[open_], 4 * points
     return torch.stack([lower, torch.maximum(upper, lower), cost])
