@@ -17,6 +17,7 @@ from tests.promises.files import publish
 from tests.theory.modules import Chain, Images, Residual, attacked, clients
 from wafl.promises.known import known
 from wafl.tasks.losses import CrossEntropy
+from wafl.theory.constants.assumptions import task_of
 from wafl.theory.constants.layer_by_layer import last_layer, plain_form
 
 NORMS = (1, 2, math.inf)
@@ -278,3 +279,26 @@ def check_join(join: Callable[[Tensor], Tensor], slope: float, raised: float, wi
     assert searched[1].bend == pytest.approx(slope / 4.0, rel=1e-6)
     error = checked.outputs(torch.zeros(1, 4, dtype=torch.float64)).error
     assert float(error) == pytest.approx(2.0 * width * raised * jump, rel=1e-6), "the sum of the last layer's weights"
+
+
+def test_a_node_computes_with_the_numbers_of_the_server_whatever_its_own_are() -> None:
+    """All that training changes is in the flat vector: weights, statistics, and what a forward makes of parameters."""
+
+    class Scaled(Residual):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain = nn.Parameter(torch.rand(6))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(self.gain * x - self.gain / 2.0)
+
+    there, here = Scaled(), Scaled()
+    here.mean = there.mean.clone()  # a buffer that no training changes
+    (_, params), (task, start) = task_of(there), task_of(here)
+    assert last_layer(task.module) is not None, "traced"
+    assert not torch.equal(params, start)
+    x = torch.rand(5, 6, dtype=torch.float64)
+    with torch.no_grad():
+        expected = there.double().eval()(x)
+        torch.testing.assert_close(task.outputs(params[None], x[None])[0], expected, rtol=1e-12, atol=1e-12)
+    assert wafl.theory.constants(there.float(), clients()).num_params == sum(map(Tensor.numel, there.parameters()))

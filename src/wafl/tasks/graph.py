@@ -67,7 +67,10 @@ class _Constant(nn.Module):
 
     def __init__(self, value: Tensor) -> None:
         super().__init__()
-        self.register_buffer("value", value.detach())
+        if isinstance(value, nn.Parameter):
+            self.register_parameter("value", value)
+        else:
+            self.register_buffer("value", value)
 
     def _check(self, x: Tensor, result: Tensor) -> Tensor:
         if result.shape != x.shape or (self.value.ndim == x.ndim and len(self.value) > 1):
@@ -179,19 +182,22 @@ def agrees(module: nn.Module, other: Callable[[Tensor], Tensor], batches: Iterab
     """Return whether two modules in evaluation have the same outputs on all examples, up to rounding.
 
     ``other`` gets whole batches. The module gets them too, and the first examples one by one: nothing may pass between
-    the examples of a batch.
+    the examples of a batch. Modules that raise an error do not agree.
     """
-    with torch.no_grad():
-        for number, x in enumerate(batches):
-            expected = other(x.clone())
-            parts = [x, *(x[:SINGLE].split(1) if number == 0 else ())]
-            outputs = [module(part.clone()) for part in parts]
-            for start, part, output in zip([0, *range(SINGLE)], parts, outputs, strict=False):
-                same = expected[start : start + len(part)]
-                if not isinstance(output, Tensor) or output.shape != same.shape:
-                    return False
-                if not torch.allclose(output, same, rtol=1e-6, atol=1e-9):
-                    return False
+    try:
+        with torch.no_grad():
+            return all(_agree(module, other, x, number == 0) for number, x in enumerate(batches))
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return False
+
+
+def _agree(module: nn.Module, other: Callable[[Tensor], Tensor], x: Tensor, one_by_one: bool) -> bool:
+    expected = other(x.clone())
+    pairs = [(x, expected), *(zip(x.split(1), expected.split(1), strict=True) if one_by_one else ())]
+    for part, same in pairs[: SINGLE + 1]:
+        output = module(part.clone())
+        if output.shape != same.shape or not torch.allclose(output, same, rtol=1e-6, atol=1e-9):
+            return False
     return True
 
 
@@ -576,7 +582,7 @@ class _Reader:
             layer = _linear(rest, options) if name == "linear" else _convolution(rest, options)
             return None if layer is None else self._add(layer, first)
         if name == "neg" and isinstance(first, _Value):
-            return self._add(Times(torch.tensor(-1.0, dtype=torch.float64)), first)
+            return self._scaled(first, -1.0)
         if len(rest) != 1 or options.keys() - {"alpha"}:
             return None
         alpha, second = float(options.get("alpha", 1.0)), rest[0]
@@ -585,28 +591,30 @@ class _Reader:
             if isinstance(first, _Value) and isinstance(second, _Value):
                 return self._add(Sum(alpha), first, second)
             if isinstance(first, _Value):
-                return self._add(Plus(alpha * self._number(second)), first)
-            return self._add(Plus(self._number(first)), self._scaled(second, alpha))
+                return self._add(Plus(_constant(second, lambda value: alpha * value)), first)
+            return self._add(Plus(_constant(first)), self._scaled(second, alpha))
         if options:
             return None
         if name == "mul":
             x, constant = (first, second) if isinstance(first, _Value) else (second, first)
-            return self._add(Times(self._number(constant)), x)
+            return self._add(Times(_constant(constant)), x)
         if name in ("div", "truediv", "true_divide") and isinstance(first, _Value):
-            return self._add(Times(1.0 / self._number(second)), first)
+            return self._add(Times(_constant(second, lambda value: 1.0 / value)), first)
         if name == "matmul" and isinstance(first, _Value) and isinstance(second, Tensor) and second.ndim == 2:
             return self._add(cast(nn.Module, _linear([second.T], {})), first)
         return None
 
     def _scaled(self, value: _Value, factor: float) -> _Value:
-        return value if factor == 1.0 else self._add(Times(torch.tensor(factor, dtype=torch.float64)), value)
+        return value if factor == 1.0 else self._add(Times(_constant(factor)), value)
 
-    def _number(self, value: Any) -> Tensor:
-        if isinstance(value, Tensor):
-            return value.detach()
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError("not a number")
-        return torch.tensor(value, dtype=torch.float64)
+
+def _constant(value: Any, change: Callable[[Tensor], Tensor] = lambda value: value) -> Tensor:
+    """Return a number as a tensor, and what is made of tensors as a parameter, which training may change, too."""
+    if isinstance(value, Tensor):
+        return nn.Parameter(change(value.detach().double()))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("not a number")
+    return change(torch.tensor(value, dtype=torch.float64))
 
 
 def _depends(value: Any) -> bool:
@@ -689,6 +697,6 @@ def _with_weights(layer: nn.Module, given: Mapping[str, Any]) -> nn.Module:
     for name in ("weight", "bias"):
         value = given.get(name)
         if isinstance(value, Tensor):
-            own = value if isinstance(value, nn.Parameter) else nn.Parameter(value.detach(), requires_grad=False)
+            own = value if isinstance(value, nn.Parameter) else nn.Parameter(value.detach())
             layer.register_parameter(name, own)
     return layer

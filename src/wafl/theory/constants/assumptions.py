@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from wafl.base.bounds import check_box
 from wafl.base.checks import check_positive
@@ -152,10 +151,7 @@ def constants(
     check_norm(norm)
     Positive("; inf keeps labels fixed", infinite=True).check("label_cost", label_cost)
     NotNegative.check("reach", reach)
-    module = model.module if isinstance(model, Run) else model
-    # Constants in the parameters are about those that are trained, and not about the weights made of them.
-    traced = not any(parametrize.is_parametrized(layer) for layer in module.modules())
-    task, params = task_of(model, loss, traced=traced)
+    task, params = task_of(model, loss, same_parameters=True)
     clients = data if isinstance(data, Federation) else _alone(data)
     check_fitness(Problem(task, params[None]), *first_example(clients, params), clients.num_classes)
     box = check_box(data_bounds) or clients.bounds or _span(clients)
@@ -198,12 +194,18 @@ def constants(
 
 
 def task_of(
-    model: nn.Module | Run, loss: Loss | None = None, *, traced: bool = True, examples: Examples | None = None
+    model: nn.Module | Run,
+    loss: Loss | None = None,
+    *,
+    traced: bool = True,
+    same_parameters: bool = False,
+    examples: Examples | None = None,
 ) -> tuple[Task, Tensor]:
     """Return a model's task and parameters in float64, so that rounding does not spoil what is proven.
 
     If ``traced``, a module that computes known layers is replaced by these layers, unless its outputs on the examples
-    are others.
+    are others. With ``same_parameters``, it is not replaced if that would change what its parameters are: constants in
+    the parameters are about what is trained, and not about weights that are computed from it.
     """
     layout = None
     if isinstance(model, Run):
@@ -213,7 +215,7 @@ def task_of(
     if not is_same(model, module):
         raise PreconditionError("the model is compiled, or copies itself as another one: give the plain one instead")
     if traced:
-        module, layout = _plain_form(module, layout, examples)
+        module, layout = _plain_form(module, layout, same_parameters, examples)
     task = make_task(module, loss if loss is not None else "cross_entropy", layout=layout)
     params = task.initial()
     sizes = params[(params != 0) & params.isfinite()].abs()
@@ -226,9 +228,13 @@ def task_of(
     return task, params
 
 
-def _plain_form(module: nn.Module, layout: Layout | None, examples: Examples | None) -> tuple[nn.Module, Layout | None]:
+def _plain_form(
+    module: nn.Module, layout: Layout | None, same_parameters: bool, examples: Examples | None
+) -> tuple[nn.Module, Layout | None]:
     form = plain_form(module)
-    if form is module:
+    old = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    own = {id(value) for value in old.values()}
+    if form is module or (same_parameters and any(id(value) not in own for value in form.parameters())):
         return module, layout
     if examples is not None:
         whole, plain = (copy.deepcopy(each).eval() for each in (module, form))
@@ -237,9 +243,7 @@ def _plain_form(module: nn.Module, layout: Layout | None, examples: Examples | N
             return module, layout
     if layout is not None:
         # The numbers of a run are still what is trained, under the names that the layers have in the plain form.
-        old = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         trained = {id(old[name]) for name in layout.shapes}
-        own = {id(value) for value in old.values()}
         params = {name: value for name, value in form.named_parameters() if value.requires_grad or id(value) in trained}
         layout = Layout(
             {name: value.shape for name, value in params.items() if id(value) in trained or id(value) not in own},
