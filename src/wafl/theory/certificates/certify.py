@@ -222,7 +222,8 @@ def beyond(
     level = (1.0 - confidence) / len(chosen)
     rows = tuple(_beyond(row, chosen, training, test, domain, level, room, seed) for row in chosen.rows)
     rest = chosen.quantity.inquiry(chosen, replace(chosen[0], radius=0.0))
-    loss = test.answers(rest.report, [rest.setting], seed).value[0] @ test.weights
+    report = None if chosen.quantity.has_slopes else rest.report  # the loss itself, without what rounding may add
+    loss = test.answers(report, [rest.setting], seed).value[0] @ test.weights
     return replace(chosen, rows=rows, loss=float(loss), confidence=confidence)
 
 
