@@ -78,4 +78,4 @@ def _batches(number: int, client: int, examples: int) -> list[Tensor]:
     """The rows of every local step of a client, as wafl draws them."""
     key = Key(*(torch.tensor([value]) for value in (SEED, number, client, 0)))
     drawn = draw_batches(LocalWork(None, EPOCHS, BATCH), key, torch.tensor([examples]), BATCH)
-    return [drawn.index[0, step][drawn.real[0, step]] for step in range(drawn.num_steps)]
+    return [drawn.index[0, step][drawn.real[0, step]] for step in range(drawn.index.shape[1])]

@@ -18,8 +18,9 @@ from tests.theory.modules import attacked, clients
 from wafl.promises.known import Known, read
 from wafl.promises.promise import Promise, digest_of
 from wafl.promises.verify import Verification, check
-from wafl.tasks.graph import NoGraphError, trace
 from wafl.tasks.losses import CrossEntropy
+from wafl.tasks.structure.graph import NoGraphError
+from wafl.tasks.structure.trace import trace
 from wafl.theory.constants.layer_by_layer import plain_form
 
 FLAG = [False]

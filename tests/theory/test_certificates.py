@@ -21,8 +21,8 @@ from wafl.tasks.losses import CrossEntropy
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 from wafl.theory import certify
+from wafl.theory.certificates.dual import search_dual
 from wafl.theory.certificates.mixture import Means
-from wafl.theory.certificates.quantities import search_dual
 from wafl.theory.certificates.upper import UpperBound
 from wafl.theory.constants.layer_by_layer import loss_steepness
 

@@ -1,13 +1,14 @@
 """What the checker has to know: models and how steep they are, certified quantities, and the ball.
 
-A model is traced into a graph of plain layers in float64 (:mod:`wafl.tasks.graph`); a layer that rescales its weights
-is the plain layer of those that it uses, as float64 gives them. Two things are known of it. The **outputs**, with a
-bound on what float64 has lost: a sum of n products is off by at most ``n u`` times the sum of their sizes (Higham,
-Accuracy and Stability of Numerical Algorithms, section 3.1; ``u = 2^-53``), so if layer k sums ``n_k`` numbers, what it
-computes is off by at most ``u sum_k (n_k + 4)`` times its *size*, which is what the same layers give for ``|x|``, with
-``|W|`` and ``|b|``. And the **slopes**: a margin ``s_j - s_y`` changes by at most ``K_yj ||x' - x||``, with ``K_yj``
-the norm of the difference of two rows of the last layer, times the slope of what comes before it. The slopes of a
-chain are multiplied and those of a sum are added. A concatenation has the root of the sum of their squares.
+A model is traced into a graph of plain layers in float64 (:mod:`wafl.tasks.structure.trace`). A layer that rescales
+its weights is the plain layer of the weights that it uses, as float64 gives them. Two things are known of a model. The
+**outputs**, with a bound on what float64 has lost: a sum of n products is off by at most ``n u`` times the sum of their
+sizes (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1; ``u = 2^-53``), so if layer k sums ``n_k``
+numbers, what it computes is off by at most ``u sum_k (n_k + 4)`` times its *size*, which is what the same layers give
+for ``|x|``, with ``|W|`` and ``|b|``. And the **slopes**: a margin ``s_j - s_y`` changes by at most ``K_yj ||x' -
+x||``, with ``K_yj`` the norm of the difference of two rows of the last layer, times the slope of what comes before it.
+The slopes of a chain are multiplied and those of a sum are added. A concatenation has the root of the sum of their
+squares.
 
 The softplus of torch jumps down at its threshold. It is within that jump of a function without one, before and after a
 move, so twice what later layers make of the jump is added to the error of the outputs.
@@ -29,9 +30,10 @@ from torch import Tensor, nn
 
 from wafl.base.norms import dual, power_norm
 from wafl.promises.layers import LEAST, MOST, UNIT, WIDER, Layer, constants_of, read_layer
-from wafl.tasks.graph import Concat, NoGraphError, Sum, trace
 from wafl.tasks.losses import CrossEntropy, MarginLoss, OutputLoss, SquaredError
+from wafl.tasks.structure.graph import Concat, NoGraphError, Sum
 from wafl.tasks.structure.sequence import is_same
+from wafl.tasks.structure.trace import trace
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear
-from wafl.tasks.graph import Concat, Plus, Sum, Times
 from wafl.tasks.rescaling import make_plain
+from wafl.tasks.structure.graph import Concat, Plus, Sum, Times
 from wafl.tasks.structure.sequence import is_patched
 
 UNIT = 2.0**-53

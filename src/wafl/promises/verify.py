@@ -38,8 +38,9 @@ from wafl.promises.quantities import quantity_of
 from wafl.promises.read import read_file
 from wafl.promises.sign import is_signed_by
 from wafl.results.run import Run
-from wafl.tasks.graph import agrees, is_leaf, plain_graph
 from wafl.tasks.losses import OutputLoss, output_loss
+from wafl.tasks.structure.graph import is_leaf, plain_graph
+from wafl.tasks.structure.trace import agrees
 from wafl.tasks.task import Loss
 
 Verdict = Literal["PROVEN", "ATTESTED", "WRONG"]

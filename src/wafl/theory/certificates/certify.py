@@ -64,7 +64,7 @@ def certify(
     *,
     radii: Sequence[float],
     norm: float = 2,
-    power: Literal[1, 2] = 2,
+    power: int = 2,
     metric: Metric = "loss",
     gap: float = 0.02,
     split: Literal["train", "test"] = "train",

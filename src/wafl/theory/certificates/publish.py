@@ -65,9 +65,13 @@ class Source:
     loss: Loss | None
     metric: Metric
     norm: float
-    power: Literal[1, 2]
+    power: int
     inexpressible: str = ""
     """The options that no file can state, such as ``space='0'``; empty if there are none."""
+
+    @property
+    def order(self) -> Literal[1, 2]:
+        return 1 if self.power == 1 else 2
 
     @property
     def norm_name(self) -> NormName:
@@ -97,7 +101,7 @@ def publish(
     rows = tuple(Row("mixture", None, radius, 0.0) for radius in radii)
     digest = digest_of(module_and_loss(source.model, source.loss)[0])
     whose, drawn = tuple(_listed(clients, source.split, weights)), confidence is not None
-    claim = Claim(source.metric, source.norm_name, source.power, source.split, confidence, drawn, digest, whose, rows)
+    claim = Claim(source.metric, source.norm_name, source.order, source.split, confidence, drawn, digest, whose, rows)
     if reason:
         return _attested(source, claim, list(estimates.values()), reason)
     proof = _provable(source, confidence)
@@ -136,7 +140,7 @@ def publish_next_client(
     claim = Claim(
         source.metric,
         source.norm_name,
-        source.power,
+        source.order,
         "all",
         confidence,
         own_sampling,

@@ -22,13 +22,10 @@ A class with ``A_j + K_j^2 / (2 gamma)`` far below 0 is out of reach: wherever t
 phi_gamma, and neither does its rounding.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -37,11 +34,11 @@ from wafl.base.norms import dual, power_norm, steepest
 from wafl.objectives import Move, Objective, ObjectiveState, Wasserstein
 from wafl.objectives.base import lane_scalar
 from wafl.tasks.inputs import Inputs, dense, shared
-from wafl.tasks.losses import MarginLoss, OutputLoss
+from wafl.tasks.losses import MarginLoss
 from wafl.tasks.problem import Problem
-from wafl.tasks.task import Task
+from wafl.theory.certificates.slack import Slack, each_lane, has_margins, remembered, rounding_loss
 from wafl.theory.networks.margins import leads_of, margins_of
-from wafl.theory.networks.rounding import Dtype, Rounding, rounding_of
+from wafl.theory.networks.rounding import Dtype, rounding_of
 from wafl.theory.phi.incumbents import Ball
 from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
 
@@ -81,7 +78,7 @@ class SearchedSurrogate(Objective):
             value, cost = self._along_margins(problem, x, y, real, numbers[0], numbers[2])
             return Move(x, y, *_trusted(value, cost), torch.ones_like(real), state=state)
         outputs = problem.outputs(x)
-        lost = _each_lane(problem, x, partial(_lost, self.dtype)) if bool(numbers[1].any()) else outputs
+        lost = each_lane(problem, x, partial(rounding_loss, self.dtype)) if bool(numbers[1].any()) else outputs
         for (gamma, proven, tolerance), lanes in _alike(torch.stack(numbers, dim=1), problem.params):
             here = torch.zeros_like(real)
             here[lanes] = real[lanes]
@@ -101,8 +98,8 @@ class SearchedSurrogate(Objective):
         self, problem: Problem, x: Tensor | Inputs, y: Tensor, real: Tensor, gamma: Tensor, tolerance: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Value and cost of a network: lanes with the same model go together, whatever their gammas are."""
-        outputs = _remembered(problem, x, y, "outputs", lambda one, x, _: one.outputs(x[None])[0].detach())  # [L, B, C]
-        lost = _remembered(problem, x, y, f"lost {self.dtype}", lambda one, x, _: _lost(self.dtype, one, x))
+        outputs = remembered(problem, x, y, "outputs", lambda one, x, _: one.outputs(x[None])[0].detach())  # [L, B, C]
+        lost = remembered(problem, x, y, f"lost {self.dtype}", lambda one, x, _: rounding_loss(self.dtype, one, x))
         x = dense(x)
         results = torch.zeros_like(outputs[..., :2])
         for _, lanes in _alike(torch.zeros_like(gamma)[:, None], problem.params):
@@ -146,9 +143,9 @@ class ErrorSurrogate(Objective):
         state = state or ObjectiveState()
         gamma = lane_scalar(state, "gamma", 1.0, problem.params)[:, None]
         if problem.linear is None:
-            distance = _remembered(problem, x, y, f"distances {self.norm} {self.slack} {self.dtype}", self._distances)
+            distance = remembered(problem, x, y, f"distances {self.norm} {self.slack} {self.dtype}", self._distances)
         else:
-            outputs, lost = problem.outputs(x), _each_lane(problem, x, partial(_lost, self.dtype))
+            outputs, lost = problem.outputs(x), each_lane(problem, x, partial(rounding_loss, self.dtype))
             same, shape = bool((problem.params == problem.params[:1]).all()), dense(x).shape[2:]
             lanes = [slice(None)] if same else [slice(lane, lane + 1) for lane in range(len(y))]
             distance = torch.empty_like(outputs[..., 0])
@@ -166,7 +163,7 @@ class ErrorSurrogate(Objective):
         leads = leads_of(problem.task, problem.params[0], x[0].numel())
         if leads is None:
             raise ValueError("this network has a layer of which no Lipschitz constant is known")
-        outputs, lost = problem.outputs(x[None])[0].detach(), _lost(self.dtype, problem, x)
+        outputs, lost = problem.outputs(x[None])[0].detach(), rounding_loss(self.dtype, problem, x)
 
         def find(outputs: Tensor) -> Tensor:
             return leads.distance_to_error(x.flatten(1), outputs, y, self.norm, self.slack)
@@ -198,104 +195,6 @@ class ErrorSurrogate(Objective):
         first = torch.minimum(find(raised), farthest)
         second = find(torch.where(label, raised - (drift * first)[:, None], raised))
         return torch.minimum(second, first) * (1.0 - 8.0 * (TERMS + rounding.terms) * UNIT)
-
-
-_OUTPUTS: WeakKeyDictionary[Task, tuple[Tensor, dict[bytes, Tensor]]] = WeakKeyDictionary()
-"""The last parameters of each task, and the tensors computed with them, by the digest of the question."""
-
-
-def _remembered(
-    problem: Problem, x: Tensor | Inputs, y: Tensor, about: str, compute: Callable[[Problem, Tensor, Tensor], Tensor]
-) -> Tensor:
-    """Stack ``compute(problem of a lane, x [B, ...], y [B])`` of each lane; equal questions are computed once.
-
-    A search asks about many gammas, and a network's outputs depend on none.
-    """
-    batches = shared(x).base
-    each = len(y) // len(batches)
-    results: list[Tensor] = []
-    for group, batch in enumerate(batches):
-        words = hashlib.blake2b(about.encode())
-        for values in (batch, y[group * each]):
-            words.update(values.detach().cpu().contiguous().numpy().tobytes())
-        digest = words.digest()
-        for lane in range(group * each, (group + 1) * each):
-            params = problem.params[lane]
-            last = _OUTPUTS.get(problem.task)
-            if last is None or not torch.equal(last[0], params):
-                last = _OUTPUTS[problem.task] = params.clone(), {}
-            if digest not in last[1]:
-                last[1][digest] = compute(replace(problem, params=params[None]), batch, y[lane])
-            results.append(last[1][digest])
-    return torch.stack(results)
-
-
-@dataclass(frozen=True)
-class Slack:
-    """What a search of phi_gamma may lose by rounding; see above."""
-
-    loss: OutputLoss
-    rounding: Rounding | None
-    """None if the loss or a layer is not known: then nothing is added, and nothing is proven."""
-    gamma: Tensor | float
-
-    @classmethod
-    def of(cls, problem: Problem, lane: int | Tensor, gamma: Tensor | float) -> Self:
-        known = _has_margins(problem) or problem.output_loss.quadratic is not None
-        rounding = rounding_of(problem.task, problem.params[lane]) if known else None
-        return cls(problem.output_loss, rounding, gamma)
-
-    def above(
-        self, upper: Tensor, outputs: Tensor, lost: Tensor, y: Tensor, steep: Tensor | None = None, limit: float = 0.0
-    ) -> Tensor:
-        """Return a bound on phi_gamma from one that was found in float64, of outputs that are off by ``lost [..., C]``.
-
-        ``steep [C (y), C (j)]`` are the slopes of the margins; None if nothing moves. For a squared error, ``limit`` is
-        the gamma above which phi_gamma is finite.
-        """
-        if self.rounding is None:
-            return upper
-        factor, lossy = self.loss.quadratic, 8.0 * (TERMS + self.rounding.terms) * UNIT
-        if factor is not None:
-            stretch = self.gamma / (self.gamma - limit) if limit > 0.0 else 1.0
-            upper = upper * (1.0 + lossy * stretch)
-            return (upper.sqrt() + math.sqrt(factor) * lost.norm(dim=-1) * stretch**0.5).square() * (1.0 + 8.0 * UNIT)
-        margin = self.loss if isinstance(self.loss, MarginLoss) else MarginLoss(0.0, 1.0)
-        label, price = y[..., None], self.gamma[:, None] if isinstance(self.gamma, Tensor) else self.gamma
-        gains = torch.zeros_like(outputs) if steep is None else steep[y].square() / (4.0 * price)
-        lost = lost + lost.gather(-1, label)
-        behind = outputs - outputs.gather(-1, label) + margin.offset + lost
-        near = behind + 2.0 * gains >= OUT_OF_REACH * margin.temperature - 1e-9 * behind.abs()
-        lost, gains = (part.masked_fill(~near, 0.0).amax(-1) for part in (lost, gains))
-        share = lost / margin.temperature
-        lost = torch.where(share < 0.1, torch.minimum(lost, share.expm1() * (upper.abs() + 5.0 * gains)), lost)
-        least = 8.0 * UNIT * (margin.offset + margin.temperature * (TERMS + self.rounding.classes))
-        return upper + lossy * (upper.abs() + gains) + lost + least
-
-
-def _has_margins(problem: Problem) -> bool:
-    return problem.output_loss.logistic or isinstance(problem.output_loss, MarginLoss)
-
-
-def _lost(dtype: Dtype, problem: Problem, x: Tensor) -> Tensor:
-    """By how much the outputs of ``x [B, ...]`` are moved for rounding, ``[B, C]``; 0 if it is not known."""
-    rounding = rounding_of(problem.task, problem.params[0])
-    if rounding is None:
-        return torch.zeros_like(problem.outputs(x[None])[0].detach())
-    error = rounding.errors(x, "float64")[-1]
-    return (8.0 * rounding.hidden + 1.0) * error + (error if dtype == "float64" else rounding.errors(x, dtype)[-1])
-
-
-def _each_lane(problem: Problem, x: Tensor | Inputs, compute: Callable[[Problem, Tensor], Tensor]) -> Tensor:
-    """Stack ``compute(problem of a lane, x [B, ...])`` of each lane; equal lanes share one result."""
-    batches, results = shared(x).base, list[Tensor]()
-    each = len(problem.params) // len(batches)
-    for lane, params in enumerate(problem.params):
-        if lane % each == 0 or not torch.equal(params, problem.params[lane - 1]):
-            results.append(compute(replace(problem, params=params[None]), batches[lane // each]))
-        else:
-            results.append(results[-1])
-    return torch.stack(results)
 
 
 def _trusted(value: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
@@ -361,7 +260,7 @@ class UpperBound(Objective):
         modulus: Tensor,
     ) -> Tensor:
         """Add what rounding may change of the loss and of the gradient where the ascent ended."""
-        if not _has_margins(problem) or self.dtype is None:
+        if not has_margins(problem) or self.dtype is None:
             return value
         temperature = problem.output_loss.temperature if isinstance(problem.output_loss, MarginLoss) else 1.0
         results: list[Tensor] = []
@@ -396,7 +295,7 @@ class AtRest(Objective):
     dtype: Dtype = "float64"
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
-        outputs, lost = problem.outputs(x).detach(), _each_lane(problem, x, partial(_lost, self.dtype))
+        outputs, lost = problem.outputs(x).detach(), each_lane(problem, x, partial(rounding_loss, self.dtype))
         slack = Slack.of(problem, 0, math.inf)
         value = slack.above(problem.output_loss.value(outputs, y), outputs, lost, y)
         zero = torch.zeros_like(value)

@@ -19,11 +19,11 @@ from wafl.data.federation import Federation
 from wafl.data.labels import count_classes
 from wafl.results.run import Run
 from wafl.tasks.fitness import check_fitness
-from wafl.tasks.graph import agrees
 from wafl.tasks.layout import Layout
 from wafl.tasks.losses import MarginLoss
 from wafl.tasks.problem import Problem
 from wafl.tasks.structure.sequence import is_same
+from wafl.tasks.structure.trace import agrees
 from wafl.tasks.structured import make_task
 from wafl.tasks.task import Loss, Task
 from wafl.theory.constants import estimates

@@ -15,8 +15,8 @@ with ``slope`` and ``bend`` those of the last layer's input.
 
 Layers that rescale their weights (:mod:`wafl.models.layers`) count with the weights that they use, in float64.
 
-Networks are graphs of layers (:mod:`wafl.tasks.graph`). A sum adds slopes and bends. A concatenation is a stack of
-Jacobians, so its slope and bend are roots of sums of squares.
+Networks are graphs of layers (:mod:`wafl.tasks.structure.graph`). A sum adds slopes and bends. A concatenation is a
+stack of Jacobians, so its slope and bend are roots of sums of squares.
 
 ``torch`` computes a softplus as the identity above a threshold, where it jumps by about ``2e-9 / beta``. So a network
 with a softplus is only close to one with these slopes. ``jump`` is the largest distance of any of their numbers: a
@@ -34,10 +34,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear, entries_of_gram
-from wafl.tasks.graph import Concat, NoGraphError, Plus, Sum, Times, plain_graph, trace
 from wafl.tasks.losses import OutputLoss
 from wafl.tasks.rescaling import Rescaled
+from wafl.tasks.structure.graph import Concat, NoGraphError, Plus, Sum, Times, plain_graph
 from wafl.tasks.structure.sequence import is_plain
+from wafl.tasks.structure.trace import trace
 from wafl.tasks.task import Task
 
 UNIT = 2.0**-53

@@ -39,8 +39,8 @@ import torch
 from torch import Tensor, nn
 
 from wafl.base.norms import dual, power_norm
-from wafl.tasks.graph import Network, plain_graph
 from wafl.tasks.losses import MarginLoss
+from wafl.tasks.structure.graph import Network, plain_graph
 from wafl.tasks.task import Task
 from wafl.theory.constants.layer_by_layer import declared, last_layer, matrix_norm
 from wafl.theory.networks.activations import KNOWN, Activation, Straight

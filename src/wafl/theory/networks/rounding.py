@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from wafl.base.norms import dual, power_norm
 from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear, entries_of_gram
-from wafl.tasks.graph import Concat, Plus, Sum, Times, plain_graph
 from wafl.tasks.rescaling import Rescaled
+from wafl.tasks.structure.graph import Concat, Plus, Sum, Times, plain_graph
 from wafl.tasks.structure.sequence import is_plain
 from wafl.tasks.task import Task
 from wafl.theory.constants.layer_by_layer import ACTIVATIONS, NORMALIZING, scale_of

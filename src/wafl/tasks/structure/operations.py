@@ -1,339 +1,18 @@
-"""Trace a module into a graph of plain layers, which :mod:`wafl.theory` and :mod:`wafl.promises` then bound.
+"""What each recorded operation of a traced module is, as a layer of a graph."""
 
-The tracer is shared by the search and the checker; each has its own bounds on the graph. The checker traces the model
-that it is given, and reads no graph from a file. ``torch.fx`` is used because it works with torch 2.4, keeps the names
-of modules for error messages, and does not import ``torch._dynamo``. It runs ``forward`` with a symbol instead of a
-tensor. A branch on values, sizes or dtypes raises an error instead of being frozen, so a graph holds for batches of
-every size. Dtypes and gradient modes can still be read elsewhere (``next(self.parameters()).dtype``). So a module is
-traced without gradients, with gradients, and in float32, and all graphs must be the same.
-
-Two assumptions remain: global state does not change, and the module computes what its graph computes. Code can find
-out that it is being traced. :func:`agrees` compares module and graph on examples.
-"""
-
-import copy
 import inspect
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.proxy import TraceError
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
-from wafl.tasks.structure.sequence import has_hooks, is_patched, is_plain, members, patched
-
-Supports = Callable[[nn.Module], bool]
-SINGLE = 16
-"""How many examples :func:`agrees` also passes to a module one by one."""
-
-
-class NoGraphError(ValueError):
-    """A module that cannot be traced into supported layers; the message is the reason, as part of a sentence."""
-
-
-class Sum(nn.Module):
-    """``a + alpha b`` of two tensors of the same shape."""
-
-    def __init__(self, alpha: float = 1.0) -> None:
-        super().__init__()
-        self.alpha = alpha
-
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        if a.shape != b.shape:
-            raise ValueError(f"a sum of shapes {tuple(a.shape)} and {tuple(b.shape)} repeats numbers")
-        return torch.add(a, b, alpha=self.alpha)
-
-
-class Concat(nn.Module):
-    """The concatenation of tensors along a dimension, which is not that of the examples."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def forward(self, *parts: Tensor) -> Tensor:
-        return torch.cat(parts, dim=self.dim)
-
-
-class _Constant(nn.Module):
-    """A layer with a number, or a tensor that is the same for all examples."""
-
-    value: Tensor
-
-    def __init__(self, value: Tensor) -> None:
-        super().__init__()
-        if isinstance(value, nn.Parameter):
-            self.register_parameter("value", value)
-        else:
-            self.register_buffer("value", value)
-
-    def _check(self, x: Tensor, result: Tensor) -> Tensor:
-        if result.shape != x.shape or (self.value.ndim == x.ndim and len(self.value) > 1):
-            raise ValueError(f"a constant of shape {tuple(self.value.shape)} does not fit {tuple(x.shape)}")
-        return result
-
-
-class Times(_Constant):
-    """``value x``, element by element."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._check(x, x * self.value)
-
-
-class Plus(_Constant):
-    """``x + value``, element by element."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._check(x, x + self.value)
-
-
-@dataclass(frozen=True)
-class Node:
-    """A layer, the indices of the values that it takes (0 is the input, k what node k - 1 returns), and its place."""
-
-    module: nn.Module
-    inputs: tuple[int, ...]
-    place: str
-
-
-@dataclass(frozen=True)
-class Graph:
-    """Layers in the order in which they are computed; the last one returns the outputs."""
-
-    nodes: tuple[Node, ...]
-
-    def module(self) -> nn.Module:
-        """Return a module that computes the graph: an ``nn.Sequential`` of its layers if they are a chain."""
-        if all(node.inputs == (index,) for index, node in enumerate(self.nodes)):
-            return nn.Sequential(*(node.module for node in self.nodes))
-        return Network(self)
-
-
-class Network(nn.Module):
-    """A graph as a module."""
-
-    def __init__(self, graph: Graph) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(node.module for node in graph.nodes)
-        self.inputs = tuple(node.inputs for node in graph.nodes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        values = [x]
-        for layer, inputs in zip(self.layers, self.inputs, strict=True):
-            values.append(layer(*(values[index] for index in inputs)))
-        return values[-1]
-
-
-def plain_graph(module: nn.Module) -> Graph:
-    """Return the graph of a network or of a plain sequence without tracing it; another module is its only node."""
-    if type(module) is Network and is_plain(module, Network):
-        places = [f"layer {index}" for index in range(len(module.inputs))]
-        return Graph(tuple(map(Node, module.layers, module.inputs, places)))
-    layers = list(_flat(module, ""))
-    return Graph(tuple(Node(layer, (index,), _path(place)) for index, (place, layer) in enumerate(layers)))
-
-
-def _flat(module: nn.Module, place: str) -> Iterable[tuple[str, nn.Module]]:
-    if not is_plain(module, nn.Sequential):
-        yield place, module
-        return
-    for index, layer in enumerate(members(module)):
-        yield from _flat(layer, f"{place}.{index}".removeprefix("."))
-
-
-def trace(module: nn.Module, supports: Supports) -> Graph:
-    """Return the graph of a module in evaluation, or raise :class:`NoGraphError`.
-
-    The layers of the graph are those of the module itself: pass a copy. Parametrized layers are replaced by plain ones
-    with the weights that they compute, and dropout is left out.
-    """
-    for name, layer in module.named_modules(remove_duplicate=False):
-        if reason := _replaced(layer):
-            raise NoGraphError(f"{_kind(layer)} at {_path(name)} {reason}")
-        if is_leaf(layer) and (method := is_patched(parametrize.type_before_parametrizations(layer))):
-            raise NoGraphError(f"`{method}` was replaced")
-    if (name := patched()) is not None:
-        raise NoGraphError(f"`{name}` was replaced")
-    modes = {layer: layer.training for layer in module.modules()}
-    module.eval()
-    try:
-        with torch.no_grad():
-            graph = _traced(module, supports)
-        with torch.enable_grad():
-            again = _traced(module, lambda _: True)
-        if not _alike(graph, again, exactly=True):
-            raise NoGraphError("it does not compute the same every time")
-        with torch.no_grad():
-            single = _traced(copy.deepcopy(module).float(), lambda _: True)
-        if not _alike(graph, single, exactly=False):
-            raise NoGraphError("it computes something else in float32 than in float64")
-    finally:
-        for layer, mode in modes.items():
-            layer.training = mode
-    return graph
-
-
-def agrees(module: nn.Module, other: Callable[[Tensor], Tensor], batches: Iterable[Tensor]) -> bool:
-    """Return whether two modules in evaluation have the same outputs on all examples, up to rounding.
-
-    ``other`` gets whole batches. The module gets them too, and the first examples one by one: nothing may pass between
-    the examples of a batch. Modules that raise an error do not agree.
-    """
-    try:
-        with torch.no_grad():
-            return all(_agree(module, other, x, number == 0) for number, x in enumerate(batches))
-    except (RuntimeError, ValueError, IndexError, TypeError):
-        return False
-
-
-def _agree(module: nn.Module, other: Callable[[Tensor], Tensor], x: Tensor, one_by_one: bool) -> bool:
-    expected = other(x.clone())
-    pairs = [(x, expected), *(zip(x.split(1), expected.split(1), strict=True) if one_by_one else ())]
-    for part, same in pairs[: SINGLE + 1]:
-        output = module(part.clone())
-        if output.shape != same.shape or not torch.allclose(output, same, rtol=1e-6, atol=1e-9):
-            return False
-    return True
-
-
-def _replaced(layer: nn.Module) -> str | None:
-    """Explain why a layer may compute something else than its class says, or return None."""
-    kind, parameters = type(layer), vars(layer)["_parameters"]
-    if has_hooks(layer):
-        return "has hooks"
-    if kind.__call__ is not nn.Module.__call__:
-        return "has a call of its own"
-    for name, value in vars(layer).items():
-        weight = name in ("weight", "bias") and (isinstance(value, Tensor) or name in parameters)
-        if weight or (callable(value) and hasattr(kind, name)):
-            return "has replaced methods or weights"
-    return None
-
-
-def is_leaf(layer: nn.Module) -> bool:
-    """Return whether a layer is from torch or wafl, and not looked into; bounds know layers by their exact classes."""
-    module = type(layer).__module__
-    return (module.startswith("torch.nn.") and type(layer) is not nn.Sequential) or module == "wafl.models.layers"
-
-
-def _kind(layer: nn.Module) -> str:
-    return f"`{parametrize.type_before_parametrizations(layer).__name__}`"
-
-
-def _path(name: str) -> str:
-    """Return the place of a module as code: ``self.features[0]``.
-
-    >>> _path("features.0.norm1")
-    '`self.features[0].norm1`'
-    """
-    parts = [f"[{part}]" if part.isdigit() else f".{part}" for part in name.split(".") if part]
-    return f"`self{''.join(parts)}`"
-
-
-def _alike(one: Graph, other: Graph, *, exactly: bool) -> bool:
-    """Return whether two graphs have the same layers and settings and, if ``exactly``, the same numbers."""
-
-    def numbers(node: Node) -> list[Tensor]:
-        return [*node.module.parameters(), *node.module.buffers()]
-
-    def settings(node: Node) -> tuple[Any, ...]:
-        plain = (int, float, str, tuple)
-        simple = {key: value for key, value in vars(node.module).items() if isinstance(value, plain)}
-        return type(node.module), node.inputs, node.place, simple, [value.shape for value in numbers(node)]
-
-    return [settings(node) for node in one.nodes] == [settings(node) for node in other.nodes] and not (
-        exactly
-        and not all(
-            torch.equal(mine, yours)
-            for node, twin in zip(one.nodes, other.nodes, strict=True)
-            for mine, yours in zip(numbers(node), numbers(twin), strict=True)
-        )
-    )
-
-
-class _Wrapped(nn.Module):
-    """The module as a child: fx would skip hooks, calls and default arguments of the root."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.model(x)
-
-
-class _Symbol(fx.Proxy):
-    """Stands for a tensor, also for ``isinstance``; what depends on its values is an obstacle even if it is caught."""
-
-    @property
-    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return Tensor
-
-    def __getattr__(self, name: str) -> Any:
-        if not hasattr(Tensor, name):
-            raise AttributeError(name)
-        return super().__getattr__(name)
-
-    def _stop(self, *_: Any, **__: Any) -> Any:
-        raise cast(_Tracer, self.tracer).stop("it uses the values or the size of a tensor as numbers")
-
-    __len__ = __float__ = __int__ = __index__ = __complex__ = __contains__ = __setitem__ = __array__ = _stop
-
-    def __iadd__(self, other: Any) -> Any:
-        return self.tracer.create_proxy("call_function", operator.iadd, (self, other), {})
-
-    def __isub__(self, other: Any) -> Any:
-        return self.tracer.create_proxy("call_function", operator.isub, (self, other), {})
-
-    def __imul__(self, other: Any) -> Any:
-        return self.tracer.create_proxy("call_function", operator.imul, (self, other), {})
-
-    def __itruediv__(self, other: Any) -> Any:
-        return self.tracer.create_proxy("call_function", operator.itruediv, (self, other), {})
-
-    __ipow__ = __ifloordiv__ = __imod__ = __imatmul__ = _stop
-    __iand__ = __ior__ = __ixor__ = __ilshift__ = __irshift__ = _stop
-
-
-class _Tracer(fx.Tracer):
-    """Records layers and functions by module; layers of torch are not looked into."""
-
-    proxy_buffer_attributes = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.obstacles: list[str] = []
-
-    def stop(self, reason: str) -> Exception:
-        self.obstacles.append(f"{reason} in {_path(self.scope.module_path.removeprefix('model'))}")
-        return TraceError(self.obstacles[-1])
-
-    def proxy(self, node: fx.Node) -> fx.Proxy:
-        return _Symbol(node, self)
-
-    def create_arg(self, a: Any) -> Any:
-        if isinstance(a, fx.Proxy):  # which also says that it is a tensor
-            return a.node
-        if isinstance(a, Tensor) and not any(a is value for value in (*self.root.parameters(), *self.root.buffers())):
-            raise self.stop("it uses a tensor that is neither a parameter nor a buffer")
-        return super().create_arg(a)
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return is_leaf(m)
-
-    def to_bool(self, obj: fx.Proxy) -> bool:
-        raise self.stop("it branches on the values, the size or the type of a tensor")
-
-    def iter(self, obj: fx.Proxy) -> Any:
-        raise self.stop("it iterates over a tensor")
-
-    def keys(self, obj: fx.Proxy) -> Any:
-        raise self.stop("it iterates over a tensor")
+from wafl.tasks.structure.graph import Concat, Graph, Node, NoGraphError, Plus, Sum, Supports, Times, kind_of, path_of
 
 
 @dataclass(frozen=True)
@@ -387,22 +66,7 @@ VIEWS = (nn.Flatten, nn.Unflatten, nn.Identity)
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
-def _traced(module: nn.Module, supports: Supports) -> Graph:
-    # A copy is traced, as a forward may leave symbols on its module.
-    root, tracer = _Wrapped(module), _Tracer()
-    try:
-        graph = tracer.trace(copy.deepcopy(root))
-        if tracer.obstacles:
-            raise NoGraphError(tracer.obstacles[0])
-        return _Reader(root, supports).read(graph)
-    except NoGraphError:
-        raise
-    except Exception as error:  # whatever the module's own code raises when it gets a symbol
-        reason = tracer.obstacles[0] if tracer.obstacles else f"it cannot be traced ({error})"
-        raise NoGraphError(reason) from error
-
-
-class _Reader:
+class Reader:
     """Turns what fx has recorded into layers, one record after another."""
 
     def __init__(self, root: nn.Module, supports: Supports) -> None:
@@ -418,7 +82,7 @@ class _Reader:
         for record in graph.nodes:
             stack: list[str] = list(record.meta.get("nn_module_stack") or [""])
             inside = stack[-1].removeprefix("model")
-            self._place = _path(inside if record.op == "call_module" else f"{inside}.forward")
+            self._place = path_of(inside if record.op == "call_module" else f"{inside}.forward")
             if record.op == "output":
                 result = self._of(record.args[0])
             else:
@@ -446,7 +110,7 @@ class _Reader:
             layer = self._root.get_submodule(str(record.target))
             given = [*args, *options.values()]
             if len(given) != 1 or not isinstance(given[0], _Value):
-                raise self._unknown(_kind(layer))
+                raise self._unknown(kind_of(layer))
             return self._layer(record, layer, given[0])
         name = str(record.target) if record.op == "call_method" else FUNCTIONS.get(record.target, "")
         shown = f"`{name or getattr(record.target, '__name__', record.target)}`"
@@ -500,7 +164,7 @@ class _Reader:
 
     def _add(self, layer: nn.Module, *inputs: _Value) -> _Value:
         if not self._supports(layer):
-            raise self._unknown(_kind(layer))
+            raise self._unknown(kind_of(layer))
         self._nodes.append(Node(layer, tuple(value.index for value in inputs), self._place))
         return _Value(len(self._nodes))
 

@@ -1,0 +1,89 @@
+"""Symbols that stand for tensors while a module is traced, and the tracer that stops where they are not enough."""
+
+import operator
+from typing import Any, cast
+
+from torch import Tensor, fx, nn
+from torch.fx.proxy import TraceError
+
+from wafl.tasks.structure.graph import is_leaf, path_of
+
+
+class Wrapped(nn.Module):
+    """The module as a child: fx would skip hooks, calls and default arguments of the root."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+
+class Symbol(fx.Proxy):
+    """Stands for a tensor, also for ``isinstance``; what depends on its values is an obstacle even if it is caught."""
+
+    @property
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Tensor
+
+    def __getattr__(self, name: str) -> Any:
+        if not hasattr(Tensor, name):
+            raise AttributeError(name)
+        return super().__getattr__(name)
+
+    def _stop(self, *_: Any, **__: Any) -> Any:
+        raise cast(Tracer, self.tracer).stop("it uses the values or the size of a tensor as numbers")
+
+    __len__ = __float__ = __int__ = __index__ = __complex__ = __contains__ = __setitem__ = __array__ = _stop
+
+    def __iadd__(self, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", operator.iadd, (self, other), {})
+
+    def __isub__(self, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", operator.isub, (self, other), {})
+
+    def __imul__(self, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", operator.imul, (self, other), {})
+
+    def __itruediv__(self, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", operator.itruediv, (self, other), {})
+
+    __ipow__ = __ifloordiv__ = __imod__ = __imatmul__ = _stop
+    __iand__ = __ior__ = __ixor__ = __ilshift__ = __irshift__ = _stop
+
+
+class Tracer(fx.Tracer):
+    """Records layers and functions by module; layers of torch are not looked into."""
+
+    proxy_buffer_attributes = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.obstacles: list[str] = []
+
+    def stop(self, reason: str) -> Exception:
+        self.obstacles.append(f"{reason} in {path_of(self.scope.module_path.removeprefix('model'))}")
+        return TraceError(self.obstacles[-1])
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return Symbol(node, self)
+
+    def create_arg(self, a: Any) -> Any:
+        if isinstance(a, fx.Proxy):  # which also says that it is a tensor
+            return a.node
+        if isinstance(a, Tensor) and not any(a is value for value in (*self.root.parameters(), *self.root.buffers())):
+            raise self.stop("it uses a tensor that is neither a parameter nor a buffer")
+        return super().create_arg(a)
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return is_leaf(m)
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        raise self.stop("it branches on the values, the size or the type of a tensor")
+
+    def iter(self, obj: fx.Proxy) -> Any:
+        raise self.stop("it iterates over a tensor")
+
+    def keys(self, obj: fx.Proxy) -> Any:
+        raise self.stop("it iterates over a tensor")
