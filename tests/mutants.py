@@ -420,7 +420,7 @@ PROOFS = (
     ("theory/constants/layer_by_layer.py", "first + _times(abs(layer.alpha), second)", "max(first, second)", ORDINARY),
     ("theory/constants/layer_by_layer.py", "jump + own_jump(layer)", "jump", ORDINARY),
     ("promises/known.py", "power = 2.0 if isinstance", "power = 9.0 if isinstance", ORDINARY),
-    ("promises/known.py", "math.log1p(math.exp(-layer.threshold))", "0.0", ORDINARY),
+    ("promises/layers.py", "math.log1p(math.exp(-layer.threshold))", "0.0", ORDINARY),
     ("tasks/structure/operations.py", "self._stale |= {each", "self._stale &= {each", UNUSUAL),
     ("tasks/structure/trace.py", "        if tracer.obstacles:", "        if False:", UNUSUAL),
     ("tasks/structured.py", "is_plain(last, nn.Linear) and _is_in_order(last)", "is_plain(last, nn.Linear)", UNKNOWN),
