@@ -174,6 +174,8 @@ class Loopback:
     def __init__(self, folder: Path, *, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder.resolve()
         self._variables = dict(environment or {})
+        self._options = ["--insecure", "--simulation", "--database", str(self.folder / "state.db")]
+        self._connection: dict[str, str | float] = {"insecure": True}
         self._runs = numbers(1)
 
     def __enter__(self) -> Self:
@@ -209,8 +211,7 @@ class Loopback:
     def _start_link(self, attempts: int = 3) -> Program:
         port = self._reserve_port()
         self.address = f"{HOST}:{port}"
-        options = ["--insecure", "--simulation", "--database", str(self.folder / "state.db")]
-        link = self._start("superlink", "flower-superlink", "--host", HOST, "--port", str(port), *options)
+        link = self._start("superlink", "flower-superlink", "--host", HOST, "--port", str(port), *self._options)
         try:
             link.wait_for(READY, PATIENCE)
         except ProgramError as error:
@@ -219,7 +220,7 @@ class Loopback:
             raise
         home = self.folder / "flwr"
         home.mkdir(exist_ok=True)
-        connection = settings({"address": self.address, "insecure": True})
+        connection = settings({"address": self.address, **self._connection})
         text = ["[superlink]", 'default = "loopback"', "[superlink.loopback]", *connection]
         (home / "config.toml").write_text("\n".join(text) + "\n")
         return link
