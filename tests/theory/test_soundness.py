@@ -66,7 +66,7 @@ def test_a_slope_that_is_too_small_is_refused(power: int, monkeypatch: pytest.Mo
 
 
 def test_a_linear_models_certificate_below_what_is_reached_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wafl.theory.certificates.quantities.Dual.reached", lambda self, radius: 1e3)
+    monkeypatch.setattr("wafl.theory.certificates.dual.Dual.reached", lambda self, radius: 1e3)
     with pytest.raises(UnsoundError, match=r"radius 0\.5 .*but 1000 was reached"):
         wafl.certify(nn.Linear(4, 3), clients(), radii=[0.5])
 
