@@ -127,6 +127,11 @@ class Known:
         return min(each, column if norm == 1 else whole) * WIDER
 
 
+def in_float64(module: nn.Module) -> nn.Module:
+    """Return a copy of a module that evaluates in float64 on the CPU."""
+    return copy.deepcopy(module).cpu().double().eval().requires_grad_(False)
+
+
 def known(module: nn.Module, loss: OutputLoss) -> Known | None:
     """The model, if every layer is known and does nothing else, and the loss is; otherwise None."""
     result = read(module, loss)
@@ -135,7 +140,7 @@ def known(module: nn.Module, loss: OutputLoss) -> Known | None:
 
 def read(module: nn.Module, loss: OutputLoss) -> Known | str:
     """Return what is known of a model and its loss, or the reason why nothing is."""
-    whole = copy.deepcopy(module).cpu().double().eval().requires_grad_(False)
+    whole = in_float64(module)
     if not is_same(module, whole):
         return "it is compiled, or copies itself as another model"
     values = [*whole.parameters(), *(value for value in whole.buffers() if value.is_floating_point())]

@@ -9,7 +9,6 @@ data. What then follows for the distributions behind the examples, and for the p
 half on the clients.
 """
 
-import copy
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -24,7 +23,7 @@ from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.attack import Unproven, moved
 from wafl.promises.checker import Checker, Line
-from wafl.promises.known import Known, read
+from wafl.promises.known import Known, in_float64, read
 from wafl.promises.promise import (
     NORMS,
     Claim,
@@ -71,7 +70,7 @@ def read_model(
         return proof, Line("model", "attested", f"{name}; give data to prove something")
     examples = examples_of(data, claim.part)
     x = examples.rows(torch.arange(1), torch.float64)
-    whole = copy.deepcopy(module).cpu().double().eval()
+    whole = in_float64(module)
     try:
         with torch.no_grad():
             outputs = whole(x)
@@ -92,7 +91,8 @@ def _compared(claim: Claim, model: Known, examples: Examples) -> Iterator[Tensor
         x = examples.rows(rows, torch.float64)
         yield x
         if int(rows[0]) == 0:
-            points = [moved(model, NORMS[claim.norm], x, examples.y[rows], row.radius) for row in claim.rows]
+            radii = dict.fromkeys(row.radius for row in claim.rows if row.radius > 0)
+            points = [moved(model, NORMS[claim.norm], x, examples.y[rows], radius) for radius in radii]
             yield from (point for point in points if bool(model.plain(point).isfinite().all()))
 
 
@@ -196,7 +196,7 @@ def check(promise: Promise, model: Run | nn.Module | None, data: Federation | No
         parameters = sum(value.numel() for value in module.parameters() if value.requires_grad)
         facts = replace(facts, loss=known_loss.name, parameters=parameters)
         if proof is None and about.status != "wrong":
-            unproven = Unproven(copy.deepcopy(module).cpu().double().eval().requires_grad_(False), known_loss)
+            unproven = Unproven(in_float64(module), known_loss)
     checker = Checker(promise.parts, proof, data, about.status == "wrong", unproven)
     clients = {client.name: checker.client(index) for index, client in enumerate(claim.clients)}
     done = [client.weight for client in claim.clients if clients[client.name].status == "recomputed"]

@@ -136,7 +136,7 @@ def publish_next_client(
     proof = _provable(source, None)
     gammas = _gammas(proof, ball, seen.train, [1.0 / seen.num_clients] * seen.num_clients, [radius])
     theirs = replace(source, clients=unseen)
-    proof = _provable(theirs, confidence if own_sampling else None)
+    ball.quantity.check(proof, ball.power, unseen.bounds, confidence if own_sampling else None)
     claim = Claim(
         source.metric,
         source.norm_name,

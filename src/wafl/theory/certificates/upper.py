@@ -36,17 +36,11 @@ from wafl.objectives.base import lane_scalar
 from wafl.tasks.inputs import Inputs, dense, shared
 from wafl.tasks.losses import MarginLoss
 from wafl.tasks.problem import Problem
-from wafl.theory.certificates.slack import Slack, each_lane, has_margins, remembered, rounding_loss
+from wafl.theory.certificates.slack import TERMS, UNIT, Slack, each_lane, has_margins, remembered, rounding_loss
 from wafl.theory.networks.margins import leads_of, margins_of
 from wafl.theory.networks.rounding import Dtype, rounding_of
 from wafl.theory.phi.incumbents import Ball
 from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
-
-UNIT = 2.0**-53
-OUT_OF_REACH = -100.0
-"""Classes whose margins stay below this add less to a loss than any rounding."""
-TERMS = 128
-"""How many roundings a search adds to those of the model's own sums."""
 
 
 @dataclass(frozen=True)

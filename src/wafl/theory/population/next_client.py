@@ -115,18 +115,22 @@ class NextClient:
         Args:
             own_sampling: If True, for a statement about the client's distribution; otherwise, about its examples.
         """
-        count = len(self.names)
-        if is_supported(self.confidence, count, own_sampling=own_sampling):
-            return self.confidence
-        highest = highest_confidence(count, own_sampling=own_sampling)
-        if not self.fallback:
-            raise PreconditionError(too_confident(self.confidence, count, own_sampling=own_sampling))
-        if highest <= 0.0:
+        confidence = self._supported(own_sampling)
+        if confidence <= 0.0:
             raise PreconditionError(
                 "1 held-out client supports no statement about the next client's distribution: hold out 2 or more, or "
                 "use own_sampling=False for its examples"
             )
-        return highest
+        return confidence
+
+    def _supported(self, own_sampling: bool) -> float:
+        """Return the confidence of a statement about the next client, 0 if the clients support none."""
+        count = len(self.names)
+        if is_supported(self.confidence, count, own_sampling=own_sampling):
+            return self.confidence
+        if not self.fallback:
+            raise PreconditionError(too_confident(self.confidence, count, own_sampling=own_sampling))
+        return highest_confidence(count, own_sampling=own_sampling)
 
     def next(self, *, own_sampling: bool = True) -> float:
         """Return a certified loss that one more client does not exceed, with probability :meth:`next_confidence`.
@@ -152,11 +156,7 @@ class NextClient:
             raise PreconditionError("these statements cannot be saved: the clients' examples are not on this machine")
         if not self.proven:
             raise PreconditionError(f"statements about the next client are saved only with a proof: {self.reason}")
-        lower = None
-        if not is_supported(self.confidence, len(self.names), own_sampling=own_sampling):
-            lower = highest_confidence(len(self.names), own_sampling=own_sampling) or None
-            if not self.fallback:
-                raise PreconditionError(too_confident(self.confidence, len(self.names), own_sampling=own_sampling))
+        supported = self._supported(own_sampling)
         return publish_next_client(
             self.source,
             self.unseen,
@@ -164,7 +164,7 @@ class NextClient:
             share=share,
             own_sampling=own_sampling,
             confidence=float(self.confidence),
-            next_confidence=lower,
+            next_confidence=supported if 0.0 < supported < self.confidence else None,
         )
 
     def save(
