@@ -146,7 +146,7 @@ class Checker:
         return Line(name, "recomputed", f"at most {printed}")
 
     def rest(self, clients: Mapping[str, Line]) -> Iterator[Line]:
-        """What is said besides."""
+        """Yield the lines about bounds, draws, clients that are left out, labels, weights and the date."""
         if self._bets:
             yield self._bounds()
         left_out = [name for name in self._positions if name not in clients]
@@ -200,7 +200,7 @@ class Checker:
         return min(total, self.ball.quantity.largest) if total < math.inf else total
 
     def _mean(self, row: Row, witness: Witness, most: float) -> float:
-        """At least the mean of phi_gamma that a row is about: the mixture's, that of all clients, or a client's."""
+        """Return an upper bound on a row's mean of phi_gamma: over the mixture, over all clients, or of one client."""
         draws, delta = witness.draws, 1 - Fraction(plain(self._claim.confidence_of(row) or 1.0))
         weights, sizes = ([getattr(each, key) for each in self._claim.clients] for key in ("weight", "examples"))
         if row.about == "mixture":
@@ -208,7 +208,7 @@ class Checker:
             if draws is not None:  # all rows hold together
                 level = float(delta / len(self._claim.rows))
                 mean = upper_mean(weights, sizes, draws.bets, draws.paid, most, level)
-            # Written weights may sum to a little less than 1; those of a mixture do not.
+            # Written weights may sum to a little less than 1, but the weights of a mixture sum to 1.
             return mean / min(math.fsum(weights), 1.0)
         if row.about == "mean":
             means = torch.tensor(witness.means, dtype=torch.float64).clamp_max(most)

@@ -7,7 +7,7 @@ sizes (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1; ``u 
 numbers, what it computes is off by at most ``u sum_k (n_k + 4)`` times its *size*, which is what the same layers give
 for ``|x|``, with ``|W|`` and ``|b|``. And the **slopes**: a margin ``s_j - s_y`` changes by at most ``K_yj ||x' -
 x||``, with ``K_yj`` the norm of the difference of two rows of the last layer, times the slope of what comes before it.
-The slopes of a chain are multiplied and those of a sum are added. A concatenation has the root of the sum of their
+The slopes of a chain are multiplied and the slopes of a sum are added. A concatenation has the root of the sum of their
 squares.
 
 The softplus of torch jumps down at its threshold. It is within that jump of a function without one, before and after a

@@ -191,7 +191,7 @@ def _absolute(layer: nn.Linear | nn.Conv2d | Times | Plus) -> nn.Module:
 def _convolution_norm(layer: nn.Conv2d) -> float:
     """At most the norm of a convolution W on images of any size.
 
-    It is at most that of the kernel on one patch, times the root of how many patches an input is in. And its square,
+    It is at most the norm of the kernel on one patch, times the root of how many patches an input is in. Its square,
     the largest eigenvalue of ``R = W^T W``, is at most ``max_i sum_j |R_ij| v_j / v_i`` for any positive numbers v of
     the channels, with ``|R_ij|`` summed over all offsets of two pixels (Schur's test); the same holds of ``W W^T``.
     Strides and zeros around an image take rows and columns away, and a dilated filter sees several images apart.
