@@ -58,7 +58,7 @@ UP = 1.0 + 1e-6
 MANY = 2**20
 """The most pixels of an image that are averaged, which bounds the roundings of their mean."""
 CONSTANT = 3
-"""How many roundings a sum or product with a constant counts as: those of the constant, its reciprocal and the result."""
+"""How many roundings a sum or product with a constant counts as: of the constant, its reciprocal and the result."""
 FUNCTION = 16
 """How many roundings the value of an activation counts as: more than any common implementation needs."""
 
