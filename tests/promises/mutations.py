@@ -151,7 +151,7 @@ def check_forgeries(
     verify: Callable[[Path], Any],
     untrue: Callable[[Content], str | None],
 ) -> tuple[int, int]:
-    """Check that what is recomputed is true, and nothing is without model and data; and that untrue estimates are wrong.
+    """Check that what is recomputed is true, that nothing is without model and data, and that untrue estimates fail.
 
     Return how many changes are accepted, as recomputed or as estimates, and how many files are not read.
     """

@@ -132,3 +132,12 @@ def test_a_model_that_fails_on_the_data_is_one_clear_error(tmp_path: Path, kind:
 def test_a_margin_loss_of_an_extreme_temperature_proves_nothing(tmp_path: Path) -> None:
     file = changed(tmp_path, lambda _: None)
     assert wafl.verify(file, model=a_model(), data=clients(), loss="margin(0, 1e-300)").verdict == "WRONG"
+
+
+@pytest.mark.parametrize("metric", ["loss", "error"])
+def test_tiny_and_huge_radii_can_be_published(tmp_path: Path, metric: str) -> None:
+    certificate = publish(a_model(), clients(), radii=[1e-100, 1e-50, 0.5, 1e30], metric=metric)
+    certificate.save(tmp_path / "certificate.json")
+    checked = wafl.verify(tmp_path / "certificate.json", model=a_model(), data=clients())
+    assert checked.verdict == "PROVEN"
+    assert list(certificate.values.values()) == sorted(certificate.values.values())

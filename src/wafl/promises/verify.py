@@ -127,7 +127,7 @@ class Verification:
         return "PROVEN" if self.recomputed else "ATTESTED" if self.ok else "WRONG"
 
     def verdict_of(self, client: str) -> Verdict:
-        """Return the verdict on the line of one client, who may have only its own data; no line of a wrong file counts."""
+        """Return the verdict on the line of one client, who may have only its own data; ``WRONG`` for a wrong file."""
         if client not in self.clients:
             raise ValueError(f"{client!r} is not in the certificate: its clients are {', '.join(self.clients)}")
         if not self.ok:
