@@ -128,7 +128,7 @@ def within_ellipsoids(
         return upper
     rows = torch.arange(len(a), device=a.device)
     for share in SHARES:
-        size = max(1, CHUNK // ball.weight.numel())
+        size = max(1, at_once(CHUNK, a.device) // ball.weight.numel())
         for some in rows.split(size):
             bound = _in_one(ball, a[some], y[some], p[some], share, lower[some], gamma, allowed[some])
             upper[some] = torch.minimum(upper[some], bound)
