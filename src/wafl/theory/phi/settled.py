@@ -150,7 +150,8 @@ def _in_one(
     spread = SPREAD * share * allowed / lost.clamp_min(torch.finfo(p.dtype).tiny)
     weights = (square + spread.clamp(LEAST_SPREAD, 1.0)[:, None] * variance).sqrt() + least
     scale = weights.sum(1, keepdim=True) / weights
-    grams = torch.matmul(ball.weight * scale[:, None, :], ball.weight.T)
+    rows = ball.weight - mean[:, None]  # around p, so that no digits are lost where a short axis makes numbers large
+    grams = torch.bmm(rows * scale[:, None, :], rows.mT)
     value, p, missed = _settled_in(ball, grams, a, y, p, gamma, SETTLED * allowed)
     return value + missed + above_tangent(grams, p, gamma, lower + allowed - value - missed)
 
