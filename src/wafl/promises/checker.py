@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from wafl.base.describe import some
+from wafl.base.describe import rounded_up, some
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.attack import Unproven, candidates, reached
@@ -25,7 +25,6 @@ from wafl.promises.promise import (
     Witness,
     examples_of,
     plain,
-    rounded_up,
 )
 from wafl.promises.published_labels import differences
 from wafl.promises.quantities import largest_surrogate, quantity_of, steepest_slope, surrogates

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from wafl.base.describe import rounded_up
 from wafl.base.files import SEAL, write_whole
 from wafl.base.fingerprint import model_digest
 from wafl.data.examples import Examples
@@ -109,19 +110,6 @@ def plain(value: float) -> str:
     ('0.30000000000000004', '2')
     """
     return repr(value).removesuffix(".0")
-
-
-def rounded_up(value: float, digits: int = 4) -> str:
-    """Format a number with so many digits after the point, never below the value.
-
-    >>> rounded_up(0.12341), rounded_up(2.0)
-    ('0.1235', '2.0000')
-    """
-    if not math.isfinite(value):
-        return str(value)
-    scale = 10**digits
-    raised = math.ceil(value * scale) / scale
-    return f"{raised if raised >= value else (math.ceil(value * scale) + 1) / scale:.{digits}f}"
 
 
 FORMAT = 3

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from wafl.base.conditions import unproven_line
+from wafl.base.describe import rounded_up
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import norm_name
-from wafl.promises.promise import Promise, rounded_up
+from wafl.promises.promise import Promise
 from wafl.promises.sign import check_private_key
 from wafl.tasks.task import Task
 from wafl.theory.certificates.mixture import Asked, AskMeans
@@ -172,8 +173,7 @@ class Certificates:
     """The arithmetic of the evaluations that the bounds hold for, in addition to the exact loss."""
 
     def __post_init__(self) -> None:
-        proven = self.proven or self.simple_proven
-        rows = (replace(row, certified=self.best_proven(row) if proven else None) for row in self.rows)
+        rows = (replace(row, certified=self.best_proven(row) if self.certifies else None) for row in self.rows)
         object.__setattr__(self, "rows", tuple(rows))
 
     @property
@@ -196,14 +196,19 @@ class Certificates:
         return self.L_z.proven if self.quantity.has_slopes else self.proven
 
     @property
+    def certifies(self) -> bool:
+        """Whether at least one of the two bounds is proven."""
+        return self.proven or self.simple_proven
+
+    @property
     def column(self) -> str:
         """The name of the column of bounds: "certified" if they are proven, otherwise "estimate"."""
-        return "certified" if self.proven or self.simple_proven else "estimate"
+        return "certified" if self.certifies else "estimate"
 
     @property
     def caveat(self) -> str | None:
         """The line to print above estimates; None if the bounds are proven."""
-        return None if self.column == "certified" else unproven_line(self.reason)
+        return None if self.certifies else unproven_line(self.reason)
 
     def __getitem__(self, index: int) -> Certificate:
         return self.rows[index]
@@ -325,7 +330,7 @@ class Certificates:
             [row.radius for row in rows],
             [self.best_proven(row) for row in rows],
             reached if len(reached) == len(rows) else None,
-            self.proven or self.simple_proven,
+            self.certifies,
             self.loss,
         )
 

@@ -290,7 +290,7 @@ def certificates_of(
     certificates = Certificates(
         tuple(rows), clean, *about, power=question.power, label_cost=question.label_cost, dtype=question.dtype
     )
-    if not (certificates.proven or certificates.simple_proven):
+    if not certificates.certifies:
         certificates = replace(certificates, reason=question.reason)
     check_room(certificates, rest, room, question.dtype)
     roomy = tuple(with_room(row, room, question.quantity.largest) for row in certificates.rows)
