@@ -116,6 +116,7 @@ FORMAT = 3
 FORMATS = (2, FORMAT)
 """Formats that can be read. In format 2, digests have neither the types of numbers nor the scales of data."""
 Split = Literal["train", "test", "all"]
+About = Literal["mixture", "mean", "share", "next"]
 NormName = Literal["l1", "l2", "l_inf"]
 NORMS: dict[NormName, float] = {"l1": 1, "l2": 2, "l_inf": math.inf}
 
@@ -137,7 +138,7 @@ class Row:
     Or, of all clients of a population, their mean; that of each of a ``share`` of them; or that of the ``next`` one.
     """
 
-    about: Literal["mixture", "mean", "share", "next"]
+    about: About
     share: float | None
     radius: float
     value: float
