@@ -168,6 +168,11 @@ class Claim:
     clients: tuple[Client, ...]
     rows: tuple[Row, ...]
 
+    @property
+    def radii(self) -> list[float]:
+        """The different radii of the rows, in their order."""
+        return list(dict.fromkeys(row.radius for row in self.rows))
+
     def confidence_of(self, row: Row) -> float | None:
         """Return the probability with which a row holds; None if it holds for certain."""
         return self.confidence if row.confidence is None else row.confidence

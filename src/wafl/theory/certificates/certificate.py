@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from wafl.base.conditions import unproven_line
 from wafl.base.describe import rounded_up
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import norm_name
+from wafl.promises.known import Metric
 from wafl.promises.promise import Promise
 from wafl.promises.sign import check_private_key
 from wafl.tasks.task import Task
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from wafl.report.plotting import Curve
     from wafl.theory.certificates.publish import Source
 
-Metric = Literal["loss", "error"]
-"""The names of the quantities that can be certified."""
 UNKNOWN = Constant(math.inf, "bound", "not known without the clients' examples")
 Reach = Callable[[float], float | None]
 """Attack the mixture within a radius and return the loss; None if nothing is attacked."""
