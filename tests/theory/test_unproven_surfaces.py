@@ -106,7 +106,8 @@ def names(value: Any) -> list[str]:
 
 def card(result: Certificates, folder: Path) -> str:
     source = result.source
-    assert source is not None and isinstance(source.model, nn.Module)
+    assert source is not None
+    assert isinstance(source.model, nn.Module)
     run = wafl.fit(source.model, source.clients, wafl.FedAvg(), rounds=1, local_steps=1, learning_rate=1e-9)
     home = run.card(folder / "card", certificate=result.published)
     return (home.parent / "badge.svg").read_text() + home.read_text().partition("certificate.json")[0]
