@@ -71,14 +71,6 @@ class Source:
     """The options that no file can state, such as ``space='0'``; empty if there are none."""
 
     @property
-    def order(self) -> Literal[1, 2]:
-        return 1 if self.power == 1 else 2
-
-    @property
-    def norm_name(self) -> NormName:
-        return next(name for name, each in NORMS.items() if each == self.norm)
-
-    @property
     def ball(self) -> Ball:
         return Ball(quantity_of(self.metric), self.norm, self.power)
 
@@ -161,8 +153,9 @@ def _claim(
         Client(name, weight, int(examples.num_examples[index]), examples.of_clients([index]).digest(statistics=True))
         for index, (name, weight) in enumerate(zip(source.clients.names, weights, strict=True))
     )
-    about = source.metric, source.norm_name, source.order, split, confidence, own_sampling
-    return Claim(*about, digest, whose, tuple(rows))
+    norm: NormName = next(name for name, each in NORMS.items() if each == source.norm)
+    power = 1 if source.power == 1 else 2
+    return Claim(source.metric, norm, power, split, confidence, own_sampling, digest, whose, tuple(rows))
 
 
 def _sealed(
