@@ -74,7 +74,7 @@ def test_the_table_has_both_numbers_with_points_and_for_bounds_of_zero_too(tmp_p
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
     never = wafl.certify(model, wafl.Federation.from_arrays([pair], test_fraction=0.0), radii=[0.0], metric="error")
-    assert never.published.values == {0.0: 0.0}
+    assert 0.0 < never.published.values[0.0] < 1e-11, "with room for another machine"
     assert str(never).splitlines()[-1].endswith("up to 0.0% larger")
 
 
