@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from wafl.base.describe import some
 from wafl.base.errors import ConfigError
 from wafl.base.files import write_whole
 from wafl.base.norms import check_norm
@@ -42,7 +43,8 @@ from wafl.theory.certificates.sampling import Domain
 from wafl.theory.certificates.soundness import hold_rows, room_of
 from wafl.theory.certificates.upper import Report
 from wafl.theory.constants.assumptions import data_free_constants, task_of
-from wafl.theory.constants.layer_by_layer import why_unproven
+from wafl.theory.constants.constant import Constant
+from wafl.theory.constants.layer_by_layer import last_layer, why_unproven
 from wafl.train.clients import Roster
 from wafl.train.survey import SurveyReplies
 
@@ -87,6 +89,10 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
         )
     steep, bent = (known.get(name, UNKNOWN) for name in ("L_z", "L_zz"))
     reason = "" if steep.proven else why_unproven(task)
+    by_graph = last_layer(run.module) is None and last_layer(task.module) is not None
+    if by_graph and (others := clients.not_computing_its_graph(task_of(run, traced=False)[1])):
+        reason = f"it computes something else than its layers on examples of {some(others)}"
+        steep = Constant(float(steep), "attested", reason)
     asked = Question(quantity, norm, unit=roster.unit, by_margins=quantity.by_margins(task), reason=reason)
     asked = replace(asked, finite_above=finite_above(task, params, norm), steep=steep, bent=bent)
     room = partial(room_of, quantity, task, params, roster.input_shape, norm, asked.dtype)
