@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer import Argument, Option
 
-from wafl.cli.terminal import make_console, one_line_errors, tell
+from wafl.cli.terminal import make_console, one_line_errors
 from wafl.evaluation.tables import plain_table
 
 if TYPE_CHECKING:
@@ -121,16 +121,11 @@ def fetch(name: Name, data_dir: Path | None = None) -> None:
 
 
 @data_app.command()
-def show(
-    name: Name,
-    data_dir: Path | None = None,
-    output: Path | None = None,
-) -> None:
-    """Print the statistics of a data set; for images, write a contact sheet with ten examples of each class."""
+def show(name: Name, data_dir: Path | None = None) -> None:
+    """Print the statistics of a data set."""
     import torch
 
     from wafl.data import load_dataset
-    from wafl.data.figures import contact_sheet
     from wafl.data.named.natural import NATURAL
     from wafl.data.named.sources import DIGITS, SOURCES
 
@@ -150,9 +145,6 @@ def show(
             console.print(f"{many} with {sizes.min():,} to {sizes.max():,} examples each", highlight=False)
         console.print(_image_table(splits))
         console.print(Columns(_label_tables(splits, source.classes), padding=(0, 3)))
-        path = output or Path(f"{name}-examples.png")
-        contact_sheet(*splits["train"], source.classes, path, title=f"{name}: training examples")
-        console.print(f"Contact sheet: {path}", markup=False, soft_wrap=True, highlight=False)
 
 
 def _show_natural(name: str, source: "NaturalSource", clients: "Federation") -> None:
@@ -224,12 +216,10 @@ def weights(
     size: Annotated[int, Option(min=1)] = 28,
     preprocess: str = "unit",
     data_dir: Path | None = None,
-    output: Path = Path("weights.png"),
 ) -> None:
     """Compute client weights from optimal transport, and show the distances they come from and the W_2 they reach."""
     from wafl.cli.tables import transport_weights
     from wafl.data.named.domains import domains, federation_of
-    from wafl.report.plotting import weights_and_distances
     from wafl.weights import barycenter, cover, mixture, nearest
     from wafl.weights.transport.costs import transport_package
 
@@ -246,15 +236,4 @@ def weights(
             results = [cover(clients, **options)]
             if not label_aware and label_cost is None:
                 results.append(barycenter(clients, sample=sample, seed=seed))
-        output.parent.mkdir(parents=True, exist_ok=True)
-        weights_and_distances(
-            clients.names,
-            results[0].distances,
-            results[0].standard_errors,
-            {f"{result.rule}: W_2 {result.radius:.2f}": result.weights for result in results},
-            target,
-            clients.unit,
-            output,
-        )
     make_console().print(transport_weights(clients, results, target, sample))
-    tell(f"Figure: {output}")
