@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wafl.base.conditions import CLEAN, attacked_clients, shorten, unseen_clients
+from wafl.base.conditions import CLEAN, SPLITS, attacked_clients, shorten, unseen_clients
 from wafl.base.options import Range
 from wafl.base.random import Key, Purpose, bits
-from wafl.evaluation.entry import SPLITS, Entry
 from wafl.results.frames import to_frame, to_html, varying
 
 
@@ -226,7 +225,7 @@ class Score:
         from wafl.evaluation.tables import score_tables
 
         share = fmean(client.attacked for client in self.per_client)
-        return score_tables({self.attack: {"model": {share: entry([self])}}})
+        return score_tables({self.attack: {"model": {share: [self]}}})
 
     def __str__(self) -> str:
         from wafl.evaluation.tables import as_text
@@ -295,17 +294,6 @@ def averaged(scores: Sequence[Score]) -> Score:
 
     per_client = [mean(clients) for clients in zip(*(score.per_client for score in scores), strict=True)]
     return replace(first, per_client=per_client, train=of_split("train"), unseen=of_split("unseen"))
-
-
-def entry(scores: Sequence[Score]) -> Entry:
-    """One row of a table: what several seeds of one model scored in the same test."""
-    mean = averaged(scores)
-    middle = mean.client_loss if mean.client_accuracy is None else mean.client_accuracy
-    worst, tenth = (fmean(score.worst(share) for score in scores) for share in (1e-9, 0.1))
-    pooled = [score.value for score in scores]
-    accuracy, three = mean.accuracy is not None, generalization(scores)
-    shift = "" if mean.unseen is None else mean.unseen.shift
-    return Entry(accuracy, pooled, mean.interval(), middle, mean.std, worst, tenth, mean.loss, three, shift)
 
 
 def generalization(scores: Sequence[Score]) -> dict[str, Any] | None:

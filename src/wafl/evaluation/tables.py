@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -14,12 +14,14 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from wafl.base.conditions import unseen_clients
+from wafl.base.conditions import SPLITS, unseen_clients
 from wafl.base.describe import visible
-from wafl.evaluation.entry import SPLITS, Entry
 
-Tested = Mapping[str, Mapping[str, Mapping[float, Entry]]]
-"""By attack, run and share of attacked clients."""
+if TYPE_CHECKING:
+    from wafl.evaluation.score import Score
+
+Shares = Mapping[float, Sequence["Score"]]
+"""What several seeds of one model scored, by the share of attacked clients."""
 
 
 def as_text(table: RenderableType) -> str:
@@ -30,12 +32,12 @@ def as_text(table: RenderableType) -> str:
     return visible(captured.get()).rstrip("\n")
 
 
-def score_tables(tested: Tested) -> Group:
-    """One table per attack, one row per method and share: accuracies in percent (losses for a regression)."""
-    every = [entry for runs in tested.values() for shares in runs.values() for entry in shares.values()]
+def score_tables(tested: Mapping[str, Mapping[str, Shares]]) -> Group:
+    """One table per attack, one row per run and share: accuracies in percent (losses for a regression)."""
+    every = [scores for runs in tested.values() for shares in runs.values() for scores in shares.values()]
     tables = [table for attack, runs in tested.items() for table in _tables_under(attack, runs)]
-    seeds = max(len(entry.pooled) for entry in every)
-    what = "Accuracies in percent" if every[0].accuracy else "Losses"
+    seeds = max(map(len, every))
+    what = "Losses" if every[0][0].accuracy is None else "Accuracies in percent"
     over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     return Group(
         *tables,
@@ -44,35 +46,41 @@ def score_tables(tested: Tested) -> Group:
     )
 
 
-def _tables_under(attack: str, runs: Mapping[str, Mapping[float, Entry]]) -> list[Table]:
+def _tables_under(attack: str, runs: Mapping[str, Shares]) -> list[Table]:
     """The table of the scores and, if clients were held out of training, that of the unseen clients."""
+    from wafl.evaluation.score import generalization
+
     three: dict[tuple[str, str], Mapping[str, Any]] = {}
     for run, shares in runs.items():
-        for share, entry in shares.items():
-            if entry.unseen is not None:
-                three[run, "" if attack == "none" else f"{share:.0%}"] = entry.unseen
-    entries = [entry for shares in runs.values() for entry in shares.values()]
-    accuracy, shift = all(entry.accuracy for entry in entries), entries[0].shift
+        for share, scores in shares.items():
+            if (numbers := generalization(scores)) is not None:
+                three[run, "" if attack == "none" else f"{share:.0%}"] = numbers
+    first = next(scores[0] for shares in runs.values() for scores in shares.values())
+    shift = "" if first.unseen is None else first.unseen.shift
     title = unseen_clients(shift, "" if attack == "none" else f"attacked: {attack}")
-    return [_scores_under(attack, runs), *([generalization_table(three, accuracy, title)] if three else [])]
+    unseen = [generalization_table(three, first.accuracy is not None, title)] if three else []
+    return [_scores_under(attack, runs), *unseen]
 
 
-def _scores_under(attack: str, runs: Mapping[str, Mapping[float, Entry]]) -> Table:
+def _scores_under(attack: str, runs: Mapping[str, Shares]) -> Table:
     """A table with one row per run and share of attacked clients: what all score together, one by one and at worst."""
+    from wafl.evaluation.score import averaged
+
     numbers = ("attacked", "pooled", "95%\ninterval", "clients", "worst", "worst\n10%", "loss")
     table = dense_table("run", numbers, title="clean data" if attack == "none" else attack)
     for run, shares in runs.items():
-        for index, (share, entry) in enumerate(shares.items()):
-            show = _Shown(entry.accuracy)
+        for index, (share, scores) in enumerate(shares.items()):
+            mean = averaged(scores)
+            show = _Shown(mean.accuracy is not None)
             table.add_row(
                 Name(run) if index == 0 else "",
                 f"{share:.0%}",
-                show.spread(entry.pooled),
-                show.interval(entry.interval),
-                f"{show(entry.middle)}±{show(entry.std)}",
-                show(entry.worst),
-                show(entry.worst_tenth),
-                f"{entry.loss:.3g}",
+                show.spread([score.value for score in scores]),
+                show.interval(mean.interval()),
+                f"{show(mean.client_loss if mean.client_accuracy is None else mean.client_accuracy)}±{show(mean.std)}",
+                show(fmean(score.worst(1e-9) for score in scores)),
+                show(fmean(score.worst_tenth for score in scores)),
+                f"{mean.loss:.3g}",
             )
     return table
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, cast
 
-from wafl.base.conditions import shorten, unseen_clients
+from wafl.base.conditions import SPLITS, shorten, unseen_clients
 from wafl.base.norms import norm_name
 from wafl.methods import METHODS as NAMED
 
@@ -184,21 +184,20 @@ def generalization(results: Mapping[str, Any], path: Path) -> Any:
     """A figure of each method on training, test and unseen data, with intervals over clients and the worst tenth."""
     rows = {name: row["generalization"] for name, row in results["methods"].items()}
     figure, (axes,) = _figure()
-    splits = ("train", "test", "unseen")
     unseen = "\n".join(wrap(unseen_clients(shorten(results.get("shift") or "")), 24))  # fits a tick of the axis
     for (index, (name, row)), style in zip(enumerate(rows.items()), styles(list(rows)), strict=True):
-        means = [row[split]["mean"] for split in splits]
-        lows, highs = zip(*(row[split]["interval"] for split in splits), strict=True)
+        means = [row[split]["mean"] for split in SPLITS]
+        lows, highs = zip(*(row[split]["interval"] for split in SPLITS), strict=True)
         # A bootstrap interval need not hold the mean of a few clients.
         errors = [
             [max(mean - low, 0.0) for mean, low in zip(means, lows, strict=True)],
             [max(high - mean, 0.0) for mean, high in zip(means, highs, strict=True)],
         ]
-        across = [spot + min(0.06, 0.6 / len(rows)) * (index - (len(rows) - 1) / 2) for spot in range(len(splits))]
+        across = [spot + min(0.06, 0.6 / len(rows)) * (index - (len(rows) - 1) / 2) for spot in range(len(SPLITS))]
         axes.errorbar(across, means, yerr=errors, label=name, linewidth=1.2, capsize=2, markersize=5, **style)
-        worst = [row[split]["worst_tenth"]["mean"] for split in splits]
+        worst = [row[split]["worst_tenth"]["mean"] for split in SPLITS]
         axes.plot(across, worst, markerfacecolor="none", linestyle="none", markersize=5, **style)
-    axes.set_xticks(range(len(splits)), ("seen clients,\ntraining data", "seen clients,\ntest data", unseen))
+    axes.set_xticks(range(len(SPLITS)), ("seen clients,\ntraining data", "seen clients,\ntest data", unseen))
     axes.set_ylabel("accuracy (%)" if results["measure"] == "accuracy" else "loss")
     seeds = len(results["seeds"])
     means = f"mean over {seeds} seeds" if seeds > 1 else "one seed"

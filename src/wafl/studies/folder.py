@@ -25,12 +25,12 @@ from typing import Any, Literal, Self
 
 import torch
 
+from wafl.base.conditions import SPLITS
 from wafl.base.errors import FolderError
 from wafl.base.files import is_locked, lock, not_plain, read_limited, sealed, sync, unsealed, whole_folder, write_whole
 from wafl.base.json_types import check_types
 from wafl.config.experiment import Experiment
 from wafl.config.read import read_experiment
-from wafl.evaluation.entry import SPLITS
 
 ABOUT: dict[str, Any] = {
     "format?": int,
