@@ -1,14 +1,14 @@
-"""Tables of scores as text: what ``print`` and the command line show."""
+"""Tables as text: what ``print`` and the command line show."""
 
 import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
@@ -17,12 +17,6 @@ from rich.text import Text
 from wafl.base.conditions import SPLITS, unseen_clients
 from wafl.base.describe import visible
 
-if TYPE_CHECKING:
-    from wafl.evaluation.score import Score
-
-Shares = Mapping[float, Sequence["Score"]]
-"""What several seeds of one model scored, by the share of attacked clients."""
-
 
 def as_text(table: RenderableType) -> str:
     """A table as plain text, as wide as the terminal."""
@@ -30,59 +24,6 @@ def as_text(table: RenderableType) -> str:
     with console.capture() as captured:
         console.print(table)
     return visible(captured.get()).rstrip("\n")
-
-
-def score_tables(tested: Mapping[str, Mapping[str, Shares]]) -> Group:
-    """One table per attack, one row per run and share: accuracies in percent (losses for a regression)."""
-    every = [scores for runs in tested.values() for shares in runs.values() for scores in shares.values()]
-    tables = [table for attack, runs in tested.items() for table in _tables_under(attack, runs)]
-    seeds = max(map(len, every))
-    what = "Losses" if every[0][0].accuracy is None else "Accuracies in percent"
-    over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    return Group(
-        *tables,
-        f"{what}, {over}: over all test examples (interval by bootstrap over clients), the clients' mean and their "
-        "standard deviation, the worst client, and the mean of the worst tenth of the clients.",
-    )
-
-
-def _tables_under(attack: str, runs: Mapping[str, Shares]) -> list[Table]:
-    """The table of the scores and, if clients were held out of training, that of the unseen clients."""
-    from wafl.evaluation.score import generalization
-
-    three: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for run, shares in runs.items():
-        for share, scores in shares.items():
-            if (numbers := generalization(scores)) is not None:
-                three[run, "" if attack == "none" else f"{share:.0%}"] = numbers
-    first = next(scores[0] for shares in runs.values() for scores in shares.values())
-    shift = "" if first.unseen is None else first.unseen.shift
-    title = unseen_clients(shift, "" if attack == "none" else f"attacked: {attack}")
-    unseen = [generalization_table(three, first.accuracy is not None, title)] if three else []
-    return [_scores_under(attack, runs), *unseen]
-
-
-def _scores_under(attack: str, runs: Mapping[str, Shares]) -> Table:
-    """A table with one row per run and share of attacked clients: what all score together, one by one and at worst."""
-    from wafl.evaluation.score import averaged
-
-    numbers = ("attacked", "pooled", "95%\ninterval", "clients", "worst", "worst\n10%", "loss")
-    table = dense_table("run", numbers, title="clean data" if attack == "none" else attack)
-    for run, shares in runs.items():
-        for index, (share, scores) in enumerate(shares.items()):
-            mean = averaged(scores)
-            show = _Shown(mean.accuracy is not None)
-            table.add_row(
-                Name(run) if index == 0 else "",
-                f"{share:.0%}",
-                show.spread([score.value for score in scores]),
-                show.interval(mean.interval()),
-                f"{show(mean.client_loss if mean.client_accuracy is None else mean.client_accuracy)}±{show(mean.std)}",
-                show(fmean(score.worst(1e-9) for score in scores)),
-                show(fmean(score.worst_tenth for score in scores)),
-                f"{mean.loss:.3g}",
-            )
-    return table
 
 
 def generalization_table(
@@ -99,7 +40,7 @@ def generalization_table(
         "over clients) and the worst tenth of them. The gaps are positive where the model does worse."
     )
     table = dense_table("method", headers, title=title, caption=caption)
-    show = _Shown(accuracy, percent=True)
+    show = Shown(accuracy, percent=True)
     before = ""
     for (label, share), row in rows.items():
         table.add_row(
@@ -137,7 +78,7 @@ class Name:
 
 
 @dataclass(frozen=True)
-class _Shown:
+class Shown:
     """How numbers are shown: losses with three digits, accuracies in percent (``percent`` if they are given so)."""
 
     accuracy: bool
