@@ -57,7 +57,6 @@ verify next.json --model runs/held --data runs/held --key issuer.pub.pem --data-
 weights -s usps -t mnist --sample 5 --seed 1 --label-aware --size 8 --preprocess unit --data-dir data
 weights -s mnist -s usps --sample 5 --label-cost 1 --data-dir data
 export runs/one/fedavg --format safetensors --output model.out --data-dir data --trust
-export runs/one --metrics metrics.csv
 config check exp.toml --set schedule.batch_size=8 --trust
 data list --data-dir data
 data fetch mnist --data-dir data

@@ -193,13 +193,6 @@ class StudyFolder:
         done = self.read_results().get("done", [])
         return [method.label for method in self.experiment().methods if method.label not in done]
 
-    def check_metrics(self) -> bytes:
-        """The metrics as they are; an error if those of a finished study are not what it ended with."""
-        data, wanted = self.metrics.read_bytes() if self.metrics.exists() else b"", self.read_results().get("metrics")
-        if wanted is not None and sha256(data).hexdigest() != wanted:
-            raise FolderError(f"{self.metrics} is damaged: wafl resume {self.path} restores it from the saved runs")
-        return data
-
     def write_results(self, results: Mapping[str, Any]) -> None:
         write_whole(self.results, sealed(results))
 

@@ -171,23 +171,14 @@ FORMATS = ("safetensors", "pt2", "onnx")
 
 def export(
     run: Annotated[Path, Argument(metavar="RUN|STUDY")],
-    format: str | None = None,
+    format: Annotated[str, Option()],
     output: Path | None = None,
-    metrics: Path | None = None,
     data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
-    """Write a model that takes raw examples, or the metrics of a study, to a new file."""
+    """Write a model that takes raw examples, or a model card, to a new file or folder."""
     with reading(trust):
-        if (format is None) == (metrics is None):
-            raise ValueError("give --format for the model of a run, or --metrics for the rounds of a study")
-        if metrics is not None:
-            if output is not None:
-                raise ValueError("--output is the file of a model: --metrics names its own file")
-            from wafl.studies.metrics import export_metrics
-
-            written = export_metrics(run, metrics)
-        elif format == "card":
+        if format == "card":
             written = _write_card(run, output, data_dir)
         else:
             written = _export_model(run, cast("Format", format), output, data_dir)
