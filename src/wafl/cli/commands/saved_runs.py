@@ -118,7 +118,7 @@ def theory(
     console = make_console()
     with reading(trust):
         runs = load_runs(run)
-        from wafl.cli.tables import certificates, promises, theory_of
+        from wafl.cli.tables import promises, theory_of
         from wafl.theory import certify, summarize
         from wafl.theory.certificates.certificate import plot_certificates
         from wafl.theory.summary import promised
@@ -144,11 +144,9 @@ def theory(
             price = math.inf if label_cost is None else label_cost
             bounds[name] = certify(each, clients, radii=sizes, norm=ground, metric=cast(Any, metric), label_cost=price)
             middle = len(sizes) // 2
-            if (caveat := bounds[name].caveat) is not None:
-                console.print(f"{name}: {caveat}", markup=False, style="yellow")
+            tell(f"{name}:\n{bounds[name]}\n")
             rows = promised(each, clients, unseen, bounds[name], middle, delta)
             console.print(promises(name, bounds[name], sizes[middle], rows))
-            console.print(certificates(name, bounds[name]))
             console.print(theory_of(name, each, summary))
         folder = output or run
         folder.mkdir(parents=True, exist_ok=True)
