@@ -68,18 +68,11 @@ def _row(name: str, source: "Source", folder: Path) -> tuple[str, ...]:
 
 
 def _natural_table(folder: Path) -> Table:
-    """The table of data with people or places in them: FEMNIST with its writers, and what comes inside packages."""
+    """The table of data with people or places in them, which come inside packages."""
     from wafl.data.named.natural import NATURAL
-    from wafl.data.named.sources import SOURCES
 
     table = plain_table("natural", "here", "clients", ">examples", "task", "license")
     table.columns[0].no_wrap = True
-    for name, source in SOURCES.items():
-        if source.group:
-            here, _, train, test = _row(name, source, folder)
-            counts = [count.replace(",", "") for count in (train, test)]
-            examples = f"{sum(map(int, counts)):,}" if all(count.isdigit() for count in counts) else ""
-            table.add_row(name, here, f"{source.group}s", examples, f"{source.num_classes} classes", source.license)
     for name, source in NATURAL.items():
         if source.find(folder) is not None:
             here = f"[green]{source.file if source.brought else f'in {source.module}'}[/]"
