@@ -74,15 +74,15 @@ def test_statistics_are_learned_as_in_a_plain_loop_over_unequal_clients(statisti
 def test_a_run_resumes_to_the_same_bits(statistics: str, tmp_path: Any):
     timing: dict[str, Any] = {**TIMING, "rounds": 4, "cohort": 2, "statistics": statistics}
 
-    def stop(index: int, record: Any, state: Any) -> None:
-        if record.round == 1:
+    def stop(moment: Any) -> None:
+        if moment.record.round == 1:
             raise KeyboardInterrupt
 
     def fit(**options: Any) -> wafl.Run:
         return wafl.fit(seeded(Twofold), clients_of(images()), wafl.FedAvg(), **timing, **options)
 
     with pytest.raises(KeyboardInterrupt):
-        fit(checkpoint=Checkpoint(tmp_path), on_round=stop)
+        fit(checkpoint=Checkpoint(tmp_path), callbacks=[stop])
     assert_same_bits(fit(), fit(checkpoint=Checkpoint(tmp_path)))
 
 

@@ -309,22 +309,3 @@ def _bounds(summary: Summary) -> Table:
         else:
             table.add_row(bound.name, "-", "", f"[yellow]{escape(bound.reason)}[/]")
     return table
-
-
-def certificates(name: str, certificates: Certificates) -> Table:
-    """Return a table with one row per radius: the bound or the estimate, the reached loss, and the gap between them."""
-    label = "certified: proven" if certificates.column == "certified" else "estimate: not proven"
-    simple = certificates.quantity.simple
-    if certificates.quantity.has_slopes:
-        simple += ", proven" if certificates.simple_proven else ", an estimate"
-    table = plain_table(
-        *("", ">reached", f">{certificates.column}", ">at gamma", ">simple", ">gap"),
-        title=f"{name}: largest {certificates.quantity.noun} within the radius, "
-        f"{norm_name(certificates.norm)} ball ({certificates.unit}, unbounded)",
-        caption=f"{label}; simple is {simple}; reached: a distribution inside the ball.",
-    )
-    for row in certificates.rows:
-        best = certificates.best_proven(row)
-        reached, gap = ("", "") if row.achieved is None else (f"{row.achieved:.4f}", f"{best - row.achieved:.4f}")
-        table.add_row(f"{row.radius:g}", reached, rounded_up(best), f"{row.gamma:.4g}", rounded_up(row.simple), gap)
-    return table

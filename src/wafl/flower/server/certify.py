@@ -2,7 +2,6 @@
 
 import json
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +23,7 @@ from wafl.flower.server.exchange import Post
 from wafl.flower.server.find_clients import Finder
 from wafl.flower.server.grid import GridClients
 from wafl.flower.wire.logs import log
+from wafl.flower.wire.overrides import read_value
 from wafl.flower.wire.run_config import from_run_config
 from wafl.objectives import Objective
 from wafl.results.saved import has_own_model, load_run
@@ -60,7 +60,7 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
     """
     folder, norm, confidence = Path(str(values["folder"])), float(values["norm"]), float(values["confidence"])
     check_norm(norm)
-    radii = check_radii(_numbers("radii", values["radii"]))
+    radii = check_radii(read_value("radii", values["radii"]))
     quantity = quantity_of(str(values["metric"]))
     if confidence:
         check_confidence(confidence, "test")
@@ -132,10 +132,3 @@ def _own_model(folder: Path, experiment: Experiment, clients: Roster | None) -> 
             "in the folder of its study"
         )
     return make_model(experiment.model, clients)
-
-
-def _numbers(name: str, text: Any) -> list[float]:
-    try:
-        return [float(value) for value in tomllib.loads(f"value = {text}")["value"]]
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"run config: {name}={text!r} must be a list of numbers, such as [0.1, 0.3]") from error
