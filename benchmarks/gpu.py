@@ -104,8 +104,8 @@ def models(given: argparse.Namespace) -> Table:
                     apart = plain([model.make() for _ in range(model.clients)], model, SMALL, inner, precision)
                 pairs = [(model.draw(4 * SMALL), torch.randint(CLASSES, (4 * SMALL,))) for _ in range(model.clients)]
                 clients = wafl.Federation.from_arrays(pairs, test_fraction=0, num_classes=CLASSES)
-                work = {"batch": SMALL, "steps": 1 if given.smallest else model.steps, "precision": precision}
-                ours = trained(model.make(), clients, method, given, **work)
+                count = 1 if given.smallest else model.steps
+                ours = trained(model.make(), clients, method, given, batch=SMALL, steps=count, precision=precision)
                 numbers = [f"{ours.step:.2f}", f"{apart:.2f}", f"{together:.2f}", f"{ours.step / apart:.2f}"]
                 row = [*numbers, f"{ours.step / together:.2f}", f"{ours.ready:.1f} s", f"{ours.peak / 2**30:.1f}"]
                 table.add_row(model.name, method.name, precision, *row)
@@ -156,7 +156,7 @@ def trained(
     precision: str = "float32",
 ) -> Trained:
     """Measure ``wafl.fit`` with all clients in every round: the median of the rounds after the first."""
-    steps, ends = given.steps if steps is None else steps, list[float]()
+    count, ends = given.steps if steps is None else steps, list[float]()
     if HERE.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -166,7 +166,7 @@ def trained(
         clients,
         method,
         rounds=1 + given.measured,
-        local_steps=steps,
+        local_steps=count,
         batch_size=batch,
         learning_rate=RATE,
         precision=precision,
@@ -175,7 +175,7 @@ def trained(
     )
     took = median(later - earlier for earlier, later in pairwise(ends))
     peak = torch.cuda.max_memory_allocated() if HERE.type == "cuda" else 0
-    return Trained(1e3 * took / steps, ends[0] - began, peak)
+    return Trained(1e3 * took / count, ends[0] - began, peak)
 
 
 def mlr(given: argparse.Namespace) -> Table:
