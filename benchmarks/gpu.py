@@ -16,6 +16,7 @@ Without CUDA everything runs on the CPU, where nothing is captured.
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -158,6 +159,7 @@ def trained(
     """Measure ``wafl.fit`` with all clients in every round: the median of the rounds after the first."""
     count, ends = given.steps if steps is None else steps, list[float]()
     if HERE.type == "cuda":
+        gc.collect()  # of trainings before this one
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     began = _now()

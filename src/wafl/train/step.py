@@ -104,7 +104,7 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
     if direction.shape != gradient.shape:
         raise ValueError(
             f"direction() of local={client.local} returned shape {list(direction.shape)}, but the gradient has shape "
-            f"{list(gradient.shape)}: return one row per lane (state.scalars has shape [L, 1]; use keepdim=True in sums)"
+            f"{list(gradient.shape)}: return one row per lane; use keepdim=True in sums over columns"
         )
     velocity = carry.velocity
     if velocity is not None:
