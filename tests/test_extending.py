@@ -311,3 +311,29 @@ def test_a_second_gradient_counts_in_what_a_run_would_cost() -> None:
     check_cost(Spec(own(), schedule), [10])
     with pytest.raises(ValueError, match=r"up to 1e\+10 steps, which take 1.16 days"):
         check_cost(Spec(own(local=SAM()), schedule), [10])
+
+
+@dataclass(frozen=True)
+class WithoutRows(LocalStep):
+    """A mistake that is easy to make: the lengths of the rows have one dimension too many."""
+
+    def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
+        return gradient / gradient.norm(dim=1)[:, None, None], state.carry
+
+
+@dataclass(frozen=True)
+class AllRows(Server):
+    """A mistake that is easy to make: the clients' models are not reduced to one."""
+
+    def step(self, update: Update, memory: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
+        return update.params, memory
+
+
+def test_a_part_that_returns_the_wrong_shape_is_named_with_both_shapes(clients: wafl.Federation) -> None:
+    model = wafl.models.mlr(clients)
+    with pytest.raises(
+        ValueError, match=r"direction\(\) of local=WithoutRows\(\) .* the gradient has shape \[3, 650\]"
+    ):
+        wafl.fit(model, clients, wafl.FedAvg(local=WithoutRows()), **SCHEDULE)
+    with pytest.raises(ValueError, match=r"step\(\) of server=AllRows\(\) .* \[3, 650\], but .* \[650\]"):
+        wafl.fit(model, clients, wafl.FedAvg(server=AllRows()), **SCHEDULE)
