@@ -15,7 +15,10 @@ What is kept is as much as leaves the whole concave in p. The Hessian of H is ``
 of an embedding is concave if this holds along every direction: if no two of its points are farther than
 ``sqrt(8 gamma)`` apart. A concave function lies below its tangents, so wherever an ascent in l ends, the maximum over
 the part is at most ``f(l) + max_i g_i - <l, g>`` (the Frank-Wolfe gap). A part whose bound is still too high is cut in
-two across its worst edge.
+two in the middle of its worst edge: long, and with weight at both ends.
+
+**l_inf.** Along an edge, only inputs whose slope changes its sign make the interpolation of the size too high. Inputs
+with a small slope in the middle of the simplex therefore count most in the length of an edge.
 """
 
 import math
@@ -31,11 +34,11 @@ FIRST_STEPS, STEPS, LAST_STEPS = 60, 16, 12
 """Ascent steps on the whole simplex, on a part of it, and on a part that is not cut anymore."""
 SURE_STEPS = 3
 """How many of them are taken at least by a part that must be cut: its weights say where."""
-MOST_PARTS = {2.0: 256, math.inf: 4608}
+MOST_PARTS = {2.0: 256, math.inf: 2560}
 """Into how many parts the simplex of one example is cut at most, by norm."""
 EASY = 0.9
 """The share of the tolerance that an easy example may use up: one of few parts."""
-EASY_PARTS = {2.0: 32, math.inf: 1536}
+EASY_PARTS = {2.0: 32, math.inf: 864}
 """How many parts that is, by norm; an example of twice as many may use up twice as much."""
 MEMORY = 1 << 26
 """How many numbers all parts together may have."""
@@ -45,6 +48,8 @@ SHRINK = 0.1
 """By what share a squared distance shrinks at a time, at most."""
 NARROW = 1e-3
 """The share of the largest squared distance below which nothing is kept."""
+SPREAD = 0.03
+"""The factor of an input's variance that is added to its squared slope."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +81,25 @@ class Kept:
 
 def squared_distances(gram: Tensor) -> Tensor:
     """Between points with this Gram matrix."""
-    squares = gram.diagonal()
-    return squares[:, None] + squares[None, :] - 2.0 * gram
+    squares = gram.diagonal(dim1=-2, dim2=-1)
+    return squares[..., :, None] + squares[..., None, :] - 2.0 * gram
+
+
+def edge_lengths(ball: Ball, kept: Kept) -> Tensor:
+    """Return the squared lengths of the edges of the simplex, ``[C (y), C, C]``, by which parts are cut."""
+    if ball.norm == 2:
+        return squared_distances(kept.rest).expand(len(kept.rest), -1, -1)
+    squares = ball.weight.square()  # in the middle of the simplex, a label's slopes: the mean of the rows is 0
+    slopes = (squares + SPREAD * squares.mean(0)).sqrt().clamp_min(torch.finfo(squares.dtype).tiny)
+    return squared_distances(torch.stack([(ball.weight / slope) @ ball.weight.T for slope in slopes]))
 
 
 @dataclass(frozen=True)
 class Parts:
     """Parts of the simplex: of which example, their vertices ``[n, C (class), C (vertex)]``, and what is known there.
 
-    ``apart`` is by how much the interpolation is too high at most along each edge, times a constant; ``level`` is what
-    is interpolated at the vertices, ``ray`` the root of the rank-one term that is kept, ``weights`` where the bound has
-    its maximum.
+    ``apart`` is the squared length of each edge; ``level`` is what is interpolated at the vertices, ``ray`` the root of
+    the rank-one term that is kept, ``weights`` where the bound has its maximum.
     """
 
     example: Tensor
@@ -113,7 +126,7 @@ class Search:
 
     def __init__(self, ball: Ball, kept: Kept, a: Tensor, y: Tensor, gamma: float) -> None:
         self.ball, self.a, self.y, self.gamma = ball, a, y, gamma
-        self._rest = squared_distances(kept.rest)
+        self._lengths = edge_lengths(ball, kept)
         self.quadratic = kept.quadratic / (4.0 * gamma)
         # (p - e_y)^T G (p - e_y) = p^T G p - 2 <p, G_y> + G_yy
         self.linear = a - 2.0 * self.quadratic[y]
@@ -127,22 +140,21 @@ class Search:
         sizes = self.ball.distances[self.y]
         squares = sizes.square() / (4.0 * self.gamma)
         kept = squared_distances(self.quadratic)[self.y]
-        apart = self._rest.expand(count, -1, -1)
+        apart = self._lengths[self.y]
         parts = self._made(example, corners, apart, sizes, squares - kept, (self.a + squares).softmax(-1))
         return self.bounded(parts, enough, FIRST_STEPS)
 
     def cut(self, parts: Parts, enough: Tensor) -> Parts:
-        """Both halves of each part, across the edge that the interpolation misses most."""
+        """Return both halves of each part: cuts at the maximum itself would make slender parts, and many more."""
         weights, classes = parts.weights, self.a.shape[1]
-        edge = (weights[:, :, None] * weights[:, None, :] * parts.apart).flatten(1).argmax(-1)
+        long = parts.apart * parts.apart.clamp_min(0.0).sqrt()
+        edge = (weights[:, :, None] * weights[:, None, :] * long).flatten(1).argmax(-1)
         one, other = edge // classes, edge % classes
         rows = torch.arange(len(parts), device=edge.device)
-        first, second = weights[rows, one], weights[rows, other]
-        share = (first / (first + second)).clamp(0.2, 0.8)[:, None]
-        middle = share * parts.vertices[rows, :, one] + (1.0 - share) * parts.vertices[rows, :, other]
+        middle = (parts.vertices[rows, :, one] + parts.vertices[rows, :, other]) / 2.0
         # Stewart's theorem: how far a point between two others is from a third.
         near, far = parts.apart[rows, one], parts.apart[rows, other]
-        away = share * near + (1.0 - share) * far - share * (1.0 - share) * near.gather(-1, other[:, None])
+        away = (near + far) / 2.0 - near.gather(-1, other[:, None]) / 4.0
         labels = self.y[parts.example]
         size = self.ball.size(labels, middle)
         lean = self.ball.lean(labels, middle)
