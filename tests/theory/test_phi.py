@@ -16,7 +16,7 @@ from wafl.objectives.surrogate import single_lane
 from wafl.tasks.losses import CrossEntropy, SquaredError, output_loss
 from wafl.theory.certificates.upper import ErrorSurrogate
 from wafl.theory.phi import linear_model as phi
-from wafl.theory.phi.branch_and_bound import Kept, squared_distances
+from wafl.theory.phi.branch_and_bound import Kept, Search, edge_lengths, squared_distances
 from wafl.theory.phi.incumbents import Ball, Incumbent, climb, value_at
 from wafl.theory.phi.linear_model import LinearPhi, distance_to_error, shared_tolerance
 from wafl.theory.phi.lines import along_lines
@@ -124,6 +124,29 @@ def test_no_ellipsoid_leaves_out_a_part_of_the_ball(classes):
                 upper = within_ellipsoids(ball, a, labels, p, lower, gamma, torch.full_like(lower, allowed))
                 assert (upper.numpy() >= truth - 1e-9).all()
     assert upper.isfinite().all()
+
+
+@pytest.mark.parametrize("norm", [2, math.inf])
+def test_after_cuts_the_bound_of_a_part_is_above_the_value_of_each_point_in_it(norm):
+    """Every point lies in a part, and the lengths of edges that cuts update are those of their vertices."""
+    weight, outputs, y = a_case(4, examples=3)
+    ball, (s, labels) = Ball(torch.from_numpy(weight), norm), tensors(outputs, y)
+    a, gamma = s - s.gather(1, labels[:, None]), 0.2 * theory.farthest_rows(weight, norm) ** 2 / 8.0
+    kept, nothing = Kept.of(ball, gamma), torch.full_like(a[:, 0], -math.inf)
+    search = Search(ball, kept, a, labels, gamma)
+    parts = search.whole(nothing)
+    for _ in range(5):
+        parts = search.cut(parts, nothing)
+    p = torch.from_numpy(np.random.default_rng(0).dirichlet(np.full(4, 0.5), size=500))
+    for one, label in enumerate(labels):
+        mine = parts.where(parts.example == one)
+        inside = (torch.linalg.solve(mine.vertices, p.T) >= -1e-9).all(1)
+        assert inside.any(0).all()
+        value, _ = value_at(ball, a[one].expand(500, -1), label.expand(500), p, gamma)
+        assert (value <= torch.where(inside, mine.bound[:, None], math.inf) + 1e-9).all()
+        edges = mine.vertices[:, :, :, None] - mine.vertices[:, :, None, :]
+        lengths = -torch.einsum("ncij,cd,ndij->nij", edges, edge_lengths(ball, kept)[label], edges) / 2.0
+        torch.testing.assert_close(mine.apart, lengths, rtol=1e-9, atol=1e-9)
 
 
 def test_around_a_settled_ascent_the_bound_is_tight_where_the_problem_is_concave_there():
