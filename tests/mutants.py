@@ -194,6 +194,7 @@ UNKNOWN = of_file("unknown_modules", "a_weight_that_was_replaced_is_still_the_we
 ERROR = of_file("phi", "the_distance_to_an_error_is_the_least_move_that_makes_one")
 SETTLED = (*SMALL_PROOFS, *of_file("phi", "around_a_settled_ascent_nothing_is_missed"))
 ELLIPSOIDS = of_file("phi", "no_ellipsoid_leaves_out_a_part_of_the_ball")
+CUTS = of_file("phi", "after_cuts_the_bound_of_a_part_is_above_the_value_of_each_point_in_it")
 LINE = of_file("phi", "a_line_between_two_classes_is_searched_to_any_tolerance")
 BOTH_SIDES = (
     *of_file("phi", "phi_by_brute_force_lies_between_both_sides"),
@@ -356,6 +357,7 @@ PROOFS = (
     ("theory/phi/branch_and_bound.py", "self.linear = a - 2.0 * ", "self.linear = a + 2.0 * ", SMALL_PROOFS),
     ("theory/phi/branch_and_bound.py", "kept = squared_dist", "kept = 2.0 * squared_dist", SMALL_PROOFS),
     ("theory/phi/branch_and_bound.py", "slope.amax(-1) - (weights", "slope.amin(-1) - (weights", SMALL_PROOFS),
+    ("theory/phi/branch_and_bound.py", "[rows, :, other]) / 2.0", "[rows, :, other]) / 2.1", CUTS),
     ("theory/phi/branch_and_bound.py", "(2.0 * gamma / most", "(8.0 * gamma / most", SMALL_PROOFS),
     ("theory/phi/lines.py", "clamp_min(0.0) / (2.0 * gamma)", "clamp_min(0.0) / (4.0 * gamma)", LINE),
     ("theory/phi/lines.py", "slope * (top - t[:, :-1])", "slope * (t[:, 1:] - top)", LINE),

@@ -34,11 +34,11 @@ FIRST_STEPS, STEPS, LAST_STEPS = 60, 16, 12
 """Ascent steps on the whole simplex, on a part of it, and on a part that is not cut anymore."""
 SURE_STEPS = 3
 """How many of them are taken at least by a part that must be cut: its weights say where."""
-MOST_PARTS = {2.0: 256, math.inf: 2560}
+MOST_PARTS = {2.0: 256, math.inf: 2304}
 """Into how many parts the simplex of one example is cut at most, by norm."""
 EASY = 0.9
 """The share of the tolerance that an easy example may use up: one of few parts."""
-EASY_PARTS = {2.0: 32, math.inf: 864}
+EASY_PARTS = {2.0: 32, math.inf: 768}
 """How many parts that is, by norm; an example of twice as many may use up twice as much."""
 MEMORY = 1 << 26
 """How many numbers all parts together may have."""
