@@ -47,7 +47,7 @@ certify runs/one -o certificate.json --radii 0,0.5 --norm 2 --power 2 --points 2
     --data-dir data --trust
 certify runs/one -o tested.json --radii 0,0.5 --metric error --split test --confidence 0.9
 verify certificate.json --model runs/one --data runs/one --key issuer.pub.pem --data-dir data --trust
-    --client "client 0" --accept attested
+    --client "client 1" --accept attested
 audit certificate.json --model runs/one --data mine --key issuer.pub.pem --trust
 run exp.toml --set data.num_clients=8 --set data.unseen=0.5 --name held --quiet
 next-client runs/held --radius 0.1 --population-radius 0.1 --norm 2 --metric error --confidence 0.5 --data-dir data
