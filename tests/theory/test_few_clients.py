@@ -63,7 +63,7 @@ def test_thresholds_are_exact() -> None:
         if count == 9:
             assert bounds.next(own_sampling=False) == max(bounds.measured)
         else:
-            with pytest.raises(ValueError, match=r"at most 88% confidence .*; 90% takes 9 clients"):
+            with pytest.raises(ValueError, match=r"at most 88% confidence \(8/9\) .*; 90% takes 9 clients"):
                 bounds.next(own_sampling=False)
 
 
