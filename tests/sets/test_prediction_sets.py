@@ -211,14 +211,12 @@ def replace_labels(label):
 
 
 def empty():
-    sizes = CALIBRATION.train.num_examples
+    sizes = CALIBRATION.train.num_examples.tolist()
     begins = CALIBRATION.train.offsets.tolist()
-    rows = [torch.arange(0 if client == 3 else int(size)) + begins[client] for client, size in enumerate(sizes)]
+    rows = [torch.arange(0 if client == 3 else size) + begins[client] for client, size in enumerate(sizes)]
     return replace(
         CALIBRATION,
-        train=CALIBRATION.train.picked(
-            [row + begin for row, begin in zip(rows, CALIBRATION.train.offsets, strict=False)]
-        ),
+        train=CALIBRATION.train.picked(rows),
         test=CALIBRATION.test.picked([torch.arange(0)] * 19),
     )
 

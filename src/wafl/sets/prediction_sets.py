@@ -16,6 +16,7 @@ from wafl.data.arguments import check_arguments
 from wafl.data.bring.intake import Intake
 from wafl.data.federation import Federation
 from wafl.promises.promise import digest_of
+from wafl.report.sections import SetRow
 from wafl.results.run import Run
 from wafl.sets.answers import Scorer, check_grid
 from wafl.sets.coverage import Coverage
@@ -63,6 +64,13 @@ class PredictionSets:
     def statement(self) -> str:
         """The promise in one sentence."""
         return self.target.sentence(self.invited, self.unit)
+
+    def row(self, label: str, clients: Federation) -> SetRow:
+        """Return what a page shows of these sets, on some clients."""
+        measured = self.evaluate(clients)
+        covered = list(zip(measured.names, measured.covered, strict=True))
+        numbers = measured.mean, measured.size, sum(measured.full)
+        return SetRow(label, self.statement, self.threshold, covered, *numbers)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the threshold, the promise and the calibration to a JSON file; returns the file."""

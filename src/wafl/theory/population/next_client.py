@@ -111,7 +111,7 @@ class NextClient:
 
         Args:
             share: of all clients, between 0 and 1.
-            own_sampling: whether it is about the clients' distributions, or about examples as many as these have.
+            own_sampling: if True, for a statement about the clients' distributions; otherwise, about their examples.
         """
         delta = 1.0 - self.confidence
         if not own_sampling:
@@ -142,8 +142,8 @@ class NextClient:
         """Return a certified loss that one more client does not exceed, with probability :meth:`next_confidence`.
 
         Args:
-            own_sampling: If True, it is about the client's distribution; otherwise, about its examples, if the client
-                has about as many as these clients.
+            own_sampling: If True, it is about the client's distribution; otherwise, about its examples, drawn like
+                those of the other clients, including their number.
         """
         confidence = self.next_confidence(own_sampling=own_sampling)
         if not own_sampling:
@@ -156,7 +156,7 @@ class NextClient:
 
         Args:
             share: of all clients, between 0 and 1.
-            own_sampling: whether it is about the clients' distributions, or about examples as many as these have.
+            own_sampling: if True, for a statement about the clients' distributions; otherwise, about their examples.
         """
         if self.source is None or self.unseen is None:
             raise PreconditionError("these statements cannot be saved: the clients' examples are not on this machine")
@@ -189,7 +189,7 @@ class NextClient:
             path: the file, such as ``next-client.json``.
             key: the file of an Ed25519 private key, without a password, that signs it.
             share: of all clients, between 0 and 1.
-            own_sampling: whether it is about the clients' distributions, or about examples as many as these have.
+            own_sampling: if True, for a statement about the clients' distributions; otherwise, about their examples.
 
         Returns:
             The page.
@@ -202,7 +202,7 @@ class NextClient:
         if not math.isfinite(self.sample.most):
             raise PreconditionError(
                 "a client's own sampling error needs bounds of the data: declare them (bounds=(low, high), or "
-                "preprocess='unit'), or use own_sampling=False, which is about examples as many as these clients have"
+                "preprocess='unit'), or use own_sampling=False, which is about the client's examples"
             )
         level, most = delta / self.count, self.sample.most
         like = Sample([sum(self.seen.sizes)], [fmean(self.seen.means)], [fmean(self.seen.seconds)], most)
