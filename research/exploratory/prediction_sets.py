@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,7 @@ def measure(num_clients: int, labels: int, rounds: int, repetitions: int) -> dic
     """Return what each method covered, repetition by repetition."""
     clients = wafl.load_dataset("digits").partition(num_clients, labels_per_client=labels, seed=0)
     seen, unseen = clients.hold_out(0.5, seed=0)
-    schedule = {"rounds": rounds, "local_epochs": 1, "learning_rate": 0.1}
+    schedule: dict[str, Any] = {"rounds": rounds, "local_epochs": 1, "learning_rate": 0.1}
     run = wafl.fit(wafl.models.mlr(seen), seen, wafl.FedAvg(), seed=0, progress=False, **schedule)
     scorer = wafl.prediction_sets(run, unseen, coverage=0.5, training=seen).scorer
     every = read_clients(scorer, unseen)
