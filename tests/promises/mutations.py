@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,20 +50,24 @@ def mutations(content: Content, path: tuple[Any, ...]) -> Iterator[tuple[str, Co
     for key in path:
         value = value[key]
     yield changed("dropped")
+    if isinstance(value, dict):
+        yield changed("reordered", dict(reversed(value.items())))
     yield changed("nothing", None) if value is not None else changed("something", 1.0)
     yield changed("doubled" if isinstance(last, int) else "renamed")
     if isinstance(value, float):
         for factor in (0.0, 0.5, 1.0 - 1e-6, 1.0 + 1e-6, 2.0, 100.0, -1.0, 1e60):
             yield changed(f"times {factor:g}", value * factor)
-        yield changed("a word", str(value))
-        yield changed("rounded", round(value))
+        for other in (5e-324, 1e-101, 1.0 - 2.0**-53, 1e50, str(value), round(value), [value]):
+            yield changed(f"{other!r}", other)
     elif isinstance(value, int):
-        for other in (value - 1, value + 1, 100 * value, float(value), True, str(value)):
+        for other in (value - 1, value + 1, 100 * value, -value, 10**299, float(value), True, str(value)):
             yield changed(f"{other!r}", other)
     elif isinstance(value, str):
         words = {"loss", "error", "l1", "l2", "l_inf", "train", "test", "client 0", "client 1", "It is safe.", ""}
         for other in sorted(words - {value}):
             yield changed(f"{other!r}", other)
+        yield changed("a space", f"{value} ")
+        yield changed("capitals", value.swapcase())
         yield changed("one letter", ("0" if value[:1] != "0" else "1") + value[1:])
 
 
@@ -91,27 +95,83 @@ def priced(claim: Content, losses: np.ndarray, gamma: float) -> np.ndarray:
     return (losses - gamma * np.linalg.norm(GRID, ord=order, axis=1) ** claim["power"]).max(1)
 
 
+def swaps(content: Content) -> Iterator[tuple[tuple[Any, ...], str, Content]]:
+    """Changes of several leaves at once: entries of a list, or one field of them, change places; no proof is left."""
+    for path in leaves(content):
+        value: Any = content
+        for key in path:
+            value = value[key]
+        if not isinstance(value, list) or len(value) < 2:
+            continue
+        for name in ("", *(value[0] if isinstance(value[0], dict) else ())):
+            other = copy.deepcopy(content)
+            entries: Any = other
+            for key in path:
+                entries = entries[key]
+            first, second = entries[:2] if name else (entries, entries)
+            left, right = (name, name) if name else (0, 1)
+            first[left], second[right] = second[right], first[left]
+            if other != content:
+                yield path, f"swapped {name}", other
+    other = copy.deepcopy(content)
+    other.update(attested="nobody knows", witnesses=[], labels=None)
+    for row in other["claim"]["rows"]:
+        row["value"] = 1e-9
+    yield ("attested",), "no proof", other
+
+
+def forgeries(content: Content, count: int = 100) -> list[tuple[tuple[Any, ...], str, Content]]:
+    """At least so many forgeries: one of every leaf, all swaps, and more that are drawn."""
+    draw, rest = random.Random(0), list[tuple[tuple[Any, ...], str, Content]]()
+    chosen = list(swaps(content))
+    for path in leaves(content):
+        changes = [(path, *change) for change in mutations(content, path)]
+        chosen.append(changes.pop(draw.randrange(len(changes))))
+        rest += changes
+    return chosen + draw.sample(rest, max(count - len(chosen), 0))
+
+
 def check_mutations(
     content: Content, share: float, folder: Path, verify: Callable[[Path], Any], untrue: Callable[[Content], str | None]
 ) -> None:
-    """Make a share of all changes: what is recomputed must be true, and nothing is without model and data."""
-    assert untrue(content) is None, "the file as it was issued"
-    file, accepted, refused, draw = folder / "certificate.json", 0, 0, random.Random(0)
-    for path in leaves(content):
-        for name, other in mutations(content, path):
-            if draw.random() > share:
-                continue
-            try:
-                file.write_bytes(whole_file(other, None))
-                checked, without = verify(file), wafl.verify(file)
-            except ValueError:
-                refused += 1
-                continue
-            where = f"{'.'.join(map(str, path))} {name}"
-            assert (without.recomputed, without.share) == (False, 0.0), where
-            if checked.recomputed:
-                accepted += 1
-                assert untrue(other) is None, where
-            assert checked.recomputed or not checked.ok or path[0] == "issued" or checked.share < 1.0, where
+    """Make a share of all changes of single leaves."""
+    draw = random.Random(0)
+    every = ((path, *change) for path in leaves(content) for change in mutations(content, path))
+    accepted, refused = check_forgeries(
+        content, (each for each in every if draw.random() <= share), folder, verify, untrue
+    )
     assert refused > 10 * share
     assert accepted > 0 or share < 1.0
+
+
+def check_forgeries(
+    content: Content,
+    changed: Iterable[tuple[tuple[Any, ...], str, Content]],
+    folder: Path,
+    verify: Callable[[Path], Any],
+    untrue: Callable[[Content], str | None],
+) -> tuple[int, int]:
+    """Check that what is recomputed is true, that nothing is without model and data, and that untrue estimates fail.
+
+    Return how many changes are accepted, as recomputed or as estimates, and how many files are not read.
+    """
+    assert untrue(content) is None, "the file as it was issued"
+    file, accepted, refused = folder / "certificate.json", 0, 0
+    for path, name, other in changed:
+        try:
+            file.write_bytes(whole_file(other, None))
+            checked, without = verify(file), wafl.verify(file)
+        except ValueError:
+            refused += 1
+            continue
+        where = f"{'.'.join(map(str, path))} {name}"
+        assert (without.recomputed, without.share) == (False, 0.0), where
+        estimate = other.get("attested") is not None
+        assert not (checked.recomputed and estimate), where
+        if checked.recomputed or (checked.ok and estimate):
+            accepted += 1
+            assert untrue(other) is None, where
+        assert checked.recomputed or not checked.ok or path[0] == "issued" or checked.share < 1.0, where
+        if not checked.ok:
+            assert {checked.verdict_of(client) for client in checked.clients} == {"WRONG"}, where
+    return accepted, refused

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,15 @@ from torch import nn
 import wafl
 from tests.oracles.betting import HEDGE, log_capital
 from tests.promises.files import publish
-from tests.promises.mutations import GRID, Content, check_mutations, grid_losses, priced
+from tests.promises.mutations import (
+    GRID,
+    Content,
+    check_forgeries,
+    check_mutations,
+    forgeries,
+    grid_losses,
+    priced,
+)
 from wafl.models.layers import LipschitzLinear, MaxMin, NormalizedLinear
 from wafl.promises.promise import digest_of, statement
 
@@ -43,6 +52,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "1-Lipschitz, margin": {"model": "margin", "radii": [0.3]},
     "linear, labels": {"model": "linear", "radii": [0.4], "points": 2},
+    "without a proof": {"model": "normalized", "radii": [0.0, 0.3]},
 }  # fmt: skip
 LOSSES = {"margin": wafl.MarginLoss(0.5, 0.25)}
 
@@ -59,7 +69,11 @@ def models() -> dict[str, nn.Module]:
     for layer in tight:
         if not isinstance(layer, MaxMin):
             nn.init.normal_(layer.weight)  # pyright: ignore[reportArgumentType]
-    return {"linear": linear, "network": network, "1-Lipschitz": tight.double(), "margin": tight.double()}
+    normalized = nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4), nn.Linear(4, 3)).double()
+    return {
+        "linear": linear, "network": network, "1-Lipschitz": tight.double(), "margin": tight.double(),
+        "normalized": normalized,
+    }  # fmt: skip
 
 
 @cache
@@ -131,6 +145,22 @@ def slow_proof(model: str, content: Content) -> str | None:
     return None
 
 
+def refuted(model: str, content: Content) -> str | None:
+    """Why an estimate is surely too small: what the clients that are known lose before anything moves; None if not."""
+    claim, names, rest = content["claim"], federation().names, 0.0
+    if claim["model"] != digest_of(models()[model]):
+        return "another model"
+    examples = getattr(federation(), claim["part"])
+    for client in claim["clients"]:
+        if client["name"] not in names:
+            continue
+        index = names.index(client["name"])
+        if (client["examples"], client["sha256"]) != (5, examples.of_clients([index]).digest()):
+            return "other examples"
+        rest += client["weight"] * phi(model, claim, index, 1e30).mean()
+    return next((f"{row['value']} is below {rest}" for row in claim["rows"] if row["value"] < rest * 0.9999), None)
+
+
 def drawn(model: str, claim: Content, places: list[int], weights: np.ndarray, witness: Content) -> float:
     """The largest mean that no capital refutes, of all pairs of means on a grid, from phi of the grid of moves.
 
@@ -192,16 +222,34 @@ def same(before: Any, after: Any) -> bool:
     return isinstance(after, float) and abs(before - after) <= 1e-9
 
 
-def check_kind(kind: str, folder: Path, share: float) -> None:
+def the_check(kind: str) -> tuple[Callable[[Path], Any], Callable[[Content], str | None]]:
+    """How files of a kind are verified, and the slow proof that they are untrue."""
     content, model = issued(kind), KINDS[kind]["model"]
 
     def verify(file: Path) -> Any:
         return wafl.verify(file, model=models()[model], data=federation(), loss=LOSSES.get(model))
 
     def untrue(other: Content) -> str | None:
+        if other["attested"] is not None:
+            return refuted(model, other)
         return slow_proof(model, other) or (None if labels_hold(model, content, other) else "labels")
 
-    check_mutations(content, share, folder, verify, untrue)
+    return verify, untrue
+
+
+def check_kind(kind: str, folder: Path, share: float) -> None:
+    check_mutations(issued(kind), share, folder, *the_check(kind))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind", ["without a proof", *(kind for kind in KINDS if kind not in ("without a proof", "linear, labels"))]
+)
+def test_a_hundred_forgeries_of_every_field_are_refused_or_true(kind: str, tmp_path: Path) -> None:
+    made = forgeries(issued(kind))
+    assert len(made) >= 100
+    _, refused = check_forgeries(issued(kind), made, tmp_path, *the_check(kind))
+    assert refused > 30
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -79,7 +79,7 @@ class BranchesOnTheDtype(Two):
         return self.last(self.first(x) if x.dtype == torch.float64 else 10.0 * self.first(x))
 
 
-@unusual("it computes something else in float32 than in float64")
+@unusual("it computes something else in float32 or in inference mode")
 class BranchesOnTheDtypeOfItsWeights(Two):
     def forward(self, x: Tensor) -> Tensor:
         single = next(self.parameters()).dtype == torch.float32
@@ -108,6 +108,19 @@ class CatchesNumbers(Two):
 class LooksAtGradients(Two):
     def forward(self, x: Tensor) -> Tensor:
         return self.last((10.0 if torch.is_grad_enabled() else 1.0) * self.first(x))
+
+
+@unusual("it computes something else in float32 or in inference mode")
+class LooksForInference(Two):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last((10.0 if torch.is_inference_mode_enabled() else 1.0) * self.first(x))
+
+
+@unusual("it uses autocast in `self.first`")
+class UsesAutocast(Two):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.last(self.first(x))
 
 
 class DrawsNumbers(Two):

@@ -68,11 +68,13 @@ def test_labels_that_move_are_part_of_the_optimum() -> None:
     assert worst_loss(fixed, x, y, 0.3, 1.0) > model.worst_loss_ * 1.001
 
 
+@pytest.mark.filterwarnings("ignore:'penalty' was deprecated")  # old versions of scikit-learn need it
 def test_power_1_in_l_inf_is_logistic_regression_with_an_l1_penalty() -> None:
     x, y = drawn(1)
     x = x - x.mean(0)
     model = WassersteinClassifier(0.02, norm=math.inf, power=1).fit(x, y)
-    known = LogisticRegression(l1_ratio=1.0, C=1 / (0.02 * len(x)), solver="saga", tol=1e-9, max_iter=20_000).fit(x, y)
+    l1: dict[str, Any] = {"penalty": "elasticnet", "l1_ratio": 1.0, "C": 1 / (0.02 * len(x))}
+    known = LogisticRegression(**l1, solver="saga", tol=1e-9, max_iter=20_000).fit(x, y)
     np.testing.assert_allclose(model.coef_, known.coef_, atol=1e-4)
     np.testing.assert_allclose(model.intercept_, known.intercept_, atol=1e-4)
 

@@ -135,6 +135,6 @@ def test_other_networks_are_left_to_their_layers(model: nn.Sequential) -> None:
 
 
 def test_without_triton_nothing_is_fused(monkeypatch) -> None:
-    monkeypatch.undo()
-    assert fuse(list(network())) is None or torch.cuda.is_available()
+    monkeypatch.setattr("wafl.tasks.gpu.kernels.kernels", lambda name: None)
+    assert fuse(list(network())) is None
     assert not isinstance(structured.make_task(network()), FusedTask)

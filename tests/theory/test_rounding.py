@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import wafl
 from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear
@@ -406,3 +407,77 @@ def test_a_squared_error_is_above_the_exact_one() -> None:
             root = mpmath.sqrt(sum(r * r for r in residuals) / 4) + steep * mpmath.mpf(radius)
             assert root**2 <= mpmath.mpf(result[0].value), row
             assert result[0].value <= float(root**2) * (1.0 + 1e-3) or scale > 1e3
+
+
+class Scaled(nn.Module):
+    """A chain of products with constants, whose roundings in float32 all go up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        random, self.factors = np.random.default_rng(0), list[float]()
+        rounded = exact = 1.0
+        for _ in range(40):
+            drawn = random.uniform(1.0, 1.001, 500)
+            results = (np.float32(rounded) * drawn.astype(np.float32)).astype(np.float64)
+            best = int((results / (exact * drawn)).argmax())
+            self.factors.append(float(drawn[best]))
+            rounded, exact = float(results[best]), exact * self.factors[-1]
+        self.last = nn.Linear(1, 2).double()
+        set_to(self.last, [[1000.0], [0.0]], [0.0, 0.0])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for factor in self.factors:
+            x = x * factor
+        return self.last(x)
+
+
+def test_float32_rounds_constants_and_products_with_them() -> None:
+    model, one = Scaled(), torch.ones(1, 1, dtype=torch.float64)
+    with torch.no_grad():
+        # The other output is 0, so the loss of label 1 is the first output.
+        exact, reached = float(model(one)[0, 0]), float(copy.deepcopy(model).float()(one.float())[0, 0])
+    assert reached > (1.0 + 50.0 * 2.0**-24) * exact
+    assert reached <= certified(model, [[1.0]], [1], 0.0, dtype="float32")
+
+
+class Copied(nn.Module):
+    """A sum of copies of one number, whose roundings in float32 all go up if it is added term by term."""
+
+    def __init__(self, radius: float, count: int = 64) -> None:
+        super().__init__()
+        random, weights, self.total = np.random.default_rng(0), list[float](), np.float32(0.0)
+        for _ in range(count):
+            drawn = random.uniform(1.0, 1.0001, 500)
+            sums = self.total + drawn.astype(np.float32) * np.float32(radius)
+            best = int((sums - float(self.total) - drawn * radius).argmax())
+            weights.append(float(drawn[best]))
+            self.total = sums[best]
+        self.last = nn.Linear(count, 2).double()
+        set_to(self.last, [weights, [-weight for weight in weights]], [0.0, 0.0])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.cat([x] * self.last.in_features, dim=1))
+
+
+def test_float32_rounds_copies_of_a_number_that_moves() -> None:
+    model = Copied(1000.0)
+    assert 2.0 * float(model.total) <= certified(model, [[0.0]], [1], 1000.0, dtype="float32")
+
+
+class Difference(nn.Module):
+    """A layer whose weights are a difference that float32 loses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = (nn.Parameter(torch.tensor([[value], [1e8]])) for value in (1e8 + 3.0, 1e8))
+        self.last = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(functional.linear(x, self.one - self.other))
+
+
+def test_weights_that_are_computed_have_no_bound_in_float32() -> None:
+    model = Difference().double()
+    assert certified(model, [[5.0]], [0], 1.0) > 0.0
+    with pytest.raises(wafl.PreconditionError, match="computes weights from its parameters"):
+        certified(model, [[5.0]], [0], 1.0, dtype="float32")

@@ -45,13 +45,24 @@ class Unproven:
         return self.module(x)
 
     def worst(self, ball: Ball, x: Tensor, y: Tensor, radius: float) -> Tensor:
-        """Return the larger value of each example: where it is, or moved by the radius along its gradient."""
-        points = [x]
-        if radius > 0.0:
-            points.append(moved(self, ball.norm, x, y, radius))
-        with torch.no_grad():
-            values = [ball.quantity.values(self.loss, self.plain(point), y) for point in points]
-        return torch.stack(values).nan_to_num(-torch.inf).amax(0)
+        """Return the larger value of each example: where it is, or moved by the radius along its gradient.
+
+        The value is infinite where an example has none, because an output or the loss is not a number.
+        """
+        try:
+            with torch.no_grad():
+                outputs = self.plain(x)
+                rest = ball.quantity.values(self.loss, outputs, y)
+            rest = torch.where(outputs.isnan().flatten(1).any(1) | rest.isnan(), torch.inf, rest)
+            if radius == 0.0:
+                return rest
+            point = moved(self, ball.norm, x, y, radius)
+            with torch.no_grad():
+                return rest.fmax(ball.quantity.values(self.loss, self.plain(point), y))
+        except Exception as error:  # whatever the module's own code raises
+            raise ValueError(
+                f"the model and its loss cannot be computed on these data ({error}): give its data and its loss"
+            ) from error
 
 
 def moved(model: Known | Unproven, norm: float, x: Tensor, y: Tensor, radius: float) -> Tensor:

@@ -93,6 +93,7 @@ class Checker:
             return Line(name, "wrong", f"its examples are others; {size} of them are here, and {client.examples} there")
         if self._model is None or self._parts.attested is not None:
             why = "the model is another" if self._other else "no proof is known for the model"
+            why = why if self._parts.attested is None else "the file has no proof"
             return Line(name, "attested", f"its examples are the same; {why}")
         if self._bets and self.most(None) == math.inf:
             return Line(name, "attested", "not checked: give data with their bounds")
@@ -139,6 +140,8 @@ class Checker:
         open_ = [each for each, line in clients.items() if line.status != "recomputed"]
         if wrong := [each for each in open_ if clients[each].status == "wrong"]:
             return Line(name, "wrong", f"the numbers of {wrong[0]} are wrong")
+        if self._parts.attested is not None:
+            return Line(name, "attested", f"at most {printed}, on the word of the issuer: the file has no proof")
         if bound is None or self._model is None:
             return Line(name, "attested", f"at most {printed}: give the model, and data with their bounds")
         if open_:
@@ -268,7 +271,8 @@ class Checker:
         for client in present:
             parts = chunks(examples, self._positions[client.name], 256)
             worst = torch.cat([unproven.worst(self.ball, x, y, radius) for x, y in parts])
-            total += client.weight * float(worst.mean())
+            if client.weight > 0.0:  # its examples may reach infinity, and 0 times that is not a number
+                total += client.weight * float(worst.mean())
         return total
 
     def _bounds(self) -> Line:

@@ -89,7 +89,7 @@ def logistic_surrogate(
     extra = rounding * (1.0 + loss.abs() + 2.0 * steepest * far)
     if weight is None:
         return _highest(loss, worst, slopes[y], far, gamma).maximum(loss) + extra
-    widest = float(slopes.max()) ** 2 / 4.0 * WIDER
+    widest = float(slopes.max().square()) / 4.0 * WIDER
     upper = _highest(loss, worst, slopes[y], far, gamma, (_slope(weight, ball, outputs, y), widest))
     shares = shares_of(weight.numpy().tobytes(), len(weight), ball.norm)
     upper = upper.minimum(shares.surrogate(worst, slopes[y], y, gamma))

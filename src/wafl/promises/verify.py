@@ -127,13 +127,12 @@ class Verification:
         return "PROVEN" if self.recomputed else "ATTESTED" if self.ok else "WRONG"
 
     def verdict_of(self, client: str) -> Verdict:
-        """Return the verdict on the line of one client, who may have only its own data."""
+        """Return the verdict on the line of one client, who may have only its own data; ``WRONG`` for a wrong file."""
         if client not in self.clients:
             raise ValueError(f"{client!r} is not in the certificate: its clients are {', '.join(self.clients)}")
-        line, model = self.clients[client], self.lines[0]
-        if "wrong" in (line.status, model.status):
+        if not self.ok:
             return "WRONG"
-        return "PROVEN" if line.status == "recomputed" else "ATTESTED"
+        return "PROVEN" if self.clients[client].status == "recomputed" else "ATTESTED"
 
     @property
     def ok(self) -> bool:
@@ -195,7 +194,7 @@ def check(promise: Promise, model: Run | nn.Module | None, data: Federation | No
         proof, about = read_model(claim, promise.parts.format, module, known_loss, data)
         parameters = sum(value.numel() for value in module.parameters() if value.requires_grad)
         facts = replace(facts, loss=known_loss.name, parameters=parameters)
-        if proof is None and about.status != "wrong":
+        if about.status != "wrong" and (proof is None or promise.parts.attested is not None):
             unproven = Unproven(in_float64(module), known_loss)
     checker = Checker(promise.parts, proof, data, about.status == "wrong", unproven)
     clients = {client.name: checker.client(index) for index, client in enumerate(claim.clients)}

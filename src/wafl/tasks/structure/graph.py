@@ -87,6 +87,8 @@ class Graph:
     """Layers in the order in which they are computed; the last one returns the outputs."""
 
     nodes: tuple[Node, ...]
+    computed: bool = False
+    """Whether the traced module computes some of these weights from its parameters whenever it is called."""
 
     def module(self) -> nn.Module:
         """Return a module that computes the graph: an ``nn.Sequential`` of its layers if they are a chain."""

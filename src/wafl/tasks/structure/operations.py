@@ -72,7 +72,7 @@ class Reader:
     def __init__(self, root: nn.Module, supports: Supports) -> None:
         self._root, self._supports, self._nodes = root, supports, list[Node]()
         self._known: dict[fx.Node, Any] = {}
-        self._place = ""
+        self._place, self._computed = "", False
         # Which records are the same memory, and which were overwritten since.
         self._memory: dict[fx.Node, fx.Node] = {}
         self._stale: set[fx.Node] = set()
@@ -98,7 +98,8 @@ class Reader:
             needed |= set(self._nodes[index - 1].inputs) if index in needed else set()
         order = {old: new for new, old in enumerate(sorted(needed | {0}))}
         nodes = [self._nodes[index - 1] for index in sorted(needed - {0})]
-        return Graph(tuple(Node(each.module, tuple(order[i] for i in each.inputs), each.place) for each in nodes))
+        chosen = (Node(each.module, tuple(order[i] for i in each.inputs), each.place) for each in nodes)
+        return Graph(tuple(chosen), self._computed)
 
     def _read(self, record: fx.Node) -> Any:
         if record.op == "placeholder":
@@ -118,7 +119,9 @@ class Reader:
         if in_place and not isinstance([*args, *options.values()][0], _Value):
             raise self._unknown(shown)  # it would change a weight
         if not any(map(_depends, _leaves([args, options]))):
-            return _call(record, args, options)
+            value = _call(record, args, options)
+            self._computed |= isinstance(value, Tensor) and not _is_view(value, self._root)
+            return value
         try:
             result = self._function(record, IN_PLACE.get(name, name.removesuffix("_")), args, dict(options))
         except (TypeError, ValueError) as error:
@@ -171,7 +174,7 @@ class Reader:
     def _layer(self, record: fx.Node, layer: nn.Module, value: _Value) -> _Value:
         """Add a layer of one input."""
         if parametrize.is_parametrized(layer):
-            layer = _unparametrized(layer)
+            layer, self._computed = _unparametrized(layer), True
         if type(layer) in (*VIEWS, *DROPOUT):
             self._share(record)
         if type(layer) in DROPOUT:
@@ -307,6 +310,12 @@ def _call(record: fx.Node, args: list[Any], options: dict[str, Any]) -> Any:
         if record.op == "call_method":
             return getattr(args[0], str(record.target))(*args[1:], **options)
         return cast(Any, record.target)(*args, **options)
+
+
+def _is_view(value: Tensor, module: nn.Module) -> bool:
+    """Return whether a tensor has the numbers of a parameter or buffer, perhaps in another order."""
+    memory = value.untyped_storage().data_ptr()
+    return any(memory == each.untyped_storage().data_ptr() for each in (*module.parameters(), *module.buffers()))
 
 
 def _unparametrized(layer: nn.Module) -> nn.Module:

@@ -3,6 +3,7 @@
 import operator
 from typing import Any, cast
 
+import torch
 from torch import Tensor, fx, nn
 from torch.fx.proxy import TraceError
 
@@ -65,6 +66,11 @@ class Tracer(fx.Tracer):
     def stop(self, reason: str) -> Exception:
         self.obstacles.append(f"{reason} in {path_of(self.scope.module_path.removeprefix('model'))}")
         return TraceError(self.obstacles[-1])
+
+    def create_proxy(self, *args: Any, **kwargs: Any) -> Any:
+        if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+            raise self.stop("it uses autocast")
+        return super().create_proxy(*args, **kwargs)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return Symbol(node, self)

@@ -5,7 +5,7 @@ that it is given, and reads no graph from a file. ``torch.fx`` is used because i
 of modules for error messages, and does not import ``torch._dynamo``. It runs ``forward`` with a symbol instead of a
 tensor. A branch on values, sizes or dtypes raises an error instead of being frozen, so a graph holds for batches of
 every size. Dtypes and gradient modes can still be read elsewhere (``next(self.parameters()).dtype``). So a module is
-traced without gradients, with gradients, and in float32, and all graphs must be the same.
+traced without gradients, with gradients, and in float32 and inference mode, and all graphs must be the same.
 
 Two assumptions remain: global state does not change, and the module computes what its graph computes. Code can find
 out that it is being traced. :func:`agrees` compares module and graph on examples.
@@ -50,10 +50,10 @@ def trace(module: nn.Module, supports: Supports) -> Graph:
             again = _traced(module, lambda _: True)
         if not _alike(graph, again, exactly=True):
             raise NoGraphError("it does not compute the same every time")
-        with torch.no_grad():
+        with torch.inference_mode():
             single = _traced(copy.deepcopy(module).float(), lambda _: True)
         if not _alike(graph, single, exactly=False):
-            raise NoGraphError("it computes something else in float32 than in float64")
+            raise NoGraphError("it computes something else in float32 or in inference mode")
     finally:
         for layer, mode in modes.items():
             layer.training = mode

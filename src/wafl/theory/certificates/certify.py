@@ -46,7 +46,7 @@ from wafl.theory.certificates.soundness import (
 from wafl.theory.constants.assumptions import data_free_constants, input_constants
 from wafl.theory.constants.constant import Constant
 from wafl.theory.constants.layer_by_layer import last_layer, why_unproven
-from wafl.theory.networks.rounding import ARITHMETIC, Dtype
+from wafl.theory.networks.rounding import ARITHMETIC, Dtype, check_stored
 from wafl.theory.phi.linear_model import LinearPhi, is_known
 from wafl.train.embedded import find_device
 from wafl.weights import ClientWeights, fixed
@@ -153,6 +153,8 @@ def certify(
         if isinstance(model, Run):
             loss, client_weights = loss or model.loss, client_weights or fixed(model.client_weights.tolist())
         model, clients = elsewhere.moved(model, clients, space, cost_matrix)
+    if dtype == "float32":
+        check_stored(model.module if isinstance(model, Run) else model)
     mixture = replace(Mixture.of(model, clients, split, client_weights, loss), device=device)
     others = {"space": space, "cost_matrix": cost_matrix, "label_cost": None if math.isinf(label_cost) else label_cost}
     others["dtype"] = None if dtype == "float64" else dtype

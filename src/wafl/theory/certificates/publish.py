@@ -39,7 +39,7 @@ from wafl.promises.promise import (
 )
 from wafl.promises.published_labels import publish_labels
 from wafl.promises.quantities import quantity_of
-from wafl.promises.read import read_promise
+from wafl.promises.read import LARGEST_NUMBER, SMALLEST, read_promise
 from wafl.promises.verify import Verification, check, module_and_loss
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
@@ -249,7 +249,7 @@ def _provable(source: Source, confidence: float | None) -> Known:
 def _gammas(
     model: Known, ball: Ball, examples: Examples, weights: Sequence[float], radii: Sequence[float]
 ) -> list[float | None]:
-    """A good gamma for each radius, found on some of the examples; None where none is needed."""
+    """A good gamma that a file can hold for each radius, found on some of the examples; None where none is needed."""
     share = torch.repeat_interleave(
         torch.tensor(weights, dtype=torch.float64) / examples.num_examples, examples.num_examples
     )
@@ -266,7 +266,8 @@ def _gammas(
             upper = ball.quantity.surrogates(model, ball, outputs, y, [gamma], inputs)[0]
             return gamma * ball.cost(radius) + float(some @ upper)
 
-        gammas.append(_least(bound, *ball.quantity.gammas(model, ball, x, y, some, radius)))
+        gamma = _least(bound, *ball.quantity.gammas(model, ball, x, y, some, radius))
+        gammas.append(min(max(gamma, SMALLEST), LARGEST_NUMBER) if math.isfinite(gamma) else gamma)
     return gammas
 
 

@@ -21,11 +21,13 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from wafl.base.errors import PreconditionError
 from wafl.base.norms import dual, power_norm
 from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear, entries_of_gram
 from wafl.tasks.rescaling import Rescaled
-from wafl.tasks.structure.graph import Concat, Plus, Sum, Times, plain_graph
+from wafl.tasks.structure.graph import Concat, NoGraphError, Plus, Sum, Times, plain_graph
 from wafl.tasks.structure.sequence import is_plain
+from wafl.tasks.structure.trace import trace
 from wafl.tasks.task import Task
 from wafl.theory.constants.layer_by_layer import ACTIVATIONS, NORMALIZING, scale_of
 
@@ -55,6 +57,8 @@ UP = 1.0 + 1e-6
 """A bound on an error is a sum of positive numbers, of which float64 loses far less than this."""
 MANY = 2**20
 """The most pixels of an image that are averaged, which bounds the roundings of their mean."""
+CONSTANT = 3
+"""How many roundings a sum or product with a constant counts as: of the constant, its reciprocal and the result."""
 FUNCTION = 16
 """How many roundings the value of an activation counts as: more than any common implementation needs."""
 
@@ -76,6 +80,8 @@ class Step:
     """The sizes of the weights of a linear layer."""
     inputs: tuple[int, ...] = (0,)
     """The indices of the values that it takes: 0 is the input of the model, and k what step k - 1 returns."""
+    repeats: bool = False
+    """Whether a number may go to more than one result."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,7 @@ class Rounding:
             if errors is not None and step.bend > 0.0:
                 bent = step.bend * errors[step.inputs[0]] * (inputs[0] + off[0])
             if step.rows is not None and not mixed[step.inputs[0]]:
-                # All inputs have the same slope, and rows count by their dual norms.
+                # The inputs are those of the model in another order, and rows count by their dual norms.
                 lengths = power_norm(step.rows, dual(norm), 1)[None]
                 slope, drift = inputs[0].amax() * lengths, off[0].amax() * lengths
             else:
@@ -142,7 +148,7 @@ class Rounding:
             factor = arithmetic.factor(step.roundings if errors is None else max(step.roundings, step.backward))
             slopes.append(slope)
             drifts.append((drift + factor * (slope + drift) + bent) * UP)
-            mixed.append(step.roundings > 0 or any(mixed[index] for index in step.inputs))
+            mixed.append(step.roundings > 0 or step.repeats or any(mixed[index] for index in step.inputs))
         return slopes[-1], drifts[-1]
 
     def growth(self, shape: Sequence[int], norm: float, dtype: Dtype, like: Tensor) -> Tensor:
@@ -152,6 +158,19 @@ class Rounding:
 
 _LAST: WeakKeyDictionary[Task, tuple[Tensor, Rounding | None]] = WeakKeyDictionary()
 """The last parameters of each task: clients are asked in pieces."""
+
+
+def check_stored(module: nn.Module) -> None:
+    """Raise PreconditionError if a module computes weights when it is called, which lose more in float32."""
+    try:
+        computed = trace(copy.deepcopy(module).cpu().double(), lambda _: True).computed
+    except NoGraphError:
+        return  # nothing is proven of this module
+    if computed:
+        raise PreconditionError(
+            "dtype='float32': the model computes weights from its parameters, and their rounding in float32 has no "
+            "bound: store the weights (torch.nn.utils.parametrize.remove_parametrizations), or use dtype='float64'"
+        )
 
 
 def rounding_of(task: Task, params: Tensor) -> Rounding | None:
@@ -185,17 +204,17 @@ def _step(layer: nn.Module) -> Step | None:
     if isinstance(layer, Sum):
         size = copy.deepcopy(layer)
         size.alpha = abs(layer.alpha)
-        return Step(layer, size, size, 2, 2)
+        return Step(layer, size, size, CONSTANT, CONSTANT)
     if kind is Concat:
-        return Step(layer, layer, layer)
+        return Step(layer, layer, layer, repeats=True)
     if isinstance(layer, Plus):
-        return Step(layer, lambda size: size, lambda size: size + layer.value.abs(), 1, 1)
+        return Step(layer, lambda size: size, lambda size: size + layer.value.abs(), CONSTANT, CONSTANT)
     if kind in (Times, *NORMALIZING):
         return _scaled(layer)
     if kind is nn.AdaptiveAvgPool2d:
         return Step(layer, layer, layer, MANY, MANY)
     if kind is nn.MaxPool2d:
-        return Step(layer, layer, layer, bend=math.inf)
+        return Step(layer, layer, layer, bend=math.inf, repeats=True)
     if isinstance(layer, nn.AvgPool2d) and kind is nn.AvgPool2d:
         size = layer.kernel_size
         count = (size**2 if isinstance(size, int) else math.prod(size)) + 2
@@ -212,7 +231,7 @@ def _activation(layer: nn.Module) -> Step | None:
         layer.inplace = False
     if isinstance(layer, nn.LeakyReLU):
         leak = max(1.0, abs(layer.negative_slope))
-        return Step(layer, lambda size: leak * size, lambda size: leak * size, 1, 1, math.inf)
+        return Step(layer, lambda size: leak * size, lambda size: leak * size, CONSTANT, CONSTANT, math.inf)
     if isinstance(layer, nn.Softplus):
         least, bend = math.log(2.0) / layer.beta * UP, layer.beta / 4.0
         return Step(layer, lambda size: size, lambda size: size + least, FUNCTION, FUNCTION, bend)
@@ -234,7 +253,7 @@ def _scaled(layer: nn.Module) -> Step | None:
     if scale is None:
         return None
     if not isinstance(layer, NORMALIZING):
-        return Step(layer, lambda size: size * scale, lambda size: size * scale, 1, 1)
+        return Step(layer, lambda size: size * scale, lambda size: size * scale, CONSTANT, CONSTANT)
     assert layer.running_mean is not None
     center = layer.running_mean.detach().double().abs()
     bias = torch.zeros_like(center) if layer.bias is None else layer.bias.detach().double().abs()  # pyright: ignore[reportUnnecessaryComparison]
