@@ -14,7 +14,7 @@ from wafl.sets.answers import Client, Scorer
 
 def all_examples(clients: Federation) -> Examples:
     """Return the training and test examples of each client together."""
-    return clients.train.joined(clients.test)
+    return clients.train.joined(clients.test) if len(clients.test.y) else clients.train
 
 
 def read_clients(
