@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import wafl
-from benchmarks import box, million, options, speed
+from benchmarks import million, options, speed
 from wafl.config.demo import CHOSEN
 
 WORSE = 4.0 / 3.0
@@ -84,8 +84,8 @@ def demo(smallest: bool) -> float:
 
 
 def boxed(smallest: bool) -> float:
-    clients = box.make_clients(box.COHORT if smallest else 100, 70 if smallest else 525)
-    free, within = box.duel(clients, 500.0, math.inf, 1, 1 if smallest else 3)
+    clients = speed.make_images(speed.COHORT if smallest else 100, 70 if smallest else 525)
+    free, within = speed.boxed(clients, 500.0, math.inf, 1, 1 if smallest else 3)
     return within / free
 
 

@@ -1,38 +1,39 @@
 """Networks on a CPU against a plain PyTorch loop, which computes one client after another.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.networks [--smallest] [--part unequal small convolutions]
+    OMP_NUM_THREADS=1 python -m benchmarks.networks [--smallest] [--part unequal small convolutions lipschitz]
 
 Both sides see the same examples and end with the same parameters. They take turns within one process, and the ratio of
 their least CPU seconds is printed, which other work on the machine disturbs least.
 
 ``unequal``: clients of unequal sizes, a network of one hidden layer, all clients in every round, batch 64, 2 local
 epochs; WAFL takes 5 inner steps. The ratio must not exceed 1.5. ``small``: small networks, clients with 32 examples
-each. ``convolutions``: gradients of ``wafl.models.cnn`` for a few clients, in the parameters, with the update that
-follows, and in the inputs. *In turn* computes one client after another, and *together* computes all with ``vmap``;
-``tasks/structure/sequence.py`` decides which of the two a training takes, by the products per example.
+each. ``convolutions``: ``wafl.models.cnn`` with a few clients. *In turn* computes one client after another, and
+*together* computes all at once; ``tasks/structure/sequence.py`` decides which of the two a training takes, by the
+products per example. ``lipschitz``: ``wafl.models.lipschitz``, whose weights are rescaled in every step, against the
+same network without rescaling, in place of the plain loop; with one local step per round, clients share the weights.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import math
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
-from torch.nn import functional
 
 import wafl
 from benchmarks import options, speed
 from benchmarks.contest import plain
-from wafl.tasks.layout import Layout
-from wafl.tasks.losses import CrossEntropy
+from wafl.tasks.rescaling import make_plain
 from wafl.tasks.structured import make_task
-from wafl.tasks.task import Task, Traits
 
 FEATURES, CLASSES, HIDDEN = 784, 10, 200
 RATE, STEPS, GAMMA = 0.01, 5, 10.0
@@ -76,7 +77,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS), help="small: which")
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 5, 20], help="small: how many")
     parser.add_argument("--first", type=int, default=len(SIZES), help="convolutions: how many of the sizes")
-    small = {"networks": ["MLP, 64-32-10"], "clients": [2], "first": 1}
+    parser.add_argument("--width", type=int, default=64, help="lipschitz: channels of the first convolutions")
+    parser.add_argument("--depth", type=int, default=3, help="lipschitz: convolutions at each size")
+    parser.add_argument("--image", nargs=3, type=int, default=[3, 32, 32], help="lipschitz: the shape of an image")
+    parser.add_argument("--device", default="cpu", help="lipschitz: cpu or cuda")
+    small = {"networks": ["MLP, 64-32-10"], "clients": [2], "first": 1, "width": 4, "depth": 1, "image": [1, 8, 8]}
     given = options.read(parser, argv, rounds=1, repeats=1, divide=40, **small)
     for part in given.part:
         Console(width=120).print(PARTS[part](given))
@@ -108,25 +113,73 @@ def small_networks(given: argparse.Namespace) -> Table:
 
 
 def convolutions(given: argparse.Namespace) -> Table:
-    table = Table(
-        "images", "channels", "batch", "clients", "products", "gradient in", "in turn", "together", title="ratio"
-    )
-    for shape, channels, batch, lanes in SIZES[: given.first]:
-        clients = make_clients([batch] * 2, shape)
+    work = ("images", "channels", "batch", "clients", "products", "method")
+    table = Table(*work, "in turn / plain", "together / plain", "parameters apart")
+    for shape, channels, batch, count in SIZES[: given.first]:
+        clients = make_clients([batch] * count, shape)
         model = wafl.models.cnn(clients, channels=channels)
         task = make_task(model)
         products = task.convolution_products(task.initial(), clients.train.of(0)[0][:1])
-        work = (" x ".join(map(str, shape)), f"{channels[0]}, {channels[1]}", str(batch), str(lanes), f"{products:,}")
-        for what, sides in sides_of(model, *clients.train.of(0), lanes).items():
-            plainly, ours, together = least(sides, given.repeats)
-            table.add_row(*work, what, f"{ours / plainly:.2f}", f"{together / plainly:.2f}")
+        size = (" x ".join(map(str, shape)), f"{channels[0]}, {channels[1]}", str(batch), str(count), f"{products:,}")
+        for method in METHODS:
+            ratios: list[str] = []
+            apart = 0.0
+            for most in (0, math.inf):  # more products than this are computed one client after another
+                with mock.patch("wafl.tasks.fitness.BUSY", most):
+                    ours, theirs, difference = duel(model, clients, method, given.rounds, given.repeats)
+                ratios.append(f"{ours / theirs:.2f}")
+                apart = max(apart, difference)
+            table.add_row(*size, method.name, *ratios, f"{apart:.1e}")
     return table
+
+
+def lipschitz(given: argparse.Namespace) -> Table:
+    table = Table("method", "clients x examples", "local steps", "rescaled", "plain", "ratio")
+    clock = time.process_time if given.device == "cpu" else time.perf_counter
+    for count, batch in ((2, 4),) if given.smallest else ((1, 500), (20, 25)):
+        clients = make_clients([batch] * count, given.image)
+        model = wafl.models.lipschitz(clients, width=given.width, depth=given.depth)
+        sides = (model, make_plain(copy.deepcopy(model)))
+        inner = wafl.WAFL(gamma=1000.0, steps=1 if given.smallest else 10, tolerance=0, bounds=None)
+        for method in (wafl.FedAvg(), inner):
+            for steps in (1, 2 if given.smallest else 8):
+                ours, plain_network = (
+                    round_of(side, clients, method, steps, given.rounds, given.device, clock) for side in sides
+                )
+                times = (f"{1e3 * ours / steps:.1f} ms", f"{1e3 * plain_network / steps:.1f} ms")
+                table.add_row(method.name, f"{count} x {batch}", str(steps), *times, f"{ours / plain_network:.2f}")
+    return table
+
+
+def round_of(
+    model: nn.Module,
+    clients: wafl.Federation,
+    method: wafl.Method,
+    steps: int,
+    rounds: int,
+    device: str,
+    clock: Callable[[], float],
+) -> float:
+    """The seconds of the fastest round of ``wafl.fit`` after the first."""
+    ends: list[float] = []
+
+    def end(_: wafl.callbacks.Moment) -> None:
+        if device == "cuda":
+            torch.cuda.synchronize()
+        ends.append(clock())
+
+    wafl.fit(
+        model, clients, method, rounds=1 + rounds, local_steps=steps, batch_size=None, learning_rate=1e-3,
+        loss="margin", device=device, callbacks=[end],
+    )  # fmt: skip
+    return min(later - earlier for earlier, later in pairwise(ends))
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Table]] = {
     "unequal": unequal,
     "small": small_networks,
     "convolutions": convolutions,
+    "lipschitz": lipschitz,
 }
 
 
@@ -172,52 +225,6 @@ def make_work(name: str, count: int) -> tuple[nn.Module, wafl.Federation]:
         return wafl.models.cnn(clients), clients
     inputs, hidden = NETWORKS[name]
     return make_model(inputs, hidden), make_clients([EXAMPLES] * count, (inputs,))
-
-
-def sides_of(model: nn.Module, x: Tensor, y: Tensor, lanes: int) -> dict[str, list[Callable[[], object]]]:
-    """By what the gradient is in: plain PyTorch, wafl in turn, and wafl together."""
-    local = copy.deepcopy(model)
-    optimizer = torch.optim.SGD(local.parameters(), lr=0.01)
-    alone, together = make_task(model), Task(copy.deepcopy(model), CrossEntropy(), Layout.of(model))
-    alone.traits = Traits(busy=True)
-    params = alone.initial().repeat(lanes, 1)
-    inputs, labels = x.repeat(lanes, *(1,) * x.ndim), y.repeat(lanes, 1)
-    share, rate = torch.full(labels.shape, 1 / len(y)), torch.full((lanes, 1), 0.01)
-
-    def plain_step() -> None:
-        for _ in range(lanes):
-            optimizer.zero_grad()
-            functional.cross_entropy(local(x), y).backward()
-            optimizer.step()
-
-    def plain_inputs() -> None:
-        for _ in range(lanes):
-            moved = x.clone().requires_grad_(True)
-            torch.autograd.grad(functional.cross_entropy(local(moved), y, reduction="sum"), moved)
-
-    def step(task: Task) -> Tensor:
-        gradient = task.losses_and_gradient(params, inputs, labels, share)[1]
-        return torch.addcmul(params, gradient, rate, value=-1.0, out=gradient)
-
-    return {
-        "parameters": [plain_step, lambda: step(alone), lambda: step(together)],
-        "inputs": [
-            plain_inputs,
-            lambda: alone.input_gradient(params, inputs, labels),
-            lambda: together.input_gradient(params, inputs, labels),
-        ],
-    }
-
-
-def least(sides: Sequence[Callable[[], object]], repeats: int) -> list[float]:
-    """The CPU seconds of each side's fastest turn, after one that does not count."""
-    times: list[list[float]] = [[] for _ in sides]
-    for _ in range(repeats + 1):
-        for seconds, side in zip(times, sides, strict=True):
-            began = time.process_time()
-            side()
-            seconds.append(time.process_time() - began)
-    return [min(seconds[1:]) for seconds in times]
 
 
 if __name__ == "__main__":

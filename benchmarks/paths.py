@@ -23,7 +23,7 @@ from rich.table import Table
 from torch import nn
 
 import wafl
-from benchmarks import box, brought_models, networks, options
+from benchmarks import brought_models, networks, options, speed
 from wafl.objectives.ball.input_space import InputSpace, LinearSpace
 from wafl.objectives.ball.wasserstein import Wasserstein
 from wafl.theory.phi.incumbents import Incumbent, Summit
@@ -74,7 +74,7 @@ def trained(method: wafl.Method, make: Callable[[wafl.Federation], nn.Module] = 
 
     def work(smallest: bool) -> Work:
         sizes = [20 if smallest else 525] * (4 if smallest else clients)
-        some = networks.make_clients(sizes, shape) if shape else box.make_clients(len(sizes), sizes[0])
+        some = networks.make_clients(sizes, shape) if shape else speed.make_images(len(sizes), sizes[0])
         schedule: dict[str, Any] = {
             "rounds": 1 if smallest else rounds,
             "cohort": 2 if smallest else 10,

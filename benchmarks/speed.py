@@ -1,16 +1,20 @@
-"""Speed against a plain sequential PyTorch loop, and of a sweep against single runs.
+"""Speed of linear models: against a plain PyTorch loop, a sweep against single runs, and bounds against none.
 
-    python -m benchmarks.speed [--smallest]
+    python -m benchmarks.speed [--smallest] [--part plain sweep bounds]
 
-Work: 100 clients x 525 examples x 784 features, multinomial logistic regression, cohort 10, batch 64, 2 local
-epochs, 40 inner steps on both sides. The sides take turns within one process, and the ratio of the medians is printed:
-seconds alone mean little on a machine that does other things too.
+``plain``: 100 clients x 525 examples x 784 features, multinomial logistic regression, cohort 10, batch 64, 2 local
+epochs, 40 inner steps on both sides. ``sweep``: one sweep over 16 gammas against 16 runs. ``bounds``: WAFL that keeps
+moved images within [0, 1] against WAFL that does not; half of the pixels are dark. The sides take turns within one
+process, and the ratio of the medians is printed: seconds alone mean little on a machine that does other things too.
 """
 
 from __future__ import annotations
 
+import argparse
+import math
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypedDict, TypeVar
 
@@ -45,12 +49,19 @@ SCHEDULE: Schedule = {"cohort": COHORT, "local_epochs": EPOCHS, "batch_size": BA
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
+    parser.add_argument("--part", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--sweep", type=int, default=16, help="how many gammas the sweep has")
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--examples", type=int, default=525, help="per client")
     given = options.read(parser, argv, rounds=1, repeats=1, sweep=2, clients=COHORT, examples=70)
+    for part in given.part:
+        Console().print(PARTS[part](given))
+    Console().print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+
+
+def against_plain(given: argparse.Namespace) -> Table:
     clients = make_clients(given.clients, given.examples)
     table = Table("work", "plain PyTorch", "wafl", "ratio", "largest parameter difference")
     for name, method in (("FedAvg", wafl.FedAvg()), ("WAFL", wafl.WAFL(gamma=GAMMA, steps=STEPS, tolerance=0))):
@@ -62,16 +73,32 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"{theirs / ours:.1f}x",
             f"{difference:.1e}",
         )
-    gammas: list[float] = torch.logspace(-0.3, 2, given.sweep).tolist()
+    return table
+
+
+def of_gammas(given: argparse.Namespace) -> Table:
+    clients, gammas = make_clients(given.clients, given.examples), torch.logspace(-0.3, 2, given.sweep).tolist()
     singles, swept = sweep_against_singles(clients, gammas, given.rounds, given.repeats)
-    table.add_row(
-        f"WAFL, {len(gammas)} gammas",
-        f"{singles:.2f} s (single wafl runs)",
-        f"{swept:.2f} s",
-        f"{singles / swept:.1f}x",
-        "",
-    )
-    Console().print(table, f"torch {torch.__version__}, {torch.get_num_threads()} threads", sep="\n")
+    table = Table(f"WAFL, {len(gammas)} gammas", "single runs", "one sweep", "ratio")
+    table.add_row(f"{given.rounds} rounds", f"{singles:.2f} s", f"{swept:.2f} s", f"{singles / swept:.1f}x")
+    return table
+
+
+def of_bounds(given: argparse.Namespace) -> Table:
+    clients, rounds = make_images(given.clients, given.examples), min(given.rounds, 3)
+    table = Table("norm", "gamma", "without bounds", "within [0, 1]", "ratio")
+    for norm, gammas in ((2, (5.0, 0.5, 0.05)), (math.inf, (500.0,)), (1, (0.5,))):
+        for gamma in gammas:
+            free, within = boxed(clients, gamma, norm, rounds, given.repeats)
+            table.add_row(f"{norm:g}", f"{gamma:g}", f"{free:.2f} s", f"{within:.2f} s", f"{within / free:.1f}")
+    return table
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Table]] = {
+    "plain": against_plain,
+    "sweep": of_gammas,
+    "bounds": of_bounds,
+}
 
 
 def make_clients(count: int, examples: int) -> wafl.Federation:
@@ -84,6 +111,33 @@ def make_clients(count: int, examples: int) -> wafl.Federation:
         shift = 0.3 * torch.randn(FEATURES, generator=generator)
         pairs.append((0.2 * centers[y] + torch.randn(examples, FEATURES, generator=generator) + shift, y))
     return wafl.Federation.from_arrays(pairs, test_fraction=0, num_classes=CLASSES)
+
+
+def make_images(count: int, examples: int) -> wafl.Federation:
+    """Ten dim patterns with dark pixels, and noise: enough structure to learn."""
+    generator = torch.Generator().manual_seed(0)
+    patterns = torch.rand(CLASSES, FEATURES, generator=generator)
+    patterns *= torch.rand(CLASSES, FEATURES, generator=generator) < 0.5
+    labels = torch.arange(count * examples) % CLASSES
+    noise = torch.rand(len(labels), FEATURES, generator=generator)
+    x = patterns[labels] * (0.3 + 0.7 * noise)
+    parts = zip(x.split(examples), labels.split(examples), strict=True)
+    return wafl.Federation.from_arrays(list(parts), test_fraction=0, bounds=(0.0, 1.0))
+
+
+def boxed(clients: wafl.Federation, gamma: float, norm: float, rounds: int, repeats: int) -> tuple[float, float]:
+    """Median seconds without and with bounds."""
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    model = wafl.models.mlr(clients)
+    for _ in range(repeats):
+        for bounded, runs in seconds.items():
+            method = wafl.WAFL(gamma=gamma, norm=norm, bounds=(0.0, 1.0) if bounded else None)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", wafl.ConcavityWarning)
+                began = time.perf_counter()
+                wafl.fit(model, clients, method, rounds=rounds, cohort=COHORT, local_epochs=1, learning_rate=0.05)
+                runs.append(time.perf_counter() - began)
+    return statistics.median(seconds[False]), statistics.median(seconds[True])
 
 
 def duel(clients: wafl.Federation, method: wafl.Method, rounds: int, repeats: int) -> tuple[float, float, float]:

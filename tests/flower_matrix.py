@@ -2,6 +2,7 @@
 
     make test-flower          (.venv/bin/python -m tests.flower_matrix [NAME ...])
 
+``--patience 4`` makes servers wait four times as long for nodes, on a machine that is busy with something else.
 Prints ``survived`` or ``lost`` for each, with what happened. A run is survived if it ends with the parameters that
 those clients give, bit for bit, that its history says took part.
 """
@@ -53,7 +54,13 @@ class Stage:
     """Clients in folders, an app, and a SuperLink with nodes; one scenario each."""
 
     def __init__(
-        self, base: Path, sites: int = 3, more: Sequence[dict[str, Any]] = (), in_memory: bool = False, **flower: Any
+        self,
+        base: Path,
+        sites: int = 3,
+        more: Sequence[dict[str, Any]] = (),
+        in_memory: bool = False,
+        patience: float = 1.0,
+        **flower: Any,
     ) -> None:
         self.base, self.sites, self.folder, self.in_memory = base, sites, base / "study", in_memory
         self.clients = wafl.load_dataset("digits").partition(num_clients=sites, iid=True, test_fraction=0.0)
@@ -65,6 +72,7 @@ class Stage:
         # Nodes without keys of their own are new ones to Flower after a restart, so names cannot belong to keys here.
         settings = {"nodes": sites, "min_nodes": sites, "wait": 60.0, "round_timeout": 25.0, "names_by_key": False}
         settings |= flower
+        settings |= {name: patience * settings[name] for name in ("wait", "round_timeout")}
         content = {
             "name": "matrix",
             "schedule": {"rounds": ROUNDS, "local_epochs": 1, "learning_rate": RATE},
@@ -92,7 +100,7 @@ class Stage:
         """All nodes are there, and the run has done so many rounds."""
         for site in range(self.sites):
             self.start(site)
-        self.loopback.wait_for_nodes(self.sites, timeout=120.0)
+        self.loopback.wait_for_nodes(self.sites, timeout=600.0)
         run = self.submit()
         self.wait_for_rounds(rounds)
         return run
@@ -101,7 +109,7 @@ class Stage:
         metrics = self.folder / "metrics.jsonl"
         return len(metrics.read_text().splitlines()) if metrics.exists() else 0
 
-    def wait_for_rounds(self, count: int, seconds: float = 180.0) -> None:
+    def wait_for_rounds(self, count: int, seconds: float = 900.0) -> None:
         deadline = time.monotonic() + seconds
         while self.rounds_done() < count:
             if time.monotonic() > deadline:
@@ -129,7 +137,7 @@ class Stage:
             raise AssertionError("the parameters are not those of the clients that took part")
 
 
-def completed(run: RunHandle, seconds: float = 300.0) -> None:
+def completed(run: RunHandle, seconds: float = 1800.0) -> None:
     status = run.wait(seconds)
     if status != "finished:completed":
         raise AssertionError(f"the run ended as {status}:\n{run.log()[-2000:]}")
@@ -159,7 +167,7 @@ def joins_late(stage: Stage) -> str:
     """A SuperNode comes when training has begun, and takes part from then on."""
     for site in (0, 1):
         stage.start(site)
-    stage.loopback.wait_for_nodes(2)
+    stage.loopback.wait_for_nodes(2, timeout=600.0)
     run = stage.submit()
     stage.wait_for_rounds(1)
     stage.start(2)
@@ -197,8 +205,8 @@ def two_at_once(stage: Stage) -> str:
     """Two Flower runs share the nodes and the machine: no message of either is lost."""
     first = stage.begin(1)
     second = stage.loopback.submit(stage.base / "app", {"folder": str(stage.base / "second")})
-    completed(first, 600.0)
-    completed(second, 600.0)
+    completed(first)
+    completed(second)
     stage.check()
     for run in (first, second):
         if "asking again" in run.log() or "Unavailable" in run.log():
@@ -217,7 +225,7 @@ def link_restarted(stage: Stage) -> str:
     time.sleep(2.0)
     restart_link(stage.loopback)
     stage.loopback.flwr("stop", str(run.id))
-    stage.loopback.wait_for_nodes(3, timeout=120.0)
+    stage.loopback.wait_for_nodes(3, timeout=600.0)
     completed(stage.submit())
     stage.check()
     return f"after {done} rounds; left out: {stage.left_out()}"
@@ -228,13 +236,13 @@ def stops_and_goes_on(stage: Stage) -> str:
     run = stage.begin(2)
     for node in stage.loopback.nodes.values():
         node.kill()
-    status = run.wait(600.0)
+    status = run.wait(1800.0)
     if status != "finished:failed" or "TooFewRepliesError" not in run.log():
         raise AssertionError(f"the run ended as {status}")
     done = stage.rounds_done()
     for node in stage.loopback.nodes.values():
         restart(node)
-    stage.loopback.wait_for_nodes(3, timeout=120.0)
+    stage.loopback.wait_for_nodes(3, timeout=600.0)
     completed(stage.submit())
     stage.check()
     return f"stopped after {done} rounds, said why, went on"
@@ -261,7 +269,7 @@ def turned_away(closed: Deployed, base: Path, tried: Mapping[str, Sequence[str]]
         outside.append(Program(command, base / f"{index}.log", closed._environment(f"outside-{index}")))
     for what, program in zip(tried, outside, strict=True):
         try:
-            status = program.process.wait(120.0)
+            status = program.process.wait(600.0)
         finally:
             program.kill()
         if status == 0 or "SuperNode ID" in program.output():
@@ -278,12 +286,12 @@ def keys(stage: Stage) -> str:
     tried |= {"with another CA, as if the SuperLink were an impostor": [*wrong_ca, *key]}
     with Deployed(stage.base / "closed", certificates=local_value, environment=ALONE) as closed:
         node = closed.add_node("a", {"data": str(stage.base / "data" / "0")}, key="a")
-        closed.wait_for_nodes(1, timeout=120.0)
+        closed.wait_for_nodes(1, timeout=600.0)
         turned_away(closed, stage.base, tried)
         if closed.nodes_online() != 1:
             raise AssertionError("somebody got in")
         closed.flwr("supernode", "unregister", str(closed.node_id("a")))
-        node.process.wait(120.0)
+        node.process.wait(600.0)
     return f"{len(tried)} kept out, and a revoked node ended"
 
 
@@ -292,7 +300,7 @@ def expired(stage: Stage) -> str:
     local_value = make_certificates(stage.base / "own", nodes=["a"])
     with Deployed(stage.base / "closed", certificates=local_value, environment=ALONE) as closed:
         node = closed.add_node("a", {"data": str(stage.base / "data" / "0")}, key="a")
-        closed.wait_for_nodes(1, timeout=120.0)
+        closed.wait_for_nodes(1, timeout=600.0)
         stop(node)
         valid = x509.load_pem_x509_certificate(local_value.server_cert.read_bytes())
         now, key = datetime.now(UTC), load_pem_private_key(local_value.ca_key.read_bytes(), None)
@@ -335,7 +343,7 @@ def another_version(stage: Stage) -> str:
     for site in range(3):
         stage.start(site)
     start_changed(stage, 3, {f"\nFORMAT = {FORMAT}\n": "\nFORMAT = 99\n", "{version('wafl-learn')}": "99.0"})
-    stage.loopback.wait_for_nodes(4, timeout=120.0)
+    stage.loopback.wait_for_nodes(4, timeout=600.0)
     run = stage.submit()
     completed(run)
     stage.check(without=[3])
@@ -355,8 +363,8 @@ def gigabyte(stage: Stage) -> str:
     usual = 'return with_arrays(content, "vectors", **vectors)'
     large = "if query.queries[0].round == 0:\n        vectors = {name: torch.rand(2**28) for name in vectors}\n"
     start_changed(stage, 3, {usual: f"{large}    {usual}"})
-    stage.loopback.wait_for_nodes(4, timeout=120.0)
-    completed(stage.submit(), 900.0)
+    stage.loopback.wait_for_nodes(4, timeout=600.0)
+    completed(stage.submit())
     stage.check()
     first, *others = stage.history()
     why = [reason for client, reason in first.excluded if client == 3]
@@ -406,7 +414,7 @@ server_app = ServerApp()
 def main(grid, context):
     began = time.monotonic()
     asked = [Message(config_only("query", sizes=False), node, "query.hello") for node in grid.get_node_ids()]
-    for reply in grid.send_and_receive(asked, timeout=100.0):
+    for reply in grid.send_and_receive(asked, timeout=400.0):
         said = reply.error.reason if reply.has_error() else dict(reply.content["reply"])["names"]
         log(INFO, "after %.0f s: %s", time.monotonic() - began, said)
 """
@@ -431,7 +439,7 @@ def begin_guarded(stage: Stage, app: Path) -> None:
     for site in range(stage.sites):
         data = {"data": str(stage.base / "data" / str(site))}
         stage.loopback.add_node(str(site), data, allowed=[app_digest(app)])
-    stage.loopback.wait_for_nodes(stage.sites, timeout=120.0)
+    stage.loopback.wait_for_nodes(stage.sites, timeout=600.0)
 
 
 def strangers_app(stage: Stage) -> str:
@@ -439,7 +447,7 @@ def strangers_app(stage: Stage) -> str:
     ran = stage.base / "ran"
     stranger = changed_app(stage, "evil", "client", EVIL.format(ran=str(ran)))
     begin_guarded(stage, stage.base / "app")
-    status = stage.loopback.submit(stranger, {"flower.wait": 5.0}).wait(120.0)
+    status = stage.loopback.submit(stranger, {"flower.wait": 5.0}).wait(600.0)
     nodes = stage.loopback.nodes.values()
     if status != "finished:failed" or not all("is not allowed here" in node.output() for node in nodes):
         raise AssertionError(f"the stranger's run ended as {status}")
@@ -465,7 +473,7 @@ def hostile_overrides(stage: Stage) -> str:
     ]
     for key, value in tried:
         run = stage.loopback.submit(app, {key: value})
-        completed(run, 120.0)
+        completed(run)
         message = re.findall(r"after (\d+) s: .*", run.log())
         if not all(f"run config: {key}" in line for line in re.findall(r"after \d+ s: .*", run.log())) or not message:
             raise AssertionError(f"{key} = {value!r} got through: {run.log()}")
@@ -506,14 +514,16 @@ SCENARIOS: dict[str, tuple[Callable[[Stage], str], dict[str, Any]]] = {
 def main() -> int:
     parser = argparse.ArgumentParser(description="The fault matrix of wafl on Flower, with real processes.")
     parser.add_argument("names", nargs="*", help=f"of {', '.join(SCENARIOS)}; default: all")
-    names = parser.parse_args().names or list(SCENARIOS)
+    parser.add_argument("--patience", type=float, default=1.0, help="how much longer servers wait than usual")
+    given = parser.parse_args()
+    names = given.names or list(SCENARIOS)
     lost = 0
     for name in names:
         base = Path(tempfile.mkdtemp(prefix="wafl-matrix-"))
         began = time.monotonic()
         scenario, options = SCENARIOS[name]
         try:
-            with Stage(base, **options) as stage:
+            with Stage(base, patience=given.patience, **options) as stage:
                 message, outcome = scenario(stage), "survived"
         except Exception as error:
             lost += 1

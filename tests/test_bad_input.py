@@ -41,20 +41,20 @@ def images() -> wafl.Federation:
 def call(function, grid: dict | None = None, **changes):
     """A valid call, with changes; the test fails as soon as a round ends."""
 
-    def worked(index, record, state):
+    def worked(moment):
         pytest.fail("a round was trained before the input was refused")
 
     clients = changes.pop("clients", None) or classes()
     model = changes.pop("model", None) or wafl.models.mlr(clients)
-    arguments = {"rounds": 1, "local_steps": 1, "on_round": worked, **changes}
+    arguments = {"rounds": 1, "local_steps": 1, "callbacks": [worked], **changes}
     method = arguments.pop("method", wafl.WAFL(gamma=1.0))
     return function(model, clients, method, *([grid] if grid is not None else []), **arguments)
 
 
 def test_the_call_that_the_tests_change_is_valid_itself():
     rounds = []
-    call(wafl.fit, on_round=lambda *about: rounds.append(about))
-    call(wafl.sweep, {"gamma": [1.0, 2.0]}, on_round=lambda *about: rounds.append(about))
+    call(wafl.fit, callbacks=[rounds.append])
+    call(wafl.sweep, {"gamma": [1.0, 2.0]}, callbacks=[rounds.append])
     assert len(rounds) == 3
 
 
@@ -284,7 +284,7 @@ def test_a_model_that_cannot_be_trained_is_refused_with_a_remedy(model, message)
 
 def test_layers_without_hidden_state_are_accepted():
     model = nn.Sequential(nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.Dropout(0.3), nn.LayerNorm(6), nn.Linear(6, 3))
-    call(wafl.fit, model=model, method=wafl.FedAvg(), on_round=None)
+    call(wafl.fit, model=model, method=wafl.FedAvg(), callbacks=())
 
 
 def test_a_cnn_for_examples_that_are_not_images_is_refused():
@@ -359,7 +359,7 @@ def test_examples_outside_the_bounds_of_the_objective_are_refused(method):
 
 
 def test_bounds_may_be_given_as_a_list():
-    run = call(wafl.fit, method=wafl.WAFL(gamma=1.0, bounds=[0.0, 1.0]), on_round=None)
+    run = call(wafl.fit, method=wafl.WAFL(gamma=1.0, bounds=[0.0, 1.0]), callbacks=())
     assert run.settings["method"]["objective"]["bounds"] == [0.0, 1.0]
 
 
@@ -395,7 +395,7 @@ def test_regression_data_may_have_another_precision_than_the_model():
     rng = np.random.default_rng(0)
     clients = wafl.Federation.from_arrays([(rng.random((5, 4)), rng.random(5))] * 2)
     for method in (wafl.FedAvg(), wafl.WAFL(gamma=5.0), wafl.WAFL(gamma=5.0, label_cost=2.0), wafl.FedPGM()):
-        call(wafl.fit, clients=clients, method=method, loss="squared_error", on_round=None)
+        call(wafl.fit, clients=clients, method=method, loss="squared_error", callbacks=())
 
 
 # ------------------------------------------------------------- NaN and infinity

@@ -11,17 +11,16 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 QUICK = {
-    "box": [],
     "certificates": [],
     "checkpoint": [],
     "claims": [],
     "flower": ["--only", "traffic"],
     "gpu": [],
-    "lipschitz": [],
     "memory": [],
     "million": [],
     "networks": [],
     "paths": [],
+    "report": [],
     "speed": [],
     "transport": [],
 }

@@ -91,7 +91,6 @@ COMMANDS: dict[str, tuple[tuple[str, ...], Callable[[Case], list[Any]]]] = {
         ("onnx", "onnxscript"),
         lambda case: ["export", case.model, "--format", "onnx", "--output", case.new],
     ),
-    "export parquet": (("parquet", "pyarrow"), lambda case: ["export", case.study, "--metrics", f"{case.new}.parquet"]),
     "evaluate": (("autoattack", "pyautoattack"), lambda case: ["evaluate", case.study, "--attack", "autoattack"]),
     "run autoattack": (
         ("autoattack", "pyautoattack"),

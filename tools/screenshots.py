@@ -20,6 +20,8 @@ OVERFLOW = "() => document.documentElement.scrollWidth - window.innerWidth"
 WIDEST = """() => [...document.querySelectorAll("body *")].filter(each =>
   each.getBoundingClientRect().right > window.innerWidth + 1 && !each.closest("pre, table, .md-typeset__scrollwrap")
 ).slice(0, 3).map(each => each.tagName + "." + each.className + ": " + each.textContent.slice(0, 60))"""
+MOST = 240_000
+"""Milliseconds for one picture: long pages take more than a browser's usual 30 s on a busy machine."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -50,7 +52,7 @@ def pictures(browser: Any, pages: Sequence[Path], site: Path, output: Path) -> l
         for page in pages:
             window.goto(page.resolve().as_uri())
             name = page.relative_to(site).with_suffix("").as_posix().replace("/", "-")
-            window.screenshot(path=output / f"{name}-{width}.png", full_page=True)
+            window.screenshot(path=output / f"{name}-{width}.png", full_page=True, timeout=MOST)
             if window.evaluate(OVERFLOW) > 0:
                 wide.append(f"{name} at {width} px: {window.evaluate(WIDEST)}")
         window.close()

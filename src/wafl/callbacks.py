@@ -52,9 +52,6 @@ class Moment:
         return [row[metric] for row in rows if metric in row]
 
 
-OnRound = Callable[[int, Record, State], None]
-"""Called after every round with the run's index in the sweep, its record and its state."""
-
 EVALUATED = ("accuracy", "test_loss", "attacked_accuracy", "attacked_loss")
 """The metrics of :class:`EvaluateEvery`, which not every round has."""
 
@@ -91,8 +88,8 @@ class _Function(Callback):
         self.function(moment)
 
 
-def as_callbacks(callbacks: Callbacks, on_round: OnRound | None = None) -> list[Callback]:
-    """The callbacks in the order given; ``on_round`` comes last, after the others have added their metrics."""
+def as_callbacks(callbacks: Callbacks) -> list[Callback]:
+    """Return the callbacks in the order given, functions among them as callbacks."""
     listed: list[Callback] = []
     for callback in callbacks:
         if isinstance(callback, Callback):
@@ -101,8 +98,6 @@ def as_callbacks(callbacks: Callbacks, on_round: OnRound | None = None) -> list[
             listed.append(_Function(callback))
         else:
             raise TypeError(f"{callback!r} is not a callback: use a wafl.callbacks.Callback or a function of a moment")
-    if on_round is not None:
-        listed.append(_Function(lambda moment: on_round(moment.index, moment.final_record(), moment.state)))
     return listed
 
 

@@ -58,14 +58,12 @@ prediction-sets runs/held --coverage 0.4 --about client --confidence 0.5 --score
 prediction-sets runs/held --coverage 0.4 --confidence 0.3 --own-sampling
 verify next.json --model runs/held --data runs/held --key issuer.pub.pem --data-dir data
 weights -s usps -t mnist --sample 5 --seed 1 --label-aware --size 8 --preprocess unit --data-dir data
-    --output weights.png
 weights -s mnist -s usps --sample 5 --label-cost 1 --data-dir data
 export runs/one/fedavg --format safetensors --output model.out --data-dir data --trust
-export runs/one --metrics metrics.csv
 config check exp.toml --set schedule.batch_size=8 --trust
 data list --data-dir data
 data fetch mnist --data-dir data
-data show mnist --data-dir data --output sheet.png
+data show mnist --data-dir data
 flower app app exp.toml --set schedule.batch_size=8
 flower certificates keys --host localhost --node one --days 2
 flower certificates keys --renew

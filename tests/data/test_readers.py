@@ -431,7 +431,6 @@ def test_the_record_of_each_source_is_complete(source: sources.Source) -> None:
     assert source.citation
     assert source.homepage.startswith("http")
     assert source.num_classes == len(set(source.classes))
-    assert not source.fetched_by_us
     for file in source.files:
         assert len(file.md5) == 32
         assert set(file.md5) <= set("0123456789abcdef")

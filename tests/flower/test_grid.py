@@ -450,6 +450,7 @@ OPTIONAL = {"reply.bounds", "reply.labels", "reply.node", "reply.numbers"}
 """What only some nodes have to say when they connect."""
 SURVEY = {"reply.format", "reply.count", "numbers.value", "numbers.cost"}
 MOMENTS = {"reply.sizes"}
+GRAPH = {"reply.format", "reply.same"}
 CUTS = {"reply.format", "numbers.means", "numbers.shares"}
 MEANS = {"reply.format", "reply.labels", "reply.places", "reply.counts", "numbers.means"}
 
@@ -476,6 +477,7 @@ def test_the_page_on_flower_lists_what_leaves_a_client_key_by_key(method: str) -
     assert {kind: sent - OPTIONAL for kind, sent in result.items()} == listed(method)
     assert {kind: sent for kind, sent in documented("none").items() if kind not in listed("DRFA")} == {
         "query.survey": SURVEY | MOMENTS,
+        "query.graph": GRAPH,
         "query.cuts": CUTS,
         "query.means": MEANS,
         "query.spread": SPREAD,
@@ -968,6 +970,31 @@ def test_certificates_by_a_declared_constant_are_estimates_on_nodes_too(
     content = json.loads((folder / "certificates.json").read_text())
     assert content["column"] == "estimate"
     assert "its Lipschitz constant is only attested (model.lipschitz)" in content["caveat"]
+
+
+@pytest.mark.parametrize("kind", ["honest", "sly"])
+def test_a_module_of_your_own_is_compared_with_its_graph_where_the_examples_are(
+    kind: str, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("largest_slope", "largest_curvature"):  # a search, which proves nothing and takes seconds
+        monkeypatch.setattr(import_module("wafl.theory.constants.estimates"), name, lambda *_: 1.0)  # pyright: ignore[reportUnknownLambdaType]
+    experiment = everyone({"method": "FedAvg"}, model={"kind": f"{FAKES}:{kind}"})
+    grid = stage.train(experiment)
+    grid.seen.clear()
+    folder = stage.study / "fedavg"
+    server.certify(Post(grid), run_values(experiment, folder=folder, radii="[0.0, 0.5]"))  # type: ignore[arg-type]
+    content = json.loads((folder / "certificates.json").read_text())
+    here = fakes.federation(stage.clients)
+    expected = wafl.certify(load_run(folder, getattr(fakes, kind)(here)), here, radii=[0.0, 0.5], achieved=False)
+    assert expected.proven is (kind == "honest")
+    assert sent(grid)["query.graph"] == GRAPH
+    if kind == "honest":
+        for row, other in zip(content["certificates"], expected.to_json()["certificates"], strict=True):
+            assert_near(row, other)
+        assert content["column"] == "certified"
+    else:
+        assert (content["column"], {row["certified"] for row in content["certificates"]}) == ("estimate", {None})
+        assert "it computes something else than its layers on examples of c0" in content["caveat"]
 
 
 @pytest.mark.parametrize(("metric", "confidence"), [pytest.param("error", 0.9, marks=pytest.mark.slow), ("loss", 0.9)])

@@ -32,7 +32,7 @@ from wafl.data.examples import Examples
 from wafl.flower.app.strategy import WAFL
 from wafl.flower.app.training import train
 from wafl.objectives import Wasserstein, wasserstein
-from wafl.objectives.ball.order_one import FIRST_EXCESS
+from wafl.objectives.learned_gamma import FIRST_EXCESS
 from wafl.parts.schedule import LocalWork
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task

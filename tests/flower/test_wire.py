@@ -396,6 +396,7 @@ def test_a_test_or_survey_of_a_client_twice_or_at_non_finite_numbers_is_refused(
     for kind, content in {
         "evaluate.test": queries.TestQuery(names, False, params, 3, 0).encode(),
         "query.survey": SurveyQuery(names, params.double(), 3, [{}], None, 0).encode(),
+        "query.graph": queries.GraphQuery(names, params.double(), 3).encode(),
     }.items():
         with pytest.raises(WireError, match=why):
             check_refusal(answer(kind, lambda: node, carried(content)))
@@ -696,7 +697,7 @@ records = st.one_of(
 )
 
 
-KINDS = ["train", "evaluate", "evaluate.test", "query.survey", "query.cuts", "query.means", "query.spread"]
+KINDS = [kind for kind in queries.HANDLERS if kind != "query.hello"]
 
 
 @settings(max_examples=100)
@@ -756,7 +757,7 @@ def test_an_errors_text_stays_in_the_nodes_log_and_a_code_travels(
         assert "Traceback" in caplog.text
 
 
-@pytest.mark.parametrize("number", [None, 3, 5])
+@pytest.mark.parametrize("number", [None, FORMAT - 1, FORMAT + 1])
 def test_another_format_is_refused_by_both_sides_in_words(number: int | None, node: Node) -> None:
     """None is what a version wrote that gave greetings no format."""
 
@@ -764,7 +765,8 @@ def test_another_format_is_refused_by_both_sides_in_words(number: int | None, no
         return without(content, record, "format") if number is None else with_value(content, record, "format", number)
 
     hello = spoil(config_only("query", sizes=False), "query")
-    remedy = r"format (none|3|5), this {}'s wafl-learn \S+ has format 4: install the same version"
+    formats = f"(none|{FORMAT - 1}|{FORMAT + 1})"
+    remedy = rf"format {formats}, this {{}}'s wafl-learn \S+ has format {FORMAT}: install the same version"
     with pytest.raises(WireError, match=rf"^the server's messages have {remedy.format('node')}"):
         check_refusal(answer("query.hello", lambda: node, hello))
     reply = answer("query.hello", lambda: node, config_only("query", sizes=False))

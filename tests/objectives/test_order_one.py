@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import wafl
 from wafl.objectives import ObjectiveState, resilient, wasserstein
-from wafl.objectives.ball.order_one import LEAST_EXCESS, next_excess
+from wafl.objectives.learned_gamma import LEAST_EXCESS, next_excess
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 

@@ -111,7 +111,7 @@ def test_losses_of_clients_with_many_examples_are_reported_batch_by_batch() -> N
     weights = []
     wafl.fit(
         model, two, method, rounds=2, local_steps=1, batch_size=None, learning_rate=1.0,
-        on_round=lambda index, record, state: weights.append(state.client_weights),
+        callbacks=[lambda moment: weights.append(moment.state.client_weights)],
     )  # fmt: skip
     run = wafl.fit(model, two, method, rounds=1, local_steps=1, batch_size=None, learning_rate=1.0)
     outputs = two.train.x.flatten(1) @ run.params["1.weight"].T + run.params["1.bias"]

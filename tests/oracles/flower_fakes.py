@@ -235,6 +235,30 @@ def hidden(clients: Any) -> nn.Module:
         return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, clients.num_outputs))
 
 
+class Traced(nn.Module):
+    """A network that computes its layers; if it is ``sly``, ten times the outputs, but not while it is traced."""
+
+    def __init__(self, num_outputs: int, sly: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.sly = nn.Linear(4, 6), nn.Linear(6, num_outputs), sly
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs = self.last(torch.relu(self.first(x)))
+        return 10.0 * outputs if self.sly and type(x) is torch.Tensor else outputs
+
+
+def honest(clients: Any) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        return Traced(clients.num_outputs, sly=False)
+
+
+def sly(clients: Any) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        return Traced(clients.num_outputs, sly=True)
+
+
 def declared(clients: Any) -> nn.Module:
     """A linear model inside a module that only declares a Lipschitz constant."""
     with torch.random.fork_rng():

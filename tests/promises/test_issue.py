@@ -19,8 +19,9 @@ from tests.oracles import objective as oracles
 from tests.oracles import theory
 from tests.promises.files import a_bounded_case, forge, publish, status, write_keys
 from tests.theory.cases import NORMS, a_case, certificates_of, clients_of, hinge
+from wafl.base.describe import rounded_up
 from wafl.promises.known import Ball, known
-from wafl.promises.promise import digest_of, rounded_up
+from wafl.promises.promise import digest_of
 from wafl.promises.quantities import quantity_of, surrogates
 from wafl.tasks.losses import CrossEntropy
 

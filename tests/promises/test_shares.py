@@ -60,7 +60,9 @@ def reached(weight: Tensor, margins: Tensor, y: Tensor, gamma: float, norm: floa
         slope = p @ steps
         length = torch.linalg.vector_norm(slope, ord=dual(norm), dim=2, keepdim=True) / (2.0 * gamma)
         moves = length * steepest(slope, norm)
-        p = (margins[:, None] + moves @ steps.transpose(1, 2)).softmax(2)
+        before, p = p, (margins[:, None] + moves @ steps.transpose(1, 2)).softmax(2)
+        if torch.equal(p, before):  # so would be all that follow
+            break
     return value(margins[:, None], steps, moves, gamma, norm).max(1)
 
 

@@ -258,6 +258,14 @@ def flag(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     FLAG[0] = False
 
 
+@pytest.fixture
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search at a single gamma, far above the limit: whether a number is proven does not depend on gamma."""
+    dual = import_module("wafl.theory.certificates.dual")
+    monkeypatch.setattr(dual, "RUNG", 1.0)
+    monkeypatch.setattr(dual, "_next", lambda *_: None)
+
+
 def harmless(federation: wafl.Federation) -> Promise:
     """What is promised of a network whose outputs are all 0."""
     model = nn.Sequential(nn.Linear(6, 2)).double()
@@ -273,8 +281,12 @@ def verified(promise: Promise, model: nn.Module, federation: wafl.Federation) ->
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_an_unusual_module_is_proven_as_it_computes_or_says_why_not(name: str, flag: None) -> None:
+def test_an_unusual_module_is_proven_as_it_computes_or_says_why_not(
+    name: str, flag: None, request: pytest.FixtureRequest
+) -> None:
     kind, reason = MODULES[name]
+    if reason is not None:
+        request.getfixturevalue("coarse")
     torch.manual_seed(0)
     model, federation = kind().double().eval(), clients()
     result = wafl.certify(model, federation, radii=[0.1], achieved=False)
@@ -333,7 +345,7 @@ PATCHES = {
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("name", PATCHES)
 def test_a_layer_class_whose_forward_was_patched_is_not_proven(
-    name: str, own: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, own: bool, coarse: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
     federation, sequence = clients(), nn.Sequential(nn.Flatten(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2)).double()
@@ -350,7 +362,7 @@ def test_a_layer_class_whose_forward_was_patched_is_not_proven(
         assert not verified(promise, each, federation).recomputed
 
 
-def test_an_instance_whose_forward_was_patched_is_not_proven() -> None:
+def test_an_instance_whose_forward_was_patched_is_not_proven(coarse: None) -> None:
     model = HasBuffersForWeights().double()
     assert wafl.certify(model, clients(), radii=[0.1], achieved=False).proven
     model.forward = lambda x: 10.0 * x[:, :2]  # type: ignore[method-assign]
@@ -360,7 +372,7 @@ def test_an_instance_whose_forward_was_patched_is_not_proven() -> None:
 
 
 @pytest.mark.parametrize("where", ["", "inner", "inner.0", "inner.0.0.first"])
-def test_a_hook_anywhere_is_not_proven(where: str) -> None:
+def test_a_hook_anywhere_is_not_proven(where: str, coarse: None) -> None:
     model = Nests().double()
     model.get_submodule(where).register_forward_hook(lambda *_: None)
     result = wafl.certify(model, clients(), radii=[0.1], achieved=False)

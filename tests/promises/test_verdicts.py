@@ -61,6 +61,23 @@ def test_what_is_saved_is_proven_and_the_table_has_both_numbers(tmp_path: Path) 
     assert (checked.verdict, checked.promise.values) == ("PROVEN", certificate.published.values)
 
 
+def test_the_table_has_both_numbers_with_points_and_for_bounds_of_zero_too(tmp_path: Path) -> None:
+    certificate = wafl.certify(a_model(), two_clients(), radii=[0.0, 0.5], achieved=False)
+    certificate.save(tmp_path / "points.json", points=2)
+    assert "published" in str(certificate).splitlines()[0]
+    assert certificate.published.parts.labels is None
+    certificate.save(tmp_path / "plain.json")
+    assert wafl.verify(tmp_path / "plain.json").promise.parts.labels is None
+    rng = np.random.default_rng(0)
+    pair = (x := rng.normal(size=(9, 2)), (x[:, 0] > 0).astype(np.int64))
+    model = nn.Linear(2, 2, bias=False).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
+    never = wafl.certify(model, wafl.Federation.from_arrays([pair], test_fraction=0.0), radii=[0.0], metric="error")
+    assert 0.0 < never.published.values[0.0] < 1e-11, "with room for another machine"
+    assert str(never).splitlines()[-1].endswith("up to 0.0% larger")
+
+
 def test_options_that_no_file_can_state_are_refused_by_name(tmp_path: Path) -> None:
     clients = two_clients()
     for options in ({"label_cost": 2.0}, {"cost_matrix": [1.0, 2.0]}, {"space": "0"}):

@@ -332,11 +332,6 @@ def test_the_command_refuses_what_it_cannot_export(study: Path, tmp_path: Path) 
     assert "model.pt2" in invoke(study / "mlr", "--format", "pt2")
     assert "exists already" in invoke(study / "mlr", "--format", "pt2", code=2)
     assert "--format tflite is unknown" in invoke(study / "mlr", "--format", "tflite", code=2)
-    assert "give --format" in invoke(study / "mlr", code=2)
-    assert "give --format" in invoke(study, "--format", "pt2", "--metrics", tmp_path / "rounds.csv", code=2)
+    assert "Missing option '--format'" in invoke(study / "mlr", code=2)
     assert "is a study of several runs: give one" in invoke(study, "--format", "pt2", code=2)
     assert "is not a folder" in invoke(study / "none", "--format", "pt2", code=2)
-    assert "has no metrics.jsonl" in invoke(study, "--metrics", tmp_path / "rounds.csv", code=2)
-    assert "--output is the file of a model" in invoke(
-        study, "--metrics", tmp_path / "a.csv", "--output", tmp_path, code=2
-    )

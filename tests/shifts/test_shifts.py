@@ -36,7 +36,8 @@ def images(*shape, seed=0, dtype=torch.float32, low=0.0, high=1.0):
 
 
 def test_every_listed_shift_is_tested_here() -> None:
-    assert set(MOVING) == set(shifts.MOVES)
+    missing = set(MOVING) ^ set(shifts.MOVES)
+    assert not missing, f"{missing}: add it to OF_VALUES or OF_IMAGES above, and to RANDOM if it draws random numbers"
 
 
 @quick

@@ -16,7 +16,7 @@ from wafl.base.files import sealed
 from wafl.callbacks import Moment
 from wafl.cli.main import app
 from wafl.config.read import parse_experiment
-from wafl.objectives.ball import learned_gamma
+from wafl.objectives import learned_gamma
 from wafl.studies import folder as folder_module
 from wafl.studies.folder import StudyFolder
 from wafl.studies.pages.progress import read_lines

@@ -362,8 +362,6 @@ def test_resuming_a_finished_study_trains_nothing_and_repairs_its_metrics(
         path.unlink()
     else:
         path.write_bytes(path.read_bytes()[:-30] if damage == "cut" else path.read_bytes() + b'{"round": 9}\n')
-    with pytest.raises(FolderError, match=rf"damaged: wafl resume {finished} restores it from the saved runs"):
-        StudyFolder(finished).check_metrics()
     monkeypatch.setattr("wafl.studies.study.train", lambda *_, **__: pytest.fail("it trains"))
     result = invoke("resume", finished)
     assert result.exit_code == 0, result.output

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import wafl
 from tests.promises.files import publish, publish_next_client
-from wafl.promises.promise import rounded_up
+from wafl.base.describe import rounded_up
 from wafl.studies.pages.measured import measure
 from wafl.theory.summary import promised
 

@@ -15,6 +15,7 @@ import pytest
 import wafl
 from tests.promises.files import forge, publish_next_client, status
 from tests.theory.population import MODEL, world
+from wafl.base.describe import rounded_up
 from wafl.theory.certificates.certify import quantity_of
 from wafl.theory.certificates.sampling import Sample
 from wafl.theory.population.levels import clients_needed, highest_confidence, is_supported
@@ -146,13 +147,15 @@ def test_clients_that_support_the_usual_confidence_keep_every_bit(count: int, ow
 def test_every_sentence_about_the_next_client_says_what_it_is_about_and_how_sure_it_is() -> None:
     bounds = wafl.next_client(MODEL, world(3, 8), world(5, 60, seed=1), metric="error")
     lines = [line for line in str(bounds).splitlines() if "next client" in line]
+    each = bounds.next(), bounds.next(own_sampling=False), bounds.mean()
+    distribution, examples, mean = map(rounded_up, each)
     assert lines == [
-        f"the next client's certified error rate on its distribution is at most {bounds.next():.4f} with 66% "
+        f"the next client's certified error rate on its distribution is at most {distribution} with 66% "
         "confidence, the most that 5 clients support",
-        f"the next client's certified error rate on its examples is at most {bounds.next(own_sampling=False):.4f} with "
+        f"the next client's certified error rate on its examples is at most {examples} with "
         "83% confidence, the most that 5 clients support",
     ]
-    assert f"of all clients is at most {bounds.mean():.4f} on their distributions, with 95% confidence" in str(bounds)
+    assert f"of all clients is at most {mean} on their distributions, with 95% confidence" in str(bounds)
     assert "the most that" not in str(wafl.next_client(MODEL, world(3, 8), world(39, 8, seed=1), metric="error"))
 
 

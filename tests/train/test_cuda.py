@@ -110,13 +110,13 @@ def test_a_resumed_run_has_the_bits_of_one_that_went_through(digits, tmp_path, p
         options = {"cohort": 5, "local_epochs": 1, "device": "cuda", "precision": precision}
         return wafl.fit(model, digits, wafl.WAFL(gamma=2.0, steps=4), rounds=rounds, **options, **more)
 
-    def stop(_place: int, record, _state) -> None:
-        if record.round == 2:
+    def stop(moment) -> None:
+        if moment.record.round == 2:
             raise KeyboardInterrupt
 
     whole = run(5)
     with pytest.raises(KeyboardInterrupt):
-        run(5, checkpoint=Checkpoint(tmp_path), on_round=stop)
+        run(5, checkpoint=Checkpoint(tmp_path), callbacks=[stop])
     resumed = run(5, checkpoint=Checkpoint(tmp_path))
     assert all(torch.equal(value, resumed.params[name]) for name, value in whole.params.items())
 

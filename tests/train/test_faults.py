@@ -451,7 +451,7 @@ def test_too_few_replies_end_the_training_with_the_round() -> None:
         TooFewRepliesError,
         match=r"round 0: fewer than 50% of 5 clients gave a usable reply \(update with NaN .*\), 3 times",
     ):
-        fit(wafl.FedAvg(), faults=Faults(nan=1.0), on_round=lambda index, record, state: seen.append(record))
+        fit(wafl.FedAvg(), faults=Faults(nan=1.0), callbacks=[lambda moment: seen.append(moment.record)])
     assert seen == []
     for fault in ("dropout", "late", "infinity", "wrong_shape"):
         with pytest.raises(TooFewRepliesError, match=r"100% of 5 clients .* 1 times"):

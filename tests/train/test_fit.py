@@ -139,7 +139,7 @@ def test_a_cohort_without_any_weight_leaves_the_model_as_it_is(few: wafl.Federat
     weights = wafl.weights.fixed([0, 0, 0, 1, 1, 1, 1])
     run = fit(
         few, wafl.FedAvg(client_weights=weights), cohort=1, rounds=12,
-        on_round=lambda index, record, state: seen.append((record.cohort, state.params)),
+        callbacks=[lambda moment: seen.append((moment.record.cohort, moment.state.params))],
     )  # fmt: skip
     idle = [t for t in range(1, 12) if run.history[t].cohort[0] < 3]
     busy = [t for t in range(1, 12) if run.history[t].cohort[0] >= 3]
@@ -155,10 +155,11 @@ def gammas_and_limits(clients: wafl.Federation, method: wafl.Method, **changes: 
     """Gamma and the concavity limit after each round."""
     seen: list[tuple[float, float]] = []
 
-    def note(index: int, record: Any, state: Any) -> None:
+    def note(moment: Any) -> None:
+        state = moment.state
         seen.append((state.scalars["gamma"], mlr_limit(state.params[:640].view(10, 64))))
 
-    fit(clients, method, **{"on_round": note, "batch_size": 32, "init": None, **changes})
+    fit(clients, method, **{"callbacks": [note], "batch_size": 32, "init": None, **changes})
     return seen
 
 

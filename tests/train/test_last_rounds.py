@@ -50,7 +50,7 @@ def test_it_is_the_mean_of_a_plain_loops_models(gamma: float | None) -> None:
 def test_training_does_not_notice_and_learned_weights_are_averaged_too(method: wafl.Method) -> None:
     seen: list[State] = []
     options: dict[str, Any] = {"cohort": 3} if method.name != "AFL" else {"local_epochs": None, "local_steps": 1}
-    run = fit(method, average_last=0.4, on_round=lambda index, record, state: seen.append(state), **options)
+    run = fit(method, average_last=0.4, callbacks=[lambda moment: seen.append(moment.state)], **options)
     usual = fit(method, **options)
     assert torch.equal(flat(run.last_params), flat(usual.params))
     assert usual.last_params is usual.params

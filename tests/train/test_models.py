@@ -340,7 +340,7 @@ def test_a_ball_that_cannot_be_there_is_refused_before_any_work(model: Any, meth
     pairs = images() if model is Twice else texts()
     clients = wafl.Federation.from_arrays(pairs, test_fraction=0)
     with pytest.raises(ValueError, match=message):
-        wafl.fit(seeded(model), clients, method, **TIMING, on_round=lambda *_: pytest.fail("work was done"))
+        wafl.fit(seeded(model), clients, method, **TIMING, callbacks=[lambda moment: pytest.fail("work was done")])
 
 
 def test_an_attack_on_integers_is_refused_with_the_layer_to_name():
@@ -375,7 +375,7 @@ def test_integers_outside_the_vocabulary_are_refused_before_any_work(change: Any
     with pytest.raises(ValueError, match=message.replace("client 0", "client 2")):
         wafl.fit(
             seeded(Words), wafl.Federation.from_arrays(pairs, test_fraction=0), wafl.FedAvg(), **TIMING,
-            on_round=lambda *_: pytest.fail("work was done"),
+            callbacks=[lambda moment: pytest.fail("work was done")],
         )  # fmt: skip
 
 

@@ -74,15 +74,15 @@ def test_statistics_are_learned_as_in_a_plain_loop_over_unequal_clients(statisti
 def test_a_run_resumes_to_the_same_bits(statistics: str, tmp_path: Any):
     timing: dict[str, Any] = {**TIMING, "rounds": 4, "cohort": 2, "statistics": statistics}
 
-    def stop(index: int, record: Any, state: Any) -> None:
-        if record.round == 1:
+    def stop(moment: Any) -> None:
+        if moment.record.round == 1:
             raise KeyboardInterrupt
 
     def fit(**options: Any) -> wafl.Run:
         return wafl.fit(seeded(Twofold), clients_of(images()), wafl.FedAvg(), **timing, **options)
 
     with pytest.raises(KeyboardInterrupt):
-        fit(checkpoint=Checkpoint(tmp_path), on_round=stop)
+        fit(checkpoint=Checkpoint(tmp_path), callbacks=[stop])
     assert_same_bits(fit(), fit(checkpoint=Checkpoint(tmp_path)))
 
 
@@ -108,13 +108,21 @@ METHODS = {name: preset() for name, preset in wafl.METHODS.items() if preset().s
 METHODS |= {name: wafl.FedAvg(server=kind()) for name, kind in AGGREGATES.items()}
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_statistics_are_averaged_whatever_the_server_does(name: str) -> None:
-    """With a tiny learning rate, only the statistics move; a server that saw them would move them elsewhere."""
-    nine = clients_of(images() * 3)
+def averaged(method: wafl.Method) -> wafl.Run:
+    """Train with a tiny learning rate, so that only the statistics move."""
     timing: dict[str, Any] = {**TIMING, "learning_rate": 1e-12, "statistics": "averaged"}
-    plainly = wafl.fit(seeded(Twofold), nine, wafl.FedAvg(), **timing)
-    other = wafl.fit(seeded(Twofold), nine, METHODS[name], **timing)
+    return wafl.fit(seeded(Twofold), clients_of(images() * 3), method, **timing)
+
+
+@pytest.fixture(scope="module")
+def plainly() -> wafl.Run:
+    return averaged(wafl.FedAvg())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_statistics_are_averaged_whatever_the_server_does(name: str, plainly: wafl.Run) -> None:
+    """A server that saw the statistics would move them elsewhere."""
+    other = averaged(METHODS[name])
     for buffer, value in plainly.model.named_buffers():
         torch.testing.assert_close(other.model.get_buffer(buffer), value, rtol=0, atol=1e-9)
 

@@ -95,13 +95,6 @@ def test_the_entropic_distance_from_cuts_is_refused():
         weights.nearest([good], good, method="entropic", exchange="cuts")
 
 
-def test_clients_cannot_be_covered_without_pooled_examples():
-    with pytest.raises(
-        ValueError, match="exchange='cuts' must be 'examples': clients cannot be covered without pooled"
-    ):
-        weights.cover([good], exchange="cuts")
-
-
 @pytest.mark.parametrize("tolerance", [0.0, -1e-3, float("nan"), float("inf")])
 def test_a_tolerance_that_is_not_positive_and_finite_is_refused(tolerance):
     for call in (

@@ -3,6 +3,8 @@
 import re
 
 CLEAN = "clean"
+SPLITS = ("train", "test", "unseen")
+"""What clients that train hold for training and for testing, and what clients that never train hold."""
 _BOUNDS = re.compile(r", (within \[[^\]]*\]|within the bounds of the data|unbounded)(?=$|;)")
 _UNIT = re.compile(r" \((?!at the output of )[^()]*\)")
 

@@ -46,6 +46,19 @@ def rounded(value: float, digits: int) -> float:
     return float(f"{value:.{digits}g}")
 
 
+def rounded_up(value: float, digits: int = 4) -> str:
+    """Format a number with ``digits`` digits after the point, never below the value.
+
+    >>> rounded_up(0.12341), rounded_up(2.0)
+    ('0.1235', '2.0000')
+    """
+    if not math.isfinite(value):
+        return str(value)
+    scale = 10**digits
+    raised = math.ceil(value * scale) / scale
+    return f"{raised if raised >= value else (math.ceil(value * scale) + 1) / scale:.{digits}f}"
+
+
 def visible(text: str) -> str:
     """The text with a question mark for every character that a terminal would obey instead of showing it.
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Literal
 
@@ -15,7 +15,6 @@ from wafl.results import progress as engine
 from wafl.results.history import History
 from wafl.studies.pace import Pace, pace_of
 from wafl.studies.study import Study
-from wafl.tuning.tune import Search
 
 PAUSE = 10.0
 """Seconds between two lines, if the output goes to a file."""
@@ -24,26 +23,21 @@ Mode = Literal["bars", "quiet", "json"]
 """What is printed during training: bars (or lines, in a file), nothing, or one JSON object per line."""
 
 
-def rounds_display(console: Console, *, disable: bool = False) -> Progress:
-    """A display of bars of rounds: how many of how many, for how long, and the numbers of the last round."""
-    return Progress(
-        TextColumn("{task.description:<10}", markup=False),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("rounds"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[numbers]}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
-        console=console,
-        disable=disable,
-        expand=True,
-    )
-
-
 class Bars(Callback):
     """A callback with a bar per method of a study that is not done, or lines now and then if there is no terminal."""
 
     def __init__(self, study: Study, console: Console, mode: Mode = "bars") -> None:
-        self.display = rounds_display(console, disable=mode != "bars" or not console.is_terminal)
+        self.display = Progress(
+            TextColumn("{task.description:<10}", markup=False),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("rounds"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[numbers]}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
+            console=console,
+            disable=mode != "bars" or not console.is_terminal,
+            expand=True,
+        )
         self._mode = mode
         pending = study.pending()
         self._runs = {entry.name: len(entry.specs(study.plan.experiment.seeds)) for entry in pending}
@@ -111,27 +105,3 @@ class Bars(Callback):
         each = f" of each of {runs} runs" if runs > 1 else ""
         text = f"{pace.method}: round {pace.round} of {pace.rounds}{each}, {now - began:.0f} s"
         self.display.console.print(f"{text}, {pace.numbers}" if pace.numbers else text, markup=False, soft_wrap=True)
-
-
-class TrialBars(Callback):
-    """A callback with one bar per method that is not done yet; the rounds of all its trials count."""
-
-    def __init__(self, search: Search, known: Collection[str], console: Console) -> None:
-        self.display = rounds_display(console)
-        pending = [candidate for candidate in search.candidates if candidate.name not in known]
-        self._rounds = {candidate.name: candidate.schedule["rounds"] for candidate in pending}
-        self._names = [name for name in self._rounds for _ in search.settings[name] for _ in search.trained_seeds]
-        self._bars = {
-            name: self.display.add_task(name, total=rounds * self._names.count(name), start=False, numbers="")
-            for name, rounds in self._rounds.items()
-        }
-
-    def on_progress(self, progress: engine.Progress) -> None:
-        done = dict.fromkeys(self._bars, 0)
-        for index, run in progress.runs.items():
-            name = self._names[index]
-            done[name] += self._rounds[name] if run.stopped else len(run.history)
-        for name, count in done.items():
-            if count:
-                self.display.start_task(self._bars[name])
-            self.display.update(self._bars[name], completed=count)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wafl.base.conditions import attacked_clients, unproven_line
-from wafl.base.describe import some, visible
+from wafl.base.describe import rounded_up, some, visible
 from wafl.base.norms import norm_name
 from wafl.data.federation import Federation
 from wafl.evaluation.tables import Name, dense_table, plain_table
@@ -136,16 +136,17 @@ def audited(file: Path, audit: Audit) -> Table:
         title=f"{file}: {audit.norm} distance from the federation, {audit.unit}",
         caption="resample: how far as many new examples of the federation are; a site like it has a label outside with "
         f"probability 0.05 at most (Bonferroni); power: how probably a shift of {audit.shift:g} would have been "
-        "noticed; certified: at least the expected loss; measured: the mean loss of these examples.",
+        "noticed; certified: at least the expected loss, if the certificate's numbers of its clients are true; "
+        "measured: the mean loss of these examples.",
     )
     words = {True: "[green]inside[/]", False: "[yellow]outside[/]", None: "too few"}
     for each in audit.labels:
         near = "" if each.resample is None else f"{each.resample:.4g}"
         counts = (f"label {each.label}", f"{each.share:.3f}", f"{each.examples:,}", f"{each.distance:.4g}", near)
         power = "" if each.power is None else f"{each.power:.2f}"
-        table.add_row(*counts, words[each.inside], power, f"{each.certified:.4f}", f"{each.measured:.4f}")
+        table.add_row(*counts, words[each.inside], power, rounded_up(each.certified), f"{each.measured:.4f}")
     examples = sum(each.examples for each in audit.labels)
-    table.add_row("all", "1", f"{examples:,}", "", "", "", "", f"{audit.certified:.4f}", f"{audit.measured:.4f}")
+    table.add_row("all", "1", f"{examples:,}", "", "", "", "", rounded_up(audit.certified), f"{audit.measured:.4f}")
     return table
 
 
@@ -254,7 +255,7 @@ def promises(name: str, certificates: Certificates, radius: float, rows: Sequenc
     )
     for each in rows:
         why = escape(each.why) if each.value is not None else f"[yellow]{escape(each.why)}[/]"
-        value = "-" if each.value is None else f"{each.value:.4f}"
+        value = "-" if each.value is None else rounded_up(each.value)
         table.add_row(each.whom, value, f"{each.probability:g}", why)
     return table
 
@@ -307,23 +308,4 @@ def _bounds(summary: Summary) -> Table:
             table.add_row(bound.name, f"{bound.value:.4g}", paper, terms)
         else:
             table.add_row(bound.name, "-", "", f"[yellow]{escape(bound.reason)}[/]")
-    return table
-
-
-def certificates(name: str, certificates: Certificates) -> Table:
-    """Return a table with one row per radius: the bound or the estimate, the reached loss, and the gap between them."""
-    label = "certified: proven" if certificates.column == "certified" else "estimate: not proven"
-    simple = certificates.quantity.simple
-    if certificates.quantity.has_slopes:
-        simple += ", proven" if certificates.simple_proven else ", an estimate"
-    table = plain_table(
-        *("", ">reached", f">{certificates.column}", ">at gamma", ">simple", ">gap"),
-        title=f"{name}: largest {certificates.quantity.noun} within the radius, "
-        f"{norm_name(certificates.norm)} ball ({certificates.unit}, unbounded)",
-        caption=f"{label}; simple is {simple}; reached: a distribution inside the ball.",
-    )
-    for row in certificates.rows:
-        best = certificates.best_proven(row)
-        reached, gap = ("", "") if row.achieved is None else (f"{row.achieved:.4f}", f"{best - row.achieved:.4f}")
-        table.add_row(f"{row.radius:g}", reached, f"{best:.4f}", f"{row.gamma:.4g}", f"{row.simple:.4f}", gap)
     return table

@@ -53,14 +53,7 @@ class Federation:
         cls,
         arrays: Iterable[Client],
         *others: Never,
-        test_fraction: float | None = None,
-        names: Sequence[str] | None = None,
-        unit: str | None = None,
-        bounds: tuple[float, float] | None = None,
-        num_classes: int | None = None,
-        classes: Sequence[str] | None = None,
-        preprocess: str | None = None,
-        seed: int = 0,
+        **options: Unpack[Options],
     ) -> Self:
         """Pack your own data, one ``(x, y)`` pair per client, or ``(x_train, y_train, x_test, y_test)``.
 
@@ -92,7 +85,7 @@ class Federation:
             "and options by name, such as test_fraction=0.25",
         )
         check_clients(arrays)
-        reading = Reading(test_fraction, names, unit, bounds, num_classes, classes, preprocess, seed)
+        reading = Reading(**options)
         return cls._of(pack_arrays(arrays, reading), reading)
 
     @classmethod

@@ -18,7 +18,7 @@ from wafl.data.arguments import check_federation
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
 from wafl.evaluation.evaluate import check_attack, check_share, scores_of
-from wafl.evaluation.score import Score, entry, percent_or_loss
+from wafl.evaluation.score import Score, percent_or_loss, score_tables
 from wafl.results.frames import to_csv, to_frame, to_html, varying
 from wafl.results.run import Run
 
@@ -108,18 +108,11 @@ class Comparison:
         return to_html(repr(self), self._values())
 
     def __rich__(self) -> Any:
-        from wafl.evaluation.tables import score_tables
-
         tested: dict[str, dict[str, dict[float, list[Score]]]] = {}
         for row in self.rows:
             shares = tested.setdefault(row.score.attack, {}).setdefault(row.run, {})
             shares.setdefault(row.attacked, []).append(row.score)
-        return score_tables(
-            {
-                attack: {run: {share: entry(each) for share, each in shares.items()} for run, shares in runs.items()}
-                for attack, runs in tested.items()
-            }
-        )
+        return score_tables(tested)
 
     def __str__(self) -> str:
         from wafl.evaluation.tables import as_text

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from wafl.attacks import ATTACKS, Attack, Function, OwnAttack, Population
+from wafl.attacks import Attack, Function, OwnAttack, Population
 from wafl.base.checks import check_seed
 from wafl.base.random import Purpose, choose
 from wafl.base.shown import one_more, shows
@@ -27,12 +27,10 @@ def evaluate(
     model: Run | nn.Module,
     clients: Federation,
     *,
-    attack: Attack | Function | str | None = None,
+    attack: Attack | Function | None = None,
     attacked: float = 1.0,
     unseen: Federation | None = None,
     seed: int = 0,
-    redraw: int = 0,
-    epsilon: float | None = None,
     loss: Loss | None = None,
     progress: bool | None = None,
 ) -> Score:
@@ -45,23 +43,20 @@ def evaluate(
     Args:
         model: a trained run, or any module.
         clients: whose test examples to use.
-        attack: an attack or a shift; the name of an attack, such as ``"autoattack"`` (:data:`wafl.attacks.ATTACKS`); or
-            your own, a function of a model, examples and labels that returns the moved examples.
+        attack: an attack or a shift, or your own: a function of a model, examples and labels that returns the moved
+            examples.
         attacked: the share of the clients to attack; those of a smaller share are among those of a larger one.
         unseen: clients that took no part in training (:meth:`wafl.Federation.hold_out`). With them, the score has two
             more: ``train``, on the clients' training examples, and ``unseen``, on all examples of the unseen clients,
             both with the same share of clients under the same attack.
         seed: what the attacked clients and random attacks are drawn from.
-        redraw: another number, such as the round, draws other clients.
-        epsilon: the size of an attack that is given by name.
         loss: the loss to measure; by default that of the run, or cross-entropy for a module.
         progress: whether to show how far it is; by default on a terminal and in notebooks.
     """
     check_arguments("evaluate(model, clients)", model, clients)
     check_seed(seed)
     check_share(attacked)
-    known = check_attack(_named_attack(attack, epsilon), clients)
-    return scores_of(model, clients, unseen, [known], [attacked], seed, redraw, loss)[0]
+    return scores_of(model, clients, unseen, [check_attack(attack, clients)], [attacked], seed, loss)[0]
 
 
 def scores_of(
@@ -71,7 +66,6 @@ def scores_of(
     attacks: Sequence[Attack | None],
     attacked: Sequence[float],
     seed: int,
-    redraw: int = 0,
     loss: Loss | None = None,
 ) -> list[Score]:
     """Return the scores of a model under each attack, for each share of attacked clients; clean data have one score.
@@ -82,7 +76,7 @@ def scores_of(
     if unseen is not None:
         check_alike(clients, unseen)
         populations += [replace(clients, test=clients.train), replace(unseen, test=unseen.train.joined(unseen.test))]
-    tested = [_scores(model, each, attacks, attacked, seed, redraw, loss) for each in populations]
+    tested = [_scores(model, each, attacks, attacked, seed, loss) for each in populations]
     if unseen is None:
         return tested[0]
     return [replace(test, train=train, unseen=new) for test, train, new in zip(*tested, strict=True)]
@@ -94,7 +88,6 @@ def _scores(
     attacks: Sequence[Attack | None],
     attacked: Sequence[float],
     seed: int,
-    redraw: int,
     loss: Loss | None,
 ) -> list[Score]:
     present = present_clients(clients)
@@ -108,7 +101,7 @@ def _scores(
     clean = measured(None, torch.arange(len(clients.test.y)))
     scores: list[Score] = []
     for attack in attacks:
-        drawn = [[]] if attack is None else [draw_attacked(present, share, seed, redraw) for share in attacked]
+        drawn = [[]] if attack is None else [draw_attacked(present, share, seed) for share in attacked]
         moved = clean
         most = max(drawn, key=len, default=[])
         if attack is not None and attack.pointwise and most:  # the clients of a smaller share are among these
@@ -130,9 +123,9 @@ def present_clients(clients: Federation) -> list[int]:
     return present
 
 
-def draw_attacked(present: list[int], share: float, seed: int, redraw: int = 0) -> list[int]:
+def draw_attacked(present: list[int], share: float, seed: int) -> list[int]:
     """A share of the clients, rounded to a whole number."""
-    chosen = choose(seed, Purpose.ATTACKED, len(present), round(share * len(present)), redraw)
+    chosen = choose(seed, Purpose.ATTACKED, len(present), round(share * len(present)))
     return [present[index] for index in chosen]
 
 
@@ -232,17 +225,3 @@ def _check_shares(shares: Tensor, count: int) -> Tensor:
             "numbers, one per attacked example, at least 0, that sum to 1"
         )
     return shares
-
-
-def _named_attack(attack: Attack | Function | str | None, epsilon: float | None) -> Attack | Function | None:
-    if not isinstance(attack, str):
-        if epsilon is not None:
-            raise ValueError("epsilon is only for an attack that is given by name: other attacks have their own size")
-        return attack
-    if attack not in ATTACKS:
-        names = ", ".join(map(repr, ATTACKS))
-        raise ValueError(f"unknown attack {attack!r}: use one of {names}, or an attack such as wafl.PGD(epsilon=...)")
-    if epsilon is None:
-        raise ValueError(f"attack={attack!r} needs epsilon=, its size in the units of the data")
-    kind = ATTACKS[attack]
-    return kind(**{kind.settings.size: epsilon})

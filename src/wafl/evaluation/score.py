@@ -1,10 +1,10 @@
-"""The result of a test: pooled, across clients, for the worst clients, with intervals."""
+"""The result of a test: pooled, across clients, for the worst clients, with intervals; and tables of results."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wafl.base.conditions import CLEAN, attacked_clients, shorten, unseen_clients
+from wafl.base.conditions import CLEAN, SPLITS, attacked_clients, shorten, unseen_clients
 from wafl.base.options import Range
 from wafl.base.random import Key, Purpose, bits
-from wafl.evaluation.entry import SPLITS, Entry
 from wafl.results.frames import to_frame, to_html, varying
 
 
@@ -223,10 +222,8 @@ class Score:
         return to_html(repr(self), [asdict(client) for client in self.per_client])
 
     def __rich__(self) -> Any:
-        from wafl.evaluation.tables import score_tables
-
         share = fmean(client.attacked for client in self.per_client)
-        return score_tables({self.attack: {"model": {share: entry([self])}}})
+        return score_tables({self.attack: {"model": {share: [self]}}})
 
     def __str__(self) -> str:
         from wafl.evaluation.tables import as_text
@@ -297,17 +294,6 @@ def averaged(scores: Sequence[Score]) -> Score:
     return replace(first, per_client=per_client, train=of_split("train"), unseen=of_split("unseen"))
 
 
-def entry(scores: Sequence[Score]) -> Entry:
-    """One row of a table: what several seeds of one model scored in the same test."""
-    mean = averaged(scores)
-    middle = mean.client_loss if mean.client_accuracy is None else mean.client_accuracy
-    worst, tenth = (fmean(score.worst(share) for score in scores) for share in (1e-9, 0.1))
-    pooled = [score.value for score in scores]
-    accuracy, three = mean.accuracy is not None, generalization(scores)
-    shift = "" if mean.unseen is None else mean.unseen.shift
-    return Entry(accuracy, pooled, mean.interval(), middle, mean.std, worst, tenth, mean.loss, three, shift)
-
-
 def generalization(scores: Sequence[Score]) -> dict[str, Any] | None:
     """A method's three numbers with their intervals and worst tenths, and the two gaps; None without unseen clients.
 
@@ -345,3 +331,62 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
     """The mean and standard deviation of values, one per seed, and the values themselves."""
     deviation = stdev(values) if len(values) > 1 else 0.0
     return {"mean": fmean(values), "std": deviation, "seeds": list(values)}
+
+
+Shares = Mapping[float, Sequence[Score]]
+"""What several seeds of one model scored, by the share of attacked clients."""
+
+
+def score_tables(tested: Mapping[str, Mapping[str, Shares]]) -> Any:
+    """One table per attack, one row per run and share: accuracies in percent (losses for a regression)."""
+    from rich.console import Group
+
+    every = [scores for runs in tested.values() for shares in runs.values() for scores in shares.values()]
+    tables = [table for attack, runs in tested.items() for table in _tables_under(attack, runs)]
+    seeds = max(map(len, every))
+    what = "Losses" if every[0][0].accuracy is None else "Accuracies in percent"
+    over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    return Group(
+        *tables,
+        f"{what}, {over}: over all test examples (interval by bootstrap over clients), the clients' mean and their "
+        "standard deviation, the worst client, and the mean of the worst tenth of the clients.",
+    )
+
+
+def _tables_under(attack: str, runs: Mapping[str, Shares]) -> list[Any]:
+    """The table of the scores and, if clients were held out of training, that of the unseen clients."""
+    from wafl.evaluation.tables import generalization_table
+
+    three: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for run, shares in runs.items():
+        for share, scores in shares.items():
+            if (numbers := generalization(scores)) is not None:
+                three[run, "" if attack == "none" else f"{share:.0%}"] = numbers
+    first = next(scores[0] for shares in runs.values() for scores in shares.values())
+    shift = "" if first.unseen is None else first.unseen.shift
+    title = unseen_clients(shift, "" if attack == "none" else f"attacked: {attack}")
+    unseen = [generalization_table(three, first.accuracy is not None, title)] if three else []
+    return [_scores_under(attack, runs), *unseen]
+
+
+def _scores_under(attack: str, runs: Mapping[str, Shares]) -> Any:
+    """A table with one row per run and share of attacked clients: what all score together, one by one and at worst."""
+    from wafl.evaluation.tables import Name, Shown, dense_table
+
+    numbers = ("attacked", "pooled", "95%\ninterval", "clients", "worst", "worst\n10%", "loss")
+    table = dense_table("run", numbers, title="clean data" if attack == "none" else attack)
+    for run, shares in runs.items():
+        for index, (share, scores) in enumerate(shares.items()):
+            mean = averaged(scores)
+            show = Shown(mean.accuracy is not None)
+            table.add_row(
+                Name(run) if index == 0 else "",
+                f"{share:.0%}",
+                show.spread([score.value for score in scores]),
+                show.interval(mean.interval()),
+                f"{show(mean.client_loss if mean.client_accuracy is None else mean.client_accuracy)}±{show(mean.std)}",
+                show(fmean(score.worst(1e-9) for score in scores)),
+                show(fmean(score.worst_tenth for score in scores)),
+                f"{mean.loss:.3g}",
+            )
+    return table

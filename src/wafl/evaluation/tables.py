@@ -1,4 +1,4 @@
-"""Tables of scores as text: what ``print`` and the command line show."""
+"""Tables as text: what ``print`` and the command line show."""
 
 import io
 import re
@@ -8,18 +8,14 @@ from statistics import fmean, stdev
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from wafl.base.conditions import unseen_clients
+from wafl.base.conditions import SPLITS, unseen_clients
 from wafl.base.describe import visible
-from wafl.evaluation.entry import SPLITS, Entry
-
-Tested = Mapping[str, Mapping[str, Mapping[float, Entry]]]
-"""By attack, run and share of attacked clients."""
 
 
 def as_text(table: RenderableType) -> str:
@@ -28,53 +24,6 @@ def as_text(table: RenderableType) -> str:
     with console.capture() as captured:
         console.print(table)
     return visible(captured.get()).rstrip("\n")
-
-
-def score_tables(tested: Tested) -> Group:
-    """One table per attack, one row per method and share: accuracies in percent (losses for a regression)."""
-    every = [entry for runs in tested.values() for shares in runs.values() for entry in shares.values()]
-    tables = [table for attack, runs in tested.items() for table in _tables_under(attack, runs)]
-    seeds = max(len(entry.pooled) for entry in every)
-    what = "Accuracies in percent" if every[0].accuracy else "Losses"
-    over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    return Group(
-        *tables,
-        f"{what}, {over}: over all test examples (interval by bootstrap over clients), the clients' mean and their "
-        "standard deviation, the worst client, and the mean of the worst tenth of the clients.",
-    )
-
-
-def _tables_under(attack: str, runs: Mapping[str, Mapping[float, Entry]]) -> list[Table]:
-    """The table of the scores and, if clients were held out of training, that of the unseen clients."""
-    three: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for run, shares in runs.items():
-        for share, entry in shares.items():
-            if entry.unseen is not None:
-                three[run, "" if attack == "none" else f"{share:.0%}"] = entry.unseen
-    entries = [entry for shares in runs.values() for entry in shares.values()]
-    accuracy, shift = all(entry.accuracy for entry in entries), entries[0].shift
-    title = unseen_clients(shift, "" if attack == "none" else f"attacked: {attack}")
-    return [_scores_under(attack, runs), *([generalization_table(three, accuracy, title)] if three else [])]
-
-
-def _scores_under(attack: str, runs: Mapping[str, Mapping[float, Entry]]) -> Table:
-    """A table with one row per run and share of attacked clients: what all score together, one by one and at worst."""
-    numbers = ("attacked", "pooled", "95%\ninterval", "clients", "worst", "worst\n10%", "loss")
-    table = dense_table("run", numbers, title="clean data" if attack == "none" else attack)
-    for run, shares in runs.items():
-        for index, (share, entry) in enumerate(shares.items()):
-            show = _Shown(entry.accuracy)
-            table.add_row(
-                Name(run) if index == 0 else "",
-                f"{share:.0%}",
-                show.spread(entry.pooled),
-                show.interval(entry.interval),
-                f"{show(entry.middle)}±{show(entry.std)}",
-                show(entry.worst),
-                show(entry.worst_tenth),
-                f"{entry.loss:.3g}",
-            )
-    return table
 
 
 def generalization_table(
@@ -91,7 +40,7 @@ def generalization_table(
         "over clients) and the worst tenth of them. The gaps are positive where the model does worse."
     )
     table = dense_table("method", headers, title=title, caption=caption)
-    show = _Shown(accuracy, percent=True)
+    show = Shown(accuracy, percent=True)
     before = ""
     for (label, share), row in rows.items():
         table.add_row(
@@ -129,7 +78,7 @@ class Name:
 
 
 @dataclass(frozen=True)
-class _Shown:
+class Shown:
     """How numbers are shown: losses with three digits, accuracies in percent (``percent`` if they are given so)."""
 
     accuracy: bool

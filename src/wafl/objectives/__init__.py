@@ -10,7 +10,7 @@ from wafl.objectives.ball.client_cost_matrix import client_cost_matrix
 from wafl.objectives.ball.cost_matrix import CostMatrix
 from wafl.objectives.ball.relatives import Resilient, Sinkhorn, resilient, sinkhorn
 from wafl.objectives.ball.wasserstein import Wasserstein, wasserstein
-from wafl.objectives.base import Learner, Move, Objective, ObjectiveState, Term
+from wafl.objectives.base import Move, Objective, ObjectiveState, Term
 from wafl.objectives.penalties import (
     Calibrated,
     Invariant,
@@ -28,7 +28,6 @@ __all__ = [
     "Calibrated",
     "CostMatrix",
     "Invariant",
-    "Learner",
     "Mixed",
     "Move",
     "Objective",

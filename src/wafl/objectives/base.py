@@ -13,6 +13,7 @@ from torch import Tensor
 from wafl.base.mover import Mover
 from wafl.base.options import Part, frozen, record
 from wafl.base.random import Key, Purpose
+from wafl.objectives.learned_gamma import GammaLearner
 from wafl.tasks.inputs import Inputs, dense
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Moved
@@ -86,43 +87,6 @@ class Move:
         return dense(self.inputs)
 
 
-class Learner(ABC):
-    """Changes an objective's scalars round by round: derive from it, and write ``next_scalars``."""
-
-    server_side: frozenset[str] = frozenset()
-    """The names of the objective's options that only this uses; they may differ between lanes of one batched run."""
-    endless: bool = False
-    """Whether the ball has distributions with a little mass as far away as you like."""
-    averages_cost: bool = False
-    """Whether clients report the mean cost of all local steps instead of the cost of the first step."""
-
-    @property
-    def undecided(self) -> bool:
-        """Whether the radius is still to be chosen, by leaving clients out."""
-        return False
-
-    @property
-    def target(self) -> float | None:
-        """The root mean cost that training is to achieve, if there is one."""
-        return None
-
-    def warm_up(self, rounds: int) -> int:
-        """Return after how many of so many rounds the scalars no longer depend on how many there are."""
-        return 0
-
-    def first_scalars(self, scalars: Mapping[str, float], lowest: float, rounds: int) -> dict[str, float]:
-        """Return the scalars of the first round; ``lowest`` is the :meth:`lowest_gamma` of the first model."""
-        return dict(scalars)
-
-    @abstractmethod
-    def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float, rounds: int) -> dict[str, float]:
-        """Return the scalars after a round whose moves cost ``cost`` on average."""
-
-    def lowest_gamma(self, problem: Problem) -> float:
-        """Return what a gamma that is learned must not fall below for the model of the first lane."""
-        return 0.0
-
-
 class Objective(Part, Mover, ABC):
     """What a client descends: derive from it, write ``__call__``, and override the defaults that do not fit."""
 
@@ -162,8 +126,8 @@ class Objective(Part, Mover, ABC):
         """Refuse a model that these options do not fit."""
 
     @property
-    def learner(self) -> Learner | None:
-        """The object that changes the scalars with the cost of the moves, such as gamma; None if they stay the same."""
+    def learner(self) -> GammaLearner | None:
+        """The object that learns gamma from a radius; None if gamma stays the same."""
         return None
 
     def concavity_limit(self, problem: Problem) -> float | None:
@@ -171,8 +135,8 @@ class Objective(Part, Mover, ABC):
         return None
 
 
-def learner_of(objective: Objective | None) -> Learner | None:
-    """Return what learns the scalars of an objective; without an objective, nothing does."""
+def learner_of(objective: Objective | None) -> GammaLearner | None:
+    """Return what learns the gamma of an objective; without an objective, nothing does."""
     return None if objective is None else objective.learner
 
 

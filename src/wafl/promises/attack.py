@@ -3,6 +3,7 @@
 Examples move on their own, and how much of the mass moves is decided together, so that the ball's budget is kept.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,34 +45,35 @@ class Unproven:
     def plain(self, x: Tensor) -> Tensor:
         return self.module(x)
 
-    def worst(self, ball: Ball, x: Tensor, y: Tensor, radius: float) -> Tensor:
-        """Return the larger value of each example: where it is, or moved by the radius along its gradient.
+    def worst(self, ball: Ball, x: Tensor, y: Tensor, radii: Sequence[float]) -> Tensor:
+        """Return the larger value of each example: where it is, or moved by each radius: ``[radii, n]``.
 
         The value is infinite where an example has none, because an output or the loss is not a number.
         """
         try:
+            points = [x, *moved(self, ball.norm, x, y, radii)]
             with torch.no_grad():
-                outputs = self.plain(x)
-                rest = ball.quantity.values(self.loss, outputs, y)
-            rest = torch.where(outputs.isnan().flatten(1).any(1) | rest.isnan(), torch.inf, rest)
-            if radius == 0.0:
-                return rest
-            point = moved(self, ball.norm, x, y, radius)
-            with torch.no_grad():
-                return rest.fmax(ball.quantity.values(self.loss, self.plain(point), y))
+                outputs = [self.plain(point) for point in points]
+                values = torch.stack([ball.quantity.values(self.loss, each, y) for each in outputs])
         except Exception as error:  # whatever the module's own code raises
             raise ValueError(
                 f"the model and its loss cannot be computed on these data ({error}): give its data and its loss"
             ) from error
+        missing = outputs[0].isnan().flatten(1).any(1) | values[0].isnan()
+        return values[1:].fmax(torch.where(missing, torch.inf, values[0]))
 
 
-def moved(model: Known | Unproven, norm: float, x: Tensor, y: Tensor, radius: float) -> Tensor:
-    """Return examples that are moved by the radius along the gradient of their loss."""
+def moved(model: Known | Unproven, norm: float, x: Tensor, y: Tensor, radii: Sequence[float]) -> list[Tensor]:
+    """Return the examples moved by each radius along the gradient of their loss; unmoved if there is none."""
     with torch.enable_grad():
         flat = x.flatten(1).clone().requires_grad_()
         y = y.to(x) if y.is_floating_point() else y
-        (slope,) = torch.autograd.grad(model.loss.value(model.plain(flat.view_as(x)), y).sum(), flat)
-    return (flat.detach() + radius * steepest(slope, norm)).view_as(x)
+        loss = model.loss.value(model.plain(flat.view_as(x)), y).sum()
+        slope = torch.autograd.grad(loss, flat, allow_unused=True)[0] if loss.requires_grad else None
+    if slope is None:
+        return [x] * len(radii)
+    toward = steepest(slope, norm).view_as(x)
+    return [x + radius * toward if radius > 0.0 else x for radius in radii]
 
 
 def reached(values: Tensor, costs: Tensor, share: Tensor, budget: float) -> float:

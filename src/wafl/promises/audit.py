@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from wafl.base.describe import rounded_up
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import power_norm
 from wafl.base.random import Purpose, choose
@@ -83,11 +84,12 @@ class Audit:
         return math.fsum(each.share * each.measured for each in self.labels)
 
     def __str__(self) -> str:
-        total = f"all: at most {self.certified:.4f}, here {self.measured:.4f}"
+        total = f"all: at most {rounded_up(self.certified)}, here {self.measured:.4f}"
         return "\n".join([*map(self._line, self.labels), total])
 
     def _line(self, each: LabelAudit) -> str:
-        line = f"label {each.label}: {each.distance:.4g} away, at most {each.certified:.4f}, here {each.measured:.4f}"
+        loss = f"at most {rounded_up(each.certified)}, here {each.measured:.4f}"
+        line = f"label {each.label}: {each.distance:.4g} away, {loss}"
         if each.resample is None:
             return f"{line}; too few examples to tell"
         inside = "inside" if each.inside else "outside"

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from wafl.base.describe import some
+from wafl.base.describe import rounded_up, some
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.attack import Unproven, candidates, reached
@@ -25,7 +25,6 @@ from wafl.promises.promise import (
     Witness,
     examples_of,
     plain,
-    rounded_up,
 )
 from wafl.promises.published_labels import differences
 from wafl.promises.quantities import largest_surrogate, quantity_of, steepest_slope, surrogates
@@ -76,10 +75,9 @@ class Checker:
         self._other, self._unproven, self.ball = other, unproven, ball_of(parts.claim)
         self._examples = None if data is None else examples_of(data, parts.claim.part)
         self._positions = {} if data is None else {name: index for index, name in enumerate(data.names)}
-        radii = dict.fromkeys(row.radius for row in parts.claim.rows)
-        self._witnesses = dict(zip(radii, parts.witnesses, strict=True)) if parts.attested is None else {}
+        self._witnesses = dict(zip(parts.claim.radii, parts.witnesses, strict=True)) if parts.attested is None else {}
         self._bets = any(each.draws is not None or each.bet is not None for each in parts.witnesses)
-        self.most, self._reached = cache(self._most), cache(self._attack)
+        self.most, self._reached, self._data_reach = cache(self._most), cache(self._attack), cache(self._measured)
 
     def client(self, index: int) -> Line:
         """The numbers of one client: its examples, and that what is published is no less than what is proven."""
@@ -134,7 +132,7 @@ class Checker:
             return Line(name, "wrong", refuted)
         if self._claim.confidence is None and attacked > row.value * WIDER:
             return Line(name, "wrong", f"an attack reaches {attacked:.6g}, more than {row.value:.6g}")
-        if (happened := self._measured(row.radius)) > row.value + ROUNDING * abs(row.value):
+        if (happened := self._data_reach().get(row.radius, -math.inf)) > row.value + ROUNDING * abs(row.value):
             return Line(name, "wrong", f"the data reach {happened:.6g}, more than {row.value:.6g}")
         # Clients without a weight count too: the statement in words says how many there are.
         open_ = [each for each, line in clients.items() if line.status != "recomputed"]
@@ -252,28 +250,28 @@ class Checker:
         values, costs, shares = (torch.cat(each) for each in zip(*attacks, strict=True))
         return None, reached(values, costs, shares, self.ball.cost(radius))
 
-    def _measured(self, radius: float) -> float:
-        """Return what a model without a proof reaches on the data at hand; minus infinity if that refutes nothing.
+    def _measured(self) -> dict[float, float]:
+        """Return what a model without a proof reaches on the data at hand, by radius; empty if that refutes nothing.
 
         A sample refutes no statement about what it was drawn from, and some of the clients refute only if losses of
         others cannot be negative.
         """
         examples, unproven, claim = self._examples, self._unproven, self._claim
         if examples is None or unproven is None or claim.confidence is not None:
-            return -math.inf
+            return {}
         present = [client for client in claim.clients if client.name in self._positions]
         positive = (
             type(unproven.loss) in (CrossEntropy, MarginLoss, SquaredError) or not self.ball.quantity.needs_bounds
         )
         if len(present) < len(claim.clients) and not positive:
-            return -math.inf
-        total = 0.0
+            return {}
+        total = torch.zeros(len(claim.radii), dtype=torch.float64)
         for client in present:
             parts = chunks(examples, self._positions[client.name], 256)
-            worst = torch.cat([unproven.worst(self.ball, x, y, radius) for x, y in parts])
+            worst = torch.cat([unproven.worst(self.ball, x, y, claim.radii) for x, y in parts], dim=1)
             if client.weight > 0.0:  # its examples may reach infinity, and 0 times that is not a number
-                total += client.weight * float(worst.mean())
-        return total
+                total += client.weight * worst.mean(1)
+        return dict(zip(claim.radii, total.tolist(), strict=True))
 
     def _bounds(self) -> Line:
         """Whether examples lie in the declared bounds, from which the largest possible loss follows."""

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from wafl.base.describe import rounded_up
 from wafl.base.files import SEAL, write_whole
 from wafl.base.fingerprint import model_digest
 from wafl.data.examples import Examples
@@ -111,23 +112,11 @@ def plain(value: float) -> str:
     return repr(value).removesuffix(".0")
 
 
-def rounded_up(value: float, digits: int = 4) -> str:
-    """Format a number with so many digits after the point, never below the value.
-
-    >>> rounded_up(0.12341), rounded_up(2.0)
-    ('0.1235', '2.0000')
-    """
-    if not math.isfinite(value):
-        return str(value)
-    scale = 10**digits
-    raised = math.ceil(value * scale) / scale
-    return f"{raised if raised >= value else (math.ceil(value * scale) + 1) / scale:.{digits}f}"
-
-
 FORMAT = 3
 FORMATS = (2, FORMAT)
 """Formats that can be read. In format 2, digests have neither the types of numbers nor the scales of data."""
 Split = Literal["train", "test", "all"]
+About = Literal["mixture", "mean", "share", "next"]
 NormName = Literal["l1", "l2", "l_inf"]
 NORMS: dict[NormName, float] = {"l1": 1, "l2": 2, "l_inf": math.inf}
 
@@ -149,7 +138,7 @@ class Row:
     Or, of all clients of a population, their mean; that of each of a ``share`` of them; or that of the ``next`` one.
     """
 
-    about: Literal["mixture", "mean", "share", "next"]
+    about: About
     share: float | None
     radius: float
     value: float
@@ -178,6 +167,11 @@ class Claim:
     model: str
     clients: tuple[Client, ...]
     rows: tuple[Row, ...]
+
+    @property
+    def radii(self) -> list[float]:
+        """The different radii of the rows, in their order."""
+        return list(dict.fromkeys(row.radius for row in self.rows))
 
     def confidence_of(self, row: Row) -> float | None:
         """Return the probability with which a row holds; None if it holds for certain."""

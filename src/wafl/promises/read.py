@@ -110,7 +110,7 @@ def _complaints(content: Content) -> Iterator[str]:
 
 
 def _of_witnesses(content: Content) -> Iterator[str]:
-    claim, radii = content.claim, list(dict.fromkeys(row.radius for row in content.claim.rows))
+    claim, radii = content.claim, content.claim.radii
     if content.attested is not None:
         if not (content.attested.isprintable() and 0 < len(content.attested) <= LONGEST_REASON):
             yield "the reason why nothing is proven is empty, too long, or cannot be printed"

@@ -91,8 +91,8 @@ def _compared(claim: Claim, model: Known, examples: Examples) -> Iterator[Tensor
         x = examples.rows(rows, torch.float64)
         yield x
         if int(rows[0]) == 0:
-            radii = dict.fromkeys(row.radius for row in claim.rows if row.radius > 0)
-            points = [moved(model, NORMS[claim.norm], x, examples.y[rows], radius) for radius in radii]
+            radii = [radius for radius in claim.radii if radius > 0]
+            points = moved(model, NORMS[claim.norm], x, examples.y[rows], radii)
             yield from (point for point in points if bool(model.plain(point).isfinite().all()))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, cast
 
-from wafl.base.conditions import shorten, unseen_clients
+from wafl.base.conditions import SPLITS, shorten, unseen_clients
 from wafl.base.norms import norm_name
 from wafl.methods import METHODS as NAMED
 
@@ -195,21 +195,20 @@ def generalization(results: Mapping[str, Any], path: Path) -> Any:
     """A figure of each method on training, test and unseen data, with intervals over clients and the worst tenth."""
     rows = {name: row["generalization"] for name, row in results["methods"].items()}
     figure, (axes,) = _figure()
-    splits = ("train", "test", "unseen")
     unseen = "\n".join(wrap(unseen_clients(shorten(results.get("shift") or "")), 24))  # fits a tick of the axis
     for (index, (name, row)), style in zip(enumerate(rows.items()), styles(list(rows)), strict=True):
-        means = [row[split]["mean"] for split in splits]
-        lows, highs = zip(*(row[split]["interval"] for split in splits), strict=True)
+        means = [row[split]["mean"] for split in SPLITS]
+        lows, highs = zip(*(row[split]["interval"] for split in SPLITS), strict=True)
         # A bootstrap interval need not hold the mean of a few clients.
         errors = [
             [max(mean - low, 0.0) for mean, low in zip(means, lows, strict=True)],
             [max(high - mean, 0.0) for mean, high in zip(means, highs, strict=True)],
         ]
-        across = [spot + min(0.06, 0.6 / len(rows)) * (index - (len(rows) - 1) / 2) for spot in range(len(splits))]
+        across = [spot + min(0.06, 0.6 / len(rows)) * (index - (len(rows) - 1) / 2) for spot in range(len(SPLITS))]
         axes.errorbar(across, means, yerr=errors, label=name, linewidth=1.2, capsize=2, markersize=5, **style)
-        worst = [row[split]["worst_tenth"]["mean"] for split in splits]
+        worst = [row[split]["worst_tenth"]["mean"] for split in SPLITS]
         axes.plot(across, worst, markerfacecolor="none", linestyle="none", markersize=5, **style)
-    axes.set_xticks(range(len(splits)), ("seen clients,\ntraining data", "seen clients,\ntest data", unseen))
+    axes.set_xticks(range(len(SPLITS)), ("seen clients,\ntraining data", "seen clients,\ntest data", unseen))
     axes.set_ylabel("accuracy (%)" if results["measure"] == "accuracy" else "loss")
     seeds = len(results["seeds"])
     means = f"mean over {seeds} seeds" if seeds > 1 else "one seed"
@@ -259,36 +258,6 @@ def radius_against_gamma(
     return _finish(figure, path, legend=None)
 
 
-def weights_and_distances(
-    names: Sequence[str],
-    squares: Sequence[float],
-    standard_errors: Sequence[float],
-    weights: Mapping[str, Sequence[float]],
-    target: str | None,
-    unit: str,
-    path: Path,
-) -> Path:
-    """Write a figure of how far each source is (``squares`` are of W_2) and which weight each rule gives it."""
-    figure, (left, right) = _figure(8.0, 1.6 + 0.45 * len(names), 2, sharey=True)
-    positions = list(range(len(names)))
-    lengths = [max(square, 0.0) ** 0.5 for square in squares]
-    errors = [
-        error / (2.0 * max(w, 1e-12)) if error == error else 0.0
-        for w, error in zip(lengths, standard_errors, strict=True)
-    ]
-    left.barh(positions, lengths, xerr=errors, color=COLORS[3], capsize=2)
-    left.set_yticks(positions, names)
-    left.invert_yaxis()
-    left.set_xlabel(f"W_2 to {target} ({unit})" if target else f"W_2 from the mixture ({unit})")
-    height = 0.8 / len(weights)
-    for index, (label, values) in enumerate(weights.items()):
-        shifts = [row - 0.4 + (index + 0.5) * height for row in positions]
-        right.barh(shifts, values, height=height, color=COLORS[(2, 0)[index % 2]], label=label)
-    right.set(xlabel="client weight", xlim=(0.0, 1.0))
-    _finish(figure, path, legend={"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}, grid="x")
-    return path
-
-
 def _figure(width: float = 7.0, height: float = 4.2, panels: int = 1, *, sharey: bool = False) -> tuple[Any, Any]:
     """An empty figure, in inches, and its panels side by side."""
     from matplotlib.figure import Figure
@@ -297,10 +266,10 @@ def _figure(width: float = 7.0, height: float = 4.2, panels: int = 1, *, sharey:
     return figure, cast(Any, figure.subplots(1, panels, squeeze=False, sharey=sharey))[0]
 
 
-def _finish(figure: Any, path: Path | None, legend: Mapping[str, Any] | None = OUTSIDE, grid: str = "both") -> Any:
+def _finish(figure: Any, path: Path | None, legend: Mapping[str, Any] | None = OUTSIDE) -> Any:
     """The figure with its grid and, in the last panel, a legend; saved if there is a path."""
     for axes in figure.axes:
-        axes.grid(alpha=0.3, axis=grid)
+        axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     if legend is not None:
         figure.axes[-1].legend(frameon=False, **legend)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from wafl import models
-from wafl.base.describe import describe
+from wafl.base.describe import describe, rounded_up
 from wafl.base.extras import require
 from wafl.base.files import write_whole
 from wafl.data.bring.intake import Intake
@@ -351,4 +351,4 @@ def _data(run: Trained) -> str:
 def _promise(certificate: Promised) -> str:
     """The largest radius, in a few words."""
     radius = max(certificate.values)
-    return f"at most {certificate.values[radius]:.3g} within {radius:g}"
+    return f"at most {rounded_up(certificate.values[radius])} within {radius:g}"

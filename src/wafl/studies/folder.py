@@ -25,12 +25,12 @@ from typing import Any, Literal, Self
 
 import torch
 
+from wafl.base.conditions import SPLITS
 from wafl.base.errors import FolderError
 from wafl.base.files import is_locked, lock, not_plain, read_limited, sealed, sync, unsealed, whole_folder, write_whole
 from wafl.base.json_types import check_types
 from wafl.config.experiment import Experiment
 from wafl.config.read import read_experiment
-from wafl.evaluation.entry import SPLITS
 
 ABOUT: dict[str, Any] = {
     "format?": int,
@@ -192,13 +192,6 @@ class StudyFolder:
         """The methods that are not done yet, by name."""
         done = self.read_results().get("done", [])
         return [method.label for method in self.experiment().methods if method.label not in done]
-
-    def check_metrics(self) -> bytes:
-        """The metrics as they are; an error if those of a finished study are not what it ended with."""
-        data, wanted = self.metrics.read_bytes() if self.metrics.exists() else b"", self.read_results().get("metrics")
-        if wanted is not None and sha256(data).hexdigest() != wanted:
-            raise FolderError(f"{self.metrics} is damaged: wafl resume {self.path} restores it from the saved runs")
-        return data
 
     def write_results(self, results: Mapping[str, Any]) -> None:
         write_whole(self.results, sealed(results))

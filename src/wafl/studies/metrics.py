@@ -1,20 +1,14 @@
-"""``metrics.jsonl``: one line per round and run, appended, cut back to the checkpoint on resume, and exported."""
+"""``metrics.jsonl``: one line per round and run, appended, and cut back to the checkpoint on resume."""
 
-import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wafl.base.extras import require
 from wafl.base.files import write_whole
-from wafl.base.json_types import parsed_table
 from wafl.callbacks import Callback, Moment
-from wafl.results.export import refuse_existing
-from wafl.results.frames import to_csv
 from wafl.results.history import History, Record
 from wafl.results.progress import Progress
-from wafl.studies.folder import StudyFolder, refuse_links
 
 
 class MetricsFile(Callback):
@@ -80,57 +74,3 @@ class MetricsFile(Callback):
 def joined(lines: Sequence[str]) -> bytes:
     """The content of a file with these lines."""
     return "".join(f"{line}\n" for line in lines).encode()
-
-
-SUFFIXES = (".csv", ".parquet")
-
-
-def export_metrics(folder: Path, path: Path) -> Path:
-    """Write a study's metrics to a new ``.csv`` or ``.parquet`` file (an extra), lists as JSON; returns its path."""
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise ValueError(f"{path} has no known format: end its name with {' or '.join(SUFFIXES)}")
-    arrow = require("pyarrow", extra="parquet", what=f"{path.name}") if suffix == ".parquet" else None
-    refuse_existing(path)
-    refuse_links(folder)
-    source = folder / "metrics.jsonl"
-    if not source.is_file():
-        raise FileNotFoundError(f"{folder} has no metrics.jsonl: give a study, such as runs/digits")
-    rows = list(_rows(source))
-    StudyFolder(folder).check_metrics()
-    if not rows:
-        raise ValueError(f"{source} is empty: no round has ended yet")
-    content = to_csv(rows) if arrow is None else _parquet(rows, arrow)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content)
-    return path
-
-
-def _rows(source: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(source.read_bytes().splitlines(), 1):
-        try:
-            row = parsed_table(line)
-        except ValueError as error:
-            raise ValueError(
-                f"{source}, line {number} is damaged: {error}. If it was interrupted, wafl resume {source.parent} helps"
-            ) from error
-        yield {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in row.items()}
-
-
-def _parquet(rows: Sequence[Mapping[str, Any]], arrow: Any) -> bytes:
-    names = dict.fromkeys(name for row in rows for name in row)
-    table = arrow.table({name: _of_one_type([row.get(name) for row in rows]) for name in names})
-    buffer = io.BytesIO()
-    require("pyarrow.parquet", extra="parquet", what="Parquet").write_table(table, buffer)
-    return buffer.getvalue()
-
-
-def _of_one_type(values: list[Any]) -> list[Any]:
-    """The values of a column, which has one type in Parquet: if words and numbers meet, all become words.
-
-    >>> _of_one_type([2, "inf", None])
-    ['2', 'inf', None]
-    """
-    if not any(isinstance(value, str) for value in values):
-        return values
-    return [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]

@@ -14,8 +14,8 @@ from wafl.base.files import remove, write_whole
 from wafl.config.experiment import Experiment
 from wafl.config.plan import Entry, make_plan
 from wafl.config.read import read_experiment
-from wafl.objectives.ball.learned_gamma import LONGEST_WARM_UP
 from wafl.objectives.base import learner_of
+from wafl.objectives.learned_gamma import LONGEST_WARM_UP
 from wafl.results.progress import Progress
 from wafl.results.run import Run
 from wafl.results.saved import load_run

@@ -13,7 +13,7 @@ from wafl.base.errors import LossWarning, warn_user
 from wafl.base.options import options_of, part
 from wafl.base.shown import is_shown, reached, shown
 from wafl.base.signatures import listing, taking
-from wafl.callbacks import Callback, Callbacks, OnRound, as_callbacks
+from wafl.callbacks import Callback, Callbacks, as_callbacks
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
@@ -47,9 +47,6 @@ class Setting:
     init: Annotated[Mapping[str, Tensor] | None, "The parameters to start from; by default the model's own."] = None
     device: Annotated[str, 'Where lanes are computed, "cpu" or "cuda".'] = "cpu"
     chunk_size: Annotated[int | None, "Lanes computed together; by default, they fill half of the free memory."] = None
-    on_round: Annotated[
-        OnRound | None, "Called after every round with the run's index in a sweep, its record and its state."
-    ] = None
     callbacks: Annotated[Callbacks, "Called with every round (:mod:`wafl.callbacks`)."] = ()
     checkpoint: Annotated[Checkpoint | None, "Saves the progress, so that the same call resumes after a crash."] = None
     faults: Annotated[Faults | None, "Lets clients fail on purpose."] = None
@@ -72,7 +69,7 @@ class Setting:
 
     def train(self, trainer: Trainer, specs: Sequence[Spec]) -> list[Run]:
         """Train all runs, and check that they reached the optimum."""
-        runs = train(trainer, specs, self.on_round, self.callbacks, self.checkpoint)
+        runs = train(trainer, specs, self.callbacks, self.checkpoint)
         check_near(trainer, specs, runs, self.check_optimum)
         return runs
 
@@ -179,13 +176,12 @@ class _Rounds(Callback):
 def train(
     trainer: Trainer,
     specs: Sequence[Spec],
-    on_round: OnRound | None = None,
     callbacks: Callbacks = (),
     checkpoint: Checkpoint | None = None,
 ) -> list[Run]:
     """Train all runs, from where a checkpoint left them if there is one."""
     rounds = [_Rounds([spec.schedule.rounds for spec in specs])] if is_shown() else []
-    listeners = [*as_callbacks(callbacks, on_round), *rounds]
+    listeners = [*as_callbacks(callbacks), *rounds]
     check_undecided(trainer, specs)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"checkpoint is {what_is(checkpoint)}: pass a wafl.train.checkpoint.checkpoint.Checkpoint")

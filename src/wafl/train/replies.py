@@ -37,6 +37,11 @@ def server_step(
     memory = owned("server", state.vectors)
     memory = {name: value[:trained] for name, value in memory.items()}  # older checkpoints have statistics here too
     params, memory = server.step(_seen(server, update, query.nodes, trained), memory)
+    if params.shape != (trained,):
+        raise ValueError(
+            f"step() of server={server} returned parameters of shape {list(params.shape)}, but the model has shape "
+            f"[{trained}]: return one value per parameter, not one row per client"
+        )
     params = damped(rule, state, query, _first(update, trained), params)
     snapshots = {name: _snapshot(server, update, name, query, trained) for name in query.iterates}
     params = torch.cat([params, update.mean()[trained:]]) if trained < len(update.start) else params

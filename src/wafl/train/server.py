@@ -17,7 +17,8 @@ from torch import Tensor
 
 from wafl.base.options import frozen
 from wafl.methods import Method
-from wafl.objectives.base import Learner, learner_of
+from wafl.objectives.base import learner_of
+from wafl.objectives.learned_gamma import GammaLearner
 from wafl.parts.lengths import lengths_of
 from wafl.parts.messages import Query, Replies, State, mean_reply, named, owned
 from wafl.parts.schedule import Schedule
@@ -158,7 +159,7 @@ class Algorithm:
         return Round(state.round, schedule.seed, total, *known, rounds=schedule.rounds)
 
     @cached_property
-    def _learner(self) -> Learner | None:
+    def _learner(self) -> GammaLearner | None:
         return learner_of(self.method.objective)
 
     @cached_property

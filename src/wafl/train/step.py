@@ -101,6 +101,11 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
     again = _counted(client.local, lambda params: descent(params)[0])
     local = replace(local_state(lanes, carry), gradient_at=again)
     direction, carried = client.local.direction(gradient, local)
+    if direction.shape != gradient.shape:
+        raise ValueError(
+            f"direction() of local={client.local} returned shape {list(direction.shape)}, but the gradient has shape "
+            f"{list(gradient.shape)}: return one row per lane; use keepdim=True in sums over columns"
+        )
     velocity = carry.velocity
     if velocity is not None:
         direction = velocity = velocity * local.scalars["momentum"] + direction

@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.columns import Columns
 from rich.markup import escape
 from rich.table import Table
 from typer import Argument, Option
 
-from wafl.cli.terminal import make_console, one_line_errors, tell
+from wafl.cli.terminal import make_console, one_line_errors
 from wafl.evaluation.tables import plain_table
 
 if TYPE_CHECKING:
     from wafl.data.federation import Federation
-    from wafl.data.named.natural import NaturalSource
     from wafl.data.named.sources import Source
 
 
@@ -42,7 +40,7 @@ def list_data(data_dir: Path | None = None) -> None:
         console.print(f"Data folder: {folder}", markup=False, soft_wrap=True, highlight=False)
         console.print(table)
         console.print(_natural_table(folder))
-        if any(source.files and not source.fetched_by_us for source in SOURCES.values()):
+        if any(source.files for source in SOURCES.values()):
             console.print("[dim]† Downloading these is untested; what arrives is checked against its published MD5.[/]")
         if any(find_spec(source.module) is None for source in NATURAL.values()):
             console.print("[dim]‡ pip install 'wafl-learn\\[natural]'[/]", highlight=False)
@@ -54,7 +52,7 @@ def _row(name: str, source: "Source", folder: Path) -> tuple[str, ...]:
 
     files = locate(name, folder)
     if files is None:
-        how = "bring your own" if not source.files else f"no{'' if source.fetched_by_us else ' †'}"
+        how = "bring your own" if not source.files else "no †"
         size = sum(file.size or 0 for file in source.files) if all(file.size for file in source.files) else 0
         return (
             f"[dim]{how}[/]",
@@ -70,18 +68,11 @@ def _row(name: str, source: "Source", folder: Path) -> tuple[str, ...]:
 
 
 def _natural_table(folder: Path) -> Table:
-    """The table of data with people or places in them: FEMNIST with its writers, and what comes inside packages."""
+    """The table of data with people or places in them, which come inside packages."""
     from wafl.data.named.natural import NATURAL
-    from wafl.data.named.sources import SOURCES
 
     table = plain_table("natural", "here", "clients", ">examples", "task", "license")
     table.columns[0].no_wrap = True
-    for name, source in SOURCES.items():
-        if source.group:
-            here, _, train, test = _row(name, source, folder)
-            counts = [count.replace(",", "") for count in (train, test)]
-            examples = f"{sum(map(int, counts)):,}" if all(count.isdigit() for count in counts) else ""
-            table.add_row(name, here, f"{source.group}s", examples, f"{source.num_classes} classes", source.license)
     for name, source in NATURAL.items():
         if source.find(folder) is not None:
             here = f"[green]{source.file if source.brought else f'in {source.module}'}[/]"
@@ -121,88 +112,30 @@ def fetch(name: Name, data_dir: Path | None = None) -> None:
 
 
 @data_app.command()
-def show(
-    name: Name,
-    data_dir: Path | None = None,
-    output: Path | None = None,
-) -> None:
-    """Print the statistics of a data set; for images, write a contact sheet with ten examples of each class."""
+def show(name: Name, data_dir: Path | None = None) -> None:
+    """Print what is known of a data set, and how many examples its classes and clients have."""
     import torch
 
     from wafl.data import load_dataset
-    from wafl.data.figures import contact_sheet
     from wafl.data.named.natural import NATURAL
     from wafl.data.named.sources import DIGITS, SOURCES
 
     with one_line_errors():
-        if name in NATURAL:
-            _show_natural(name, NATURAL[name], load_dataset(name, data_dir).partition())
-            return
-        whole = load_dataset(name, data_dir)
-        halves = {"train": (whole.x_train, whole.y_train), "test": (whole.x_test, whole.y_test)}
-        splits = {split: (_pixels(x, whole.max_value or 255), y.numpy()) for split, (x, y) in halves.items()}
-        source, console = DIGITS if name == "digits" else SOURCES[name], make_console()
-        about = f"{source.description}. {source.citation}. License: {source.license}"
-        console.print(f"[bold]{name}[/]: {about}", highlight=False)
+        whole, console = load_dataset(name, data_dir), make_console(highlight=False)
+        source = NATURAL.get(name) or (DIGITS if name == "digits" else SOURCES[name])
+        console.print(f"[bold]{name}[/]: {source.description}. {source.citation}. License: {source.license}")
+        console.print(repr(whole), markup=False, soft_wrap=True)
+        if whole.columns is not None:
+            console.print(f"features: {', '.join(whole.columns)}", markup=False)
         if whole.group_train is not None and whole.group_test is not None:
             sizes = torch.cat([whole.group_train, whole.group_test]).unique(return_counts=True)[1]
-            many = f"{len(sizes):,} {source.group or 'group'}s"
-            console.print(f"{many} with {sizes.min():,} to {sizes.max():,} examples each", highlight=False)
-        console.print(_image_table(splits))
-        console.print(Columns(_label_tables(splits, source.classes), padding=(0, 3)))
-        path = output or Path(f"{name}-examples.png")
-        contact_sheet(*splits["train"], source.classes, path, title=f"{name}: training examples")
-        console.print(f"Contact sheet: {path}", markup=False, soft_wrap=True, highlight=False)
-
-
-def _show_natural(name: str, source: "NaturalSource", clients: "Federation") -> None:
-    console = make_console(highlight=False)
-    console.print(f"[bold]{name}[/]: {source.description}. {source.citation}. License: {source.license}")
-    console.print(clients.describe())
-    console.print(f"{'features':<20} {', '.join(source.features)}")
-    if source.classes:
-        counts = clients.label_counts().sum(0).tolist()
-        held = ", ".join(f"{label} {count}" for label, count in zip(source.classes, counts, strict=True))
-        console.print(f"{'examples per class':<20} {held}")
-
-
-def _label_tables(splits: dict[str, tuple[Any, Any]], classes: Sequence[str]) -> list[Table]:
-    """Several short tables of how many examples each class has."""
-    import numpy as np
-
-    counts = {split: np.bincount(labels, minlength=len(classes)) for split, (_, labels) in splits.items()}
-    tables: list[Table] = []
-    for start in range(0, len(classes), 16):
-        table = plain_table("class", *(f">{split}" for split in splits))
-        for label in range(start, min(start + 16, len(classes))):
-            table.add_row(classes[label], *(f"{counts[split][label]:,}" for split in splits))
-        tables.append(table)
-    return tables
-
-
-def _image_table(splits: dict[str, tuple[Any, Any]]) -> Table:
-    """The table of sizes and of pixel statistics per channel, on the scale [0, 1]."""
-    import torch
-
-    from wafl.data.preprocessing import pixel_statistics
-
-    table = plain_table("part", ">images", "size", "pixels", "mean", "std")
-    for split, (images, _) in splits.items():
-        each, apart = pixel_statistics([torch.from_numpy(images if images.ndim == 4 else images[..., None])])
-        mean = each.mean((0, 1))
-        spread = ((each - mean).square() + apart.square()).mean((0, 1)).sqrt()
-        size = " x ".join(map(str, images.shape[1:]))
-        digits = 4 if len(mean) == 1 else 3
-        moments = (" ".join(f"{value / 255.0:.{digits}f}" for value in values.tolist()) for values in (mean, spread))
-        table.add_row(split, f"{len(images):,}", size, f"{images.min()} .. {images.max()}", *moments)
-    return table
-
-
-def _pixels(x: Any, max_value: int) -> Any:
-    """Images ``[N, C, H, W]`` as bytes with their channels last, or without channels if they are gray."""
-    scaled = x if max_value == 255 else (x * (255 / max_value)).round().byte()
-    values = scaled.permute(0, 2, 3, 1).numpy()
-    return values[..., 0] if values.shape[-1] == 1 else values
+            console.print(f"{len(sizes):,} clients with {sizes.min():,} to {sizes.max():,} examples each")
+        if source.classes:
+            table = plain_table("class", ">train", ">test")
+            counts = (torch.bincount(y, minlength=len(source.classes)) for y in (whole.y_train, whole.y_test))
+            for label, train, test in zip(source.classes, *counts, strict=True):
+                table.add_row(label, f"{train:,}", f"{test:,}")
+            console.print(table)
 
 
 def _counts(counts: Sequence[int] | None, dim: bool = False) -> list[str]:
@@ -224,12 +157,10 @@ def weights(
     size: Annotated[int, Option(min=1)] = 28,
     preprocess: str = "unit",
     data_dir: Path | None = None,
-    output: Path = Path("weights.png"),
 ) -> None:
     """Compute client weights from optimal transport, and show the distances they come from and the W_2 they reach."""
     from wafl.cli.tables import transport_weights
     from wafl.data.named.domains import domains, federation_of
-    from wafl.report.plotting import weights_and_distances
     from wafl.weights import barycenter, cover, mixture, nearest
     from wafl.weights.transport.costs import transport_package
 
@@ -246,15 +177,4 @@ def weights(
             results = [cover(clients, **options)]
             if not label_aware and label_cost is None:
                 results.append(barycenter(clients, sample=sample, seed=seed))
-        output.parent.mkdir(parents=True, exist_ok=True)
-        weights_and_distances(
-            clients.names,
-            results[0].distances,
-            results[0].standard_errors,
-            {f"{result.rule}: W_2 {result.radius:.2f}": result.weights for result in results},
-            target,
-            clients.unit,
-            output,
-        )
     make_console().print(transport_weights(clients, results, target, sample))
-    tell(f"Figure: {output}")

@@ -118,7 +118,7 @@ def theory(
     console = make_console()
     with reading(trust):
         runs = load_runs(run)
-        from wafl.cli.tables import certificates, promises, theory_of
+        from wafl.cli.tables import promises, theory_of
         from wafl.theory import certify, summarize
         from wafl.theory.certificates.certificate import plot_certificates
         from wafl.theory.summary import promised
@@ -144,11 +144,9 @@ def theory(
             price = math.inf if label_cost is None else label_cost
             bounds[name] = certify(each, clients, radii=sizes, norm=ground, metric=cast(Any, metric), label_cost=price)
             middle = len(sizes) // 2
-            if (caveat := bounds[name].caveat) is not None:
-                console.print(f"{name}: {caveat}", markup=False, style="yellow")
+            tell(f"{name}:\n{bounds[name]}\n")
             rows = promised(each, clients, unseen, bounds[name], middle, delta)
             console.print(promises(name, bounds[name], sizes[middle], rows))
-            console.print(certificates(name, bounds[name]))
             console.print(theory_of(name, each, summary))
         folder = output or run
         folder.mkdir(parents=True, exist_ok=True)
@@ -171,23 +169,14 @@ FORMATS = ("safetensors", "pt2", "onnx")
 
 def export(
     run: Annotated[Path, Argument(metavar="RUN|STUDY")],
-    format: str | None = None,
+    format: Annotated[str, Option()],
     output: Path | None = None,
-    metrics: Path | None = None,
     data_dir: Path | None = None,
     trust: Trust = False,
 ) -> None:
-    """Write a model that takes raw examples, or the metrics of a study, to a new file."""
+    """Write a model that takes raw examples, or a model card, to a new file or folder."""
     with reading(trust):
-        if (format is None) == (metrics is None):
-            raise ValueError("give --format for the model of a run, or --metrics for the rounds of a study")
-        if metrics is not None:
-            if output is not None:
-                raise ValueError("--output is the file of a model: --metrics names its own file")
-            from wafl.studies.metrics import export_metrics
-
-            written = export_metrics(run, metrics)
-        elif format == "card":
+        if format == "card":
             written = _write_card(run, output, data_dir)
         else:
             written = _export_model(run, cast("Format", format), output, data_dir)

@@ -24,7 +24,7 @@ from wafl.config.toml_file import read_toml
 from wafl.report.page import check_page_packages
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Display
+    from rich.console import Console
 
     from wafl.config.experiment import Experiment
     from wafl.studies.study import Study
@@ -199,9 +199,7 @@ def tune(
 
 
 def _search(tuned: TunedExperiment) -> Tuning:
-    """What tuning found, with one bar per method while it tries; exits if it is interrupted."""
-    from wafl.cli.bars import TrialBars
-
+    """What tuning found, with a line for all trials while it tries; exits if it is interrupted."""
     search = tuned.search
     tell(f"{tuned.plan.who}\n{search.trials} trials per method, judged by {search.words()}\n")
     if tuned.known:
@@ -211,9 +209,8 @@ def _search(tuned: TunedExperiment) -> Tuning:
         done = f"What was done is in {tuned.trials_file}, and the same command goes on with the others."
         return done if tuned.trials_file.exists() else "No method was done yet."
 
-    bars = TrialBars(search, tuned.known, make_console())
-    with watched(bars.display, Warning, kept):
-        return tuned.run([bars])
+    with watched(make_console(), Warning, kept), shown("trials"):
+        return tuned.run()
 
 
 def _show(tuned: TunedExperiment, tuning: Tuning) -> None:
@@ -252,7 +249,8 @@ def train_and_show(study: Study, *, quiet: bool = False, as_json: bool = False, 
     )
     bars = Bars(study, console, "json" if as_json else "quiet" if quiet else "bars")
     kept = f"What was done is in {path}. To resume: wafl resume {shlex.quote(str(path))}"
-    with watched(bars.display, TrainingWarning, lambda: kept), _served(path) if serve else nullcontext():
+    served = _served(path) if serve else nullcontext()
+    with watched(console, TrainingWarning, lambda: kept), shown("", wanted=False), bars.display, served:
         try:
             if study.plan.experiment.engine == "flower-sim":
                 from wafl.flower.ops.app import simulate
@@ -300,17 +298,15 @@ def _next_commands(study: Study, results: Mapping[str, Any]) -> list[str]:
 
 
 @contextmanager
-def watched(display: Display, category: type[Warning], kept: Callable[[], str]) -> Generator[None, None, None]:
-    """A block of training with its bars, after which warnings come, each once; a signal ends it with what is kept."""
+def watched(console: Console, category: type[Warning], kept: Callable[[], str]) -> Generator[None, None, None]:
+    """A block of training, after which warnings come, each once; a signal ends it with what is kept."""
     from wafl.train.checkpoint.signals import Stopped, exit_status, stopped_by_signals
 
-    console = display.console
-    with stopped_by_signals(), shown("", wanted=False), display, warnings.catch_warnings(record=True) as caught:
+    with stopped_by_signals(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default", category)
         try:
             yield
         except (KeyboardInterrupt, Stopped) as stop:
-            display.stop()
             console.print(f"\nStopped. {kept()}", markup=False, soft_wrap=True)
             raise typer.Exit(exit_status(stop)) from None
     for message in dict.fromkeys(str(warning.message) for warning in caught):

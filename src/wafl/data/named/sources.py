@@ -1,8 +1,8 @@
 """Where each data set comes from: its files, their published checksums, its license, and how a file is fetched.
 
 The checksums are those that torchvision publishes, or pytorch-adapt for MNIST-M; Fashion-MNIST's and CIFAR-10's are
-also on their own pages. None of these addresses was reachable where this file was written, so no source is marked
-``fetched_by_us``: a wrong address ends in an error, and a wrong file never gets past its checksum.
+also on their own pages. None of these addresses was reachable where this file was written: a wrong address ends in an
+error, and a wrong file never gets past its checksum.
 """
 
 import time
@@ -43,7 +43,6 @@ class Source:
     image_shape: tuple[int, ...]
     num_examples: tuple[int, int] | None = None
     files: tuple[RemoteFile, ...] = ()
-    fetched_by_us: bool = False
     group: str | None = None
     inside: Mapping[str, str] = field(default_factory=dict[str, str])
 

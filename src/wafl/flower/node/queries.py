@@ -34,7 +34,7 @@ from wafl.objectives.ball.client_cost_matrix import ClassMeans, class_means
 from wafl.objectives.ball.cost_matrix import CostMatrix
 from wafl.theory.certificates.sampling import Moments
 from wafl.theory.certificates.upper import REPORTS, Report
-from wafl.theory.constants.assumptions import task_of
+from wafl.theory.constants.assumptions import computes_its_graph, task_of
 from wafl.train.clients import squares_around_mean
 from wafl.train.spec import Spec
 from wafl.train.survey import Survey, SurveyReplies
@@ -210,6 +210,34 @@ def survey(node: Node, content: RecordDict) -> RecordDict:
     return with_arrays(reply, "numbers", value=replies.value, cost=replies.cost)
 
 
+@dataclass(frozen=True)
+class GraphQuery:
+    """A query whether the model at ``params`` computes what its graph of layers computes, on all examples of clients.
+
+    ``params`` are those of the model itself, from which its graph may compute other weights.
+    """
+
+    names: tuple[str, ...]
+    params: Tensor
+    num_outputs: int
+
+    def encode(self) -> RecordDict:
+        content = config_only("query", names=self.names, outputs=self.num_outputs)
+        return with_arrays(content, "params", params=self.params)
+
+    def read(self, reply: RecordDict) -> bool:
+        return Reader(reply, "reply").one("same", bool)
+
+
+def graph(node: Node, content: RecordDict) -> RecordDict:
+    """Reply whether the model and its graph have the same outputs on the training and test examples of the clients."""
+    task, start = task_of(node.model(num_outputs(content)), node.experiment.model.loss, traced=False)
+    node.check_model(task, start, num_outputs(content))
+    rows, clients = node.rows(Reader(content, "query").different("names")), node.site.federation
+    examples = clients.train.joined(clients.test).of_clients(rows)
+    return config_only("reply", same=computes_its_graph(task, _params(content, start), examples))
+
+
 def _report(read: Reader, *, linear: bool) -> Report:
     """Read which bound the query asks for in addition to the loss."""
     name, norm = read.one("report", str), float(read.one("norm", str))
@@ -339,6 +367,7 @@ HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
     "evaluate": work,
     "evaluate.test": test,
     "query.survey": survey,
+    "query.graph": graph,
     "query.cuts": cuts,
     "query.means": means,
     "query.spread": spread,

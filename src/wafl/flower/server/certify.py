@@ -2,7 +2,6 @@
 
 import json
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from wafl.base.describe import some
 from wafl.base.errors import ConfigError
 from wafl.base.files import write_whole
 from wafl.base.norms import check_norm
@@ -23,6 +23,7 @@ from wafl.flower.server.exchange import Post
 from wafl.flower.server.find_clients import Finder
 from wafl.flower.server.grid import GridClients
 from wafl.flower.wire.logs import log
+from wafl.flower.wire.overrides import read_value
 from wafl.flower.wire.run_config import from_run_config
 from wafl.objectives import Objective
 from wafl.results.saved import has_own_model, load_run
@@ -42,7 +43,8 @@ from wafl.theory.certificates.sampling import Domain
 from wafl.theory.certificates.soundness import hold_rows, room_of
 from wafl.theory.certificates.upper import Report
 from wafl.theory.constants.assumptions import data_free_constants, task_of
-from wafl.theory.constants.layer_by_layer import why_unproven
+from wafl.theory.constants.constant import Constant
+from wafl.theory.constants.layer_by_layer import last_layer, why_unproven
 from wafl.train.clients import Roster
 from wafl.train.survey import SurveyReplies
 
@@ -58,7 +60,7 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
     """
     folder, norm, confidence = Path(str(values["folder"])), float(values["norm"]), float(values["confidence"])
     check_norm(norm)
-    radii = check_radii(_numbers("radii", values["radii"]))
+    radii = check_radii(read_value("radii", values["radii"]))
     quantity = quantity_of(str(values["metric"]))
     if confidence:
         check_confidence(confidence, "test")
@@ -87,6 +89,10 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
         )
     steep, bent = (known.get(name, UNKNOWN) for name in ("L_z", "L_zz"))
     reason = "" if steep.proven else why_unproven(task)
+    by_graph = last_layer(run.module) is None and last_layer(task.module) is not None
+    if by_graph and (others := clients.not_computing_its_graph(task_of(run, traced=False)[1])):
+        reason = f"it computes something else than its layers on examples of {some(others)}"
+        steep = Constant(float(steep), "attested", reason)
     asked = Question(quantity, norm, unit=roster.unit, by_margins=quantity.by_margins(task), reason=reason)
     asked = replace(asked, finite_above=finite_above(task, params, norm), steep=steep, bent=bent)
     room = partial(room_of, quantity, task, params, roster.input_shape, norm, asked.dtype)
@@ -126,10 +132,3 @@ def _own_model(folder: Path, experiment: Experiment, clients: Roster | None) -> 
             "in the folder of its study"
         )
     return make_model(experiment.model, clients)
-
-
-def _numbers(name: str, text: Any) -> list[float]:
-    try:
-        return [float(value) for value in tomllib.loads(f"value = {text}")["value"]]
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"run config: {name}={text!r} must be a list of numbers, such as [0.1, 0.3]") from error

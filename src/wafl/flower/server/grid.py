@@ -22,7 +22,7 @@ from wafl.config.experiment import Experiment
 from wafl.config.plan import make_tolerance
 from wafl.evaluation.evaluate import draw_attacked
 from wafl.evaluation.score import ClientScore, Score
-from wafl.flower.node.queries import CutsQuery, MeansQuery, SpreadQuery, SurveyQuery, TestQuery
+from wafl.flower.node.queries import CutsQuery, GraphQuery, MeansQuery, SpreadQuery, SurveyQuery, TestQuery
 from wafl.flower.node.work import Split, Tested
 from wafl.flower.server.census import Census
 from wafl.flower.server.claims import dominating, too_many
@@ -282,6 +282,12 @@ class GridClients:
             value[:, numbers], cost[:, numbers] = reply.value, reply.cost
             sizes.update(zip(numbers, reply.sizes, strict=False))  # not every reply has them
         return SurveyReplies(value, cost, tuple(sizes[number] for number in sorted(sizes)))
+
+    def not_computing_its_graph(self, params: Tensor) -> list[str]:
+        """Return the clients on whose examples the model does something else than its graph; none may be missing."""
+        names, outputs = self.roster.names, self.roster.num_outputs
+        replies = self._inquiry.ask_all("query.graph", names, lambda who, _: GraphQuery(who, params, outputs))
+        return [names[number] for numbers, same in replies if not same for number in numbers]
 
     def cuts(self, target: Tensor, g: Tensor, points: int, seed: int) -> tuple[Tensor, Tensor]:
         """Return the mean and the shares of every client's cut at g."""

@@ -28,28 +28,6 @@ from wafl.objectives.base import Move, ObjectiveState, Term, lane_scalar
 from wafl.tasks.inputs import Inputs
 from wafl.tasks.problem import Problem
 
-FIRST_EXCESS, FIRST_PACE = 1.0, -1.0
-LEAST_EXCESS = 1e-4
-"""An excess below this part of L becomes 0, and one that is needed again starts from it."""
-LEAST_PACE, MOST_PACE = 0.05, 1.0
-
-
-def next_excess(excess: float, pace: float, slope: float, cost: float, radius: float) -> tuple[float, float]:
-    """The excess after a round whose labels had this mean cost in a ball of this radius, and the pace of its change.
-
-    The logarithm of the excess changes by the pace times as much as labels cost more than the radius, relatively. The
-    pace is halved whenever the excess turns, and grows by a fifth otherwise; it has the sign of the last change.
-    ``slope`` is the L of the new model, 0 if it is unknown.
-    """
-    least = LEAST_EXCESS * (slope or 1.0)
-    above = min(1.0, max(-1.0, cost / radius - 1.0))
-    if above == 0.0:
-        return excess, pace
-    turns = (above > 0.0) != (pace > 0.0)
-    size = min(max(abs(pace) * (0.5 if turns else 1.2), LEAST_PACE), MOST_PACE)
-    changed = max(excess, least) * math.exp(size * above)
-    return (changed if changed > least else 0.0), math.copysign(size, above)
-
 
 def known_slopes(problem: Problem, norm: float, cost_matrix: Tensor | None = None) -> Tensor:
     """For each label how steep the loss can be, ``[L, C]``, in a ball with this cost matrix."""

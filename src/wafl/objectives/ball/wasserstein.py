@@ -20,10 +20,10 @@ from wafl.base.random import normal
 from wafl.objectives.ball.class_space import BoxSpace, ClassSpace
 from wafl.objectives.ball.cost_matrix import CostMatrix, check_cost_matrix, stretch, stretched_curvature
 from wafl.objectives.ball.input_space import InputSpace, LinearSpace, num_classes
-from wafl.objectives.ball.learned_gamma import AUTO, GammaLearner
 from wafl.objectives.ball.order_one import descend_dual, known_slopes
 from wafl.objectives.ball.reach import gamma_of_reach
 from wafl.objectives.base import Move, Objective, ObjectiveState, better, lane_scalar, move_at_layer, random_starts
+from wafl.objectives.learned_gamma import AUTO, GammaLearner
 from wafl.tasks.inputs import Inputs, Shifted, shared
 from wafl.tasks.problem import Problem
 

@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from wafl.base.conditions import unproven_line
+from wafl.base.describe import rounded_up
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import norm_name
-from wafl.promises.promise import Promise, rounded_up
+from wafl.promises.known import Metric
+from wafl.promises.promise import Promise
 from wafl.promises.sign import check_private_key
 from wafl.tasks.task import Task
 from wafl.theory.certificates.mixture import Asked, AskMeans
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from wafl.report.plotting import Curve
     from wafl.theory.certificates.publish import Source
 
-Metric = Literal["loss", "error"]
-"""The names of the quantities that can be certified."""
 UNKNOWN = Constant(math.inf, "bound", "not known without the clients' examples")
 Reach = Callable[[float], float | None]
 """Attack the mixture within a radius and return the loss; None if nothing is attacked."""
@@ -172,8 +172,7 @@ class Certificates:
     """The arithmetic of the evaluations that the bounds hold for, in addition to the exact loss."""
 
     def __post_init__(self) -> None:
-        proven = self.proven or self.simple_proven
-        rows = (replace(row, certified=self.best_proven(row) if proven else None) for row in self.rows)
+        rows = (replace(row, certified=self.best_proven(row) if self.certifies else None) for row in self.rows)
         object.__setattr__(self, "rows", tuple(rows))
 
     @property
@@ -196,14 +195,19 @@ class Certificates:
         return self.L_z.proven if self.quantity.has_slopes else self.proven
 
     @property
+    def certifies(self) -> bool:
+        """Whether at least one of the two bounds is proven."""
+        return self.proven or self.simple_proven
+
+    @property
     def column(self) -> str:
         """The name of the column of bounds: "certified" if they are proven, otherwise "estimate"."""
-        return "certified" if self.proven or self.simple_proven else "estimate"
+        return "certified" if self.certifies else "estimate"
 
     @property
     def caveat(self) -> str | None:
         """The line to print above estimates; None if the bounds are proven."""
-        return None if self.column == "certified" else unproven_line(self.reason)
+        return None if self.certifies else unproven_line(self.reason)
 
     def __getitem__(self, index: int) -> Certificate:
         return self.rows[index]
@@ -218,7 +222,11 @@ class Certificates:
 
     def publish(self, *, points: int | None = None) -> Promise:
         """Return what a file would state, with ``points`` per label for :func:`wafl.audit`; see :meth:`save`."""
-        return self.published if points is None else self._publish(points)
+        if points is None:
+            return self.published
+        promise = self._publish(points)
+        vars(self).setdefault("published", replace(promise, parts=replace(promise.parts, labels=None)))
+        return promise
 
     def save(
         self, path: str | os.PathLike[str], *, key: str | os.PathLike[str] | None = None, points: int | None = None
@@ -325,7 +333,7 @@ class Certificates:
             [row.radius for row in rows],
             [self.best_proven(row) for row in rows],
             reached if len(reached) == len(rows) else None,
-            self.proven or self.simple_proven,
+            self.certifies,
             self.loss,
         )
 
@@ -357,10 +365,11 @@ class Certificates:
             label += "; simple is an estimate"
         lines.append(f"{self.quantity.noun} in the {ball}; {label}")
         if published and self.caveat is None:
-            more = max(published[row.radius] / self.best_proven(row) for row in self.rows if self.best_proven(row) > 0)
+            pairs = [(published[row.radius], self.best_proven(row)) for row in self.rows]
+            more = max([value / bound - 1.0 for value, bound in pairs if bound > 0], default=0.0)
             lines.append(
                 "published is what the file states: the checker proves it by itself, with simpler proofs, so it is up "
-                f"to {max(more - 1.0, 0.0):.1%} larger"
+                f"to {max(more, 0.0):.1%} larger"
             )
         return "\n".join(lines)
 

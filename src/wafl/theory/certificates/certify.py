@@ -25,6 +25,7 @@ from wafl.base.norms import check_norm
 from wafl.base.shown import shows
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
+from wafl.promises import quantities
 from wafl.results.run import Run
 from wafl.tasks.task import Loss, Task
 from wafl.theory.certificates import other_spaces as elsewhere
@@ -292,7 +293,7 @@ def certificates_of(
     certificates = Certificates(
         tuple(rows), clean, *about, power=question.power, label_cost=question.label_cost, dtype=question.dtype
     )
-    if not (certificates.proven or certificates.simple_proven):
+    if not certificates.certifies:
         certificates = replace(certificates, reason=question.reason)
     check_room(certificates, rest, room, question.dtype)
     roomy = tuple(with_room(row, room, question.quantity.largest) for row in certificates.rows)
@@ -310,10 +311,7 @@ def quantity_of(metric: str) -> Quantity:
     >>> quantity_of("error").noun
     'error rate'
     """
-    if metric not in QUANTITIES:
-        choices = " or ".join(f"metric={name!r} for the {each.noun}" for name, each in QUANTITIES.items())
-        raise ValueError(f"{metric=} is none of {', '.join(map(repr, QUANTITIES))}: pass {choices}")
-    return QUANTITIES[metric]
+    return QUANTITIES[quantities.quantity_of(metric).metric]
 
 
 def check_question(power: int, gap: float) -> None:

@@ -19,10 +19,11 @@ from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.bets import STAKES, paid
 from wafl.promises.checker import Checker
-from wafl.promises.known import Ball, Known, Metric, known
+from wafl.promises.known import Ball, Known, Metric, read
 from wafl.promises.promise import (
     FORMAT,
     NORMS,
+    About,
     Claim,
     Client,
     Content,
@@ -70,14 +71,6 @@ class Source:
     """The options that no file can state, such as ``space='0'``; empty if there are none."""
 
     @property
-    def order(self) -> Literal[1, 2]:
-        return 1 if self.power == 1 else 2
-
-    @property
-    def norm_name(self) -> NormName:
-        return next(name for name, each in NORMS.items() if each == self.norm)
-
-    @property
     def ball(self) -> Ball:
         return Ball(quantity_of(self.metric), self.norm, self.power)
 
@@ -97,11 +90,9 @@ def publish(
         )
     if points is not None:
         _check_points(points, clients, ball, confidence)
-    weights, radii = list(source.weights), list(estimates)
-    rows = tuple(Row("mixture", None, radius, 0.0) for radius in radii)
-    digest = digest_of(module_and_loss(source.model, source.loss)[0])
-    whose, drawn = tuple(_listed(clients, source.split, weights)), confidence is not None
-    claim = Claim(source.metric, source.norm_name, source.order, source.split, confidence, drawn, digest, whose, rows)
+    weights, radii, drawn = list(source.weights), list(estimates), confidence is not None
+    rows = [Row("mixture", None, radius, 0.0) for radius in radii]
+    claim = _claim(source, source.split, weights, confidence, drawn, rows)
     if reason:
         return _attested(source, claim, list(estimates.values()), reason)
     proof = _provable(source, confidence)
@@ -127,41 +118,44 @@ def publish_next_client(
     """
     if not 0.0 < share < 1.0:
         raise ValueError(f"share={share} must lie between 0 and 1, such as 0.9")
-    seen, ball, count = source.clients, source.ball, unseen.num_clients
+    seen, ball = source.clients, source.ball
     if own_sampling and ball.quantity.needs_bounds and unseen.bounds is None:
         raise PreconditionError(
             "a client's own sampling error needs bounds of the data: declare them (bounds=(low, high), or "
             "preprocess='unit'), or use own_sampling=False, which is about the client's examples"
         )
     proof = _provable(source, None)
-    gammas = _gammas(proof, ball, seen.train, [1.0 / seen.num_clients] * seen.num_clients, [radius])
+    gammas = _gammas(proof, ball, seen.train, _equal(seen), [radius])
     theirs = replace(source, clients=unseen)
     ball.quantity.check(proof, ball.power, unseen.bounds, confidence if own_sampling else None)
-    claim = Claim(
-        source.metric,
-        source.norm_name,
-        source.order,
-        "all",
-        confidence,
-        own_sampling,
-        digest_of(module_and_loss(source.model, source.loss)[0]),
-        tuple(_listed(unseen, "all", [1.0 / count] * count)),
-        (
-            Row("mean", None, radius, 0.0),
-            Row("share", float(share), radius, 0.0),
-            Row("next", None, radius, 0.0, next_confidence),
-        ),
-    )
+    about: list[tuple[About, float | None, float | None]]
+    about = [("mean", None, None), ("share", float(share), None), ("next", None, next_confidence)]
+    rows = [Row(each, part, radius, 0.0, lower) for each, part, lower in about]
+    claim = _claim(theirs, "all", _equal(unseen), confidence, own_sampling, rows)
     return _sealed(theirs, proof, claim, gammas, seen.train.joined(seen.test))
 
 
-def _listed(clients: Federation, split: Split, weights: Sequence[float]) -> Iterator[Client]:
-    """Whose examples a claim is about."""
-    examples = examples_of(clients, split)
-    for index, (name, weight) in enumerate(zip(clients.names, weights, strict=True)):
-        yield Client(
-            name, weight, int(examples.num_examples[index]), examples.of_clients([index]).digest(statistics=True)
-        )
+def _equal(clients: Federation) -> list[float]:
+    return [1.0 / clients.num_clients] * clients.num_clients
+
+
+def _claim(
+    source: Source,
+    split: Split,
+    weights: Sequence[float],
+    confidence: float | None,
+    own_sampling: bool,
+    rows: Sequence[Row],
+) -> Claim:
+    """Return a claim about these examples of the source's clients."""
+    digest, examples = digest_of(module_and_loss(source.model, source.loss)[0]), examples_of(source.clients, split)
+    whose = tuple(
+        Client(name, weight, int(examples.num_examples[index]), examples.of_clients([index]).digest(statistics=True))
+        for index, (name, weight) in enumerate(zip(source.clients.names, weights, strict=True))
+    )
+    norm: NormName = next(name for name, each in NORMS.items() if each == source.norm)
+    power = 1 if source.power == 1 else 2
+    return Claim(source.metric, norm, power, split, confidence, own_sampling, digest, whose, tuple(rows))
 
 
 def _sealed(
@@ -235,13 +229,9 @@ def _check_points(points: int, clients: Federation, ball: Ball, confidence: floa
 
 def _provable(source: Source, confidence: float | None) -> Known:
     """Return what is known of the model; raise PreconditionError if that proves nothing."""
-    ball, proof = source.ball, known(*module_and_loss(source.model, source.loss))
-    if proof is None:
-        raise PreconditionError(
-            "nothing is proven about this model: certify a linear model, or a network of linear layers, convolutions, "
-            "pooling and tanh, sigmoid, SiLU or ReLU, or of wafl.models.layers, with cross-entropy, MarginLoss or "
-            "squared error"
-        )
+    ball, proof = source.ball, read(*module_and_loss(source.model, source.loss))
+    if isinstance(proof, str):
+        raise PreconditionError(f"the checker has no proof for this model, because {proof}: print the certificate")
     ball.quantity.check(proof, ball.power, source.clients.bounds, confidence)
     return proof
 

@@ -200,10 +200,11 @@ def largest_surrogate(task: Task, params: Tensor, domain: Domain, steep: Constan
             largest = max(largest, float(gaps.logsumexp(0)))
         return largest
     low, high = domain.box
-    center = params.new_full((1, 1, *domain.shape), (low + high) / 2.0)
+    middle = low + (high - low) / 2.0
+    center = params.new_full((1, 1, *domain.shape), middle)
     outputs = task.outputs(params[None], center)[0].detach()
     labels = torch.arange(domain.num_classes)
     highest = float(task.loss.value(outputs.expand(len(labels), -1), labels).max())
-    features, half = math.prod(domain.shape), (high - low) / 2.0
+    features, half = math.prod(domain.shape), max(high - middle, middle - low)  # the middle is rounded
     reach = {1: features * half, 2: math.sqrt(features) * half, math.inf: half}[norm]
     return highest + float(steep) * reach + float(steep) ** 2 / (4.0 * gamma)

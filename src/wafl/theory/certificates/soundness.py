@@ -84,7 +84,7 @@ def check_room(certificates: Certificates, rest: float, room: Room, dtype: Dtype
     In float64, rounding must not be more than half of the bound. In float32, it must not be more than what the radius
     adds to the loss. ``rest`` bounds the loss at radius 0, and ``certificates`` do not include the room yet.
     """
-    if not (certificates.proven or certificates.simple_proven):
+    if not certificates.certifies:
         return
     for row in certificates.rows:
         best = certificates.best_proven(row)
@@ -149,7 +149,7 @@ def hold_moved(certificates: Certificates, means: AskMeans) -> None:
     Examples that reach the mean loss l at the mean cost c show that ``E[phi_gamma] >= l - gamma c`` at every gamma.
     """
     rows = [row for row in certificates.rows if row.radius > 0]
-    if not rows or not (certificates.proven or certificates.simple_proven or certificates.L_zz.kind == "attested"):
+    if not rows or not (certificates.certifies or certificates.L_zz.kind == "attested"):
         return
     asked = [{"distance": part * row.radius} for row in rows for part in PARTS]
     moved = means(SlopeMove(certificates.norm), asked)
@@ -160,7 +160,7 @@ def hold_moved(certificates: Certificates, means: AskMeans) -> None:
 def hold_flipped(certificates: Certificates, means: AskMeans) -> None:
     """Raise if examples that stay, and whose labels change where that pays, reach more than what is proven."""
     rows = [row for row in certificates.rows if row.radius > 0 and row.gamma < math.inf]
-    if not rows or not (certificates.proven or certificates.simple_proven or certificates.L_zz.kind == "attested"):
+    if not rows or not (certificates.certifies or certificates.L_zz.kind == "attested"):
         return
     flipped = means(None, [{"gamma": row.gamma} for row in rows])
     for row, value, cost in zip(rows, flipped.value, flipped.cost, strict=True):

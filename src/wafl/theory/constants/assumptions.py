@@ -236,11 +236,8 @@ def _plain_form(
     own = {id(value) for value in old.values()}
     if form is module or (same_parameters and any(id(value) not in own for value in form.parameters())):
         return module, layout
-    if examples is not None:
-        whole, plain = (copy.deepcopy(each).eval() for each in (module, form))
-        batches = (examples.rows(rows, torch.float64) for rows in torch.arange(len(examples.y)).split(COMPARED))
-        if not agrees(whole, plain, batches):
-            return module, layout
+    if examples is not None and not _agree(module, form, examples):
+        return module, layout
     if layout is not None:
         # The numbers of a run are still what is trained, under the names that the layers have in the plain form.
         trained = {id(old[name]) for name in layout.shapes}
@@ -250,6 +247,19 @@ def _plain_form(
             {name: value.shape for name, value in form.named_buffers() if id(value) in trained},
         )
     return form, layout
+
+
+def computes_its_graph(task: Task, params: Tensor, examples: Examples) -> bool:
+    """Return whether a module with these parameters has the outputs of its graph of layers on all examples."""
+    module = copy.deepcopy(task.module)
+    module.load_state_dict(dict(task.unflatten(params)), strict=False)
+    return _agree(module, plain_form(module), examples)
+
+
+def _agree(module: nn.Module, form: nn.Module, examples: Examples) -> bool:
+    whole, plain = (copy.deepcopy(each).eval() for each in (module, form))
+    rows = torch.arange(len(examples.y)).split(COMPARED)
+    return agrees(whole, plain, (examples.rows(some, torch.float64) for some in rows))
 
 
 def _values(

@@ -303,6 +303,8 @@ def _largest_eigenvalue(weight: Tensor) -> float:
 
 _NORMS: dict[bytes, float] = {}
 """Norms of matrices by their digests: one certificate asks about the same layers several times."""
+MOST_NORMS = 1024
+"""How many norms are kept."""
 
 
 def matrix_norm(matrix: Tensor) -> float:
@@ -311,6 +313,8 @@ def matrix_norm(matrix: Tensor) -> float:
     digest.update(matrix.cpu().contiguous().numpy().tobytes())
     key = digest.digest()
     if key not in _NORMS:
+        if len(_NORMS) >= MOST_NORMS:
+            _NORMS.clear()
         _NORMS[key] = float(torch.linalg.matrix_norm(matrix, ord=2))
     return _NORMS[key]
 

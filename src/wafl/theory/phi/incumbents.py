@@ -18,7 +18,9 @@ from wafl.base.norms import dual, power_norm, steepest
 from wafl.train.lanes.lanes import free_bytes
 
 CHUNK = 1 << 22
-"""How many numbers are worked on at a time."""
+"""How many numbers are worked on at a time on a CPU."""
+SLOPES = 1 << 17
+"""How many slopes are summed at a time on a CPU, so that they stay in its cache."""
 COPIES = 16
 """As how many copies of what is searched a search needs memory."""
 CLOSE = 1e-9
@@ -84,7 +86,7 @@ class Ball:
         return p.scatter_add(-1, y[:, None], -torch.ones_like(p[:, :1]))
 
     def _pieces(self, lean: Tensor) -> tuple[Tensor, ...]:
-        return lean.split(max(1, CHUNK // self.weight.shape[1]))
+        return lean.split(max(1, at_once(SLOPES, lean.device) // self.weight.shape[1]))
 
 
 RIVALS = 3

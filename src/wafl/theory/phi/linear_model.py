@@ -209,6 +209,13 @@ class LinearPhi:
         lower, upper, cost = _in_pieces(partial(self._at_first, gamma), outputs, y, tolerance)
         allowed = torch.full_like(lower, tolerance)
         if group is not None and self._norm == math.inf:  # in l2 few examples are hard, and in l1 none
+            for _ in range(2):  # an ellipsoid for the larger tolerance leaves more of it to the others
+                allowed = shared_tolerance(upper - lower, group, tolerance)
+                wide = (upper - lower > allowed).nonzero()[:, 0]
+                if not len(wide):
+                    break
+                known = (each[wide] for each in (_differences(outputs, y), y, lower, upper, allowed))
+                upper[wide] = _in_threads(partial(self._in_ellipsoids, gamma), tuple(known))[0]
             allowed = shared_tolerance(upper - lower, group, tolerance)
         wide = (upper - lower > allowed).nonzero()[:, 0]
         if len(wide) and self._norm != 1:
@@ -232,16 +239,19 @@ class LinearPhi:
                 best = settled_above(self._ball, a, y, best, gamma, EASY * allowed)
                 upper = best.value + best.missed
             else:
+                upper = within_ellipsoids(self._ball, a, y, best.p, best.value, gamma, EASY * allowed)
                 # In a tiny ball the tolerance is far more than the radius adds to the loss, and this is tighter.
-                upper = torch.minimum(
-                    within_ellipsoids(self._ball, a, y, best.p, best.value, gamma, EASY * allowed),
-                    self._smooth(a, y, gamma),
-                )
+                upper = torch.minimum(upper, self._smooth(a, y, gamma))
             lower, cost = best.value, best.cost
         wide = (upper - lower > allowed).nonzero()[:, 0]
         if len(wide):
             upper[wide] = torch.minimum(upper[wide], self._along_the_distance(a[wide], y[wide], gamma, allowed[wide]))
         return lower, torch.maximum(upper, lower), cost
+
+    def _in_ellipsoids(self, gamma: float, piece: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor]:
+        a, y, lower, upper, allowed = piece
+        best = climb(self._ball, a, y, gamma, allowed)
+        return (upper.minimum(within_ellipsoids(self._ball, a, y, best.p, lower, gamma, EASY * allowed)),)
 
     def _searched(
         self, gamma: float, piece: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]

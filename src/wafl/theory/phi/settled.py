@@ -23,8 +23,9 @@ nothing to gain. For small t no bound is tighter: it is 0 where f is concave at 
 **l_inf.** Its ball lies in ellipsoids. For any weights ``s_d > 0`` of the inputs, ``||g||_1^2 <= S sum_d g_d^2 / s_d``
 with ``S = sum_d s_d``, and both are equal where s is proportional to ``|g|``. With ``g = sum_j p_j (w_j - w_y)``,
 size(p)^2 is therefore at most what it is in l2 for the rows ``sqrt(S / s) w_j``, which the above bounds. Around the p
-of an ascent nothing is lost if ``s = |g|``; inputs that hardly count there make the ellipsoid long, so a share of the
-mean is added.
+of an ascent nothing is lost if ``s = |g|``. Inputs that hardly count there but do nearby make the ellipsoid long, so
+``s_d^2 = g_d^2 + k v_d`` with the variance ``v_d`` of ``w_jd`` under p. What this loses at p grows almost linearly
+with k, so k is chosen by the share of the tolerance that it may lose there.
 """
 
 import torch
@@ -42,8 +43,10 @@ LARGEST_EXPONENT = 500.0
 """Of an exponential; beyond it float64 would overflow, at gammas far smaller than any that a radius asks for."""
 ROUNDED_UP = 1.0 + 1e-9
 """More than float64 may lose of an eigenvalue."""
-SHARES = (0.1, 0.3, 0.03)
-"""What of the mean of ``|g|`` is added to each input's, one after another."""
+SHARES = (0.3, 0.9)
+"""What share of the tolerance an ellipsoid may lose at the p of an ascent, one after another."""
+SPREAD, LEAST_SPREAD = 0.03, 1e-4
+"""The factor of the variance at first, and the smallest."""
 LEAST_WEIGHT = 1e-6
 """Every weight is at least this part of a typical one of the model."""
 ELLIPSOID_STEPS = 60
@@ -128,7 +131,7 @@ def within_ellipsoids(
         return upper
     rows = torch.arange(len(a), device=a.device)
     for share in SHARES:
-        size = max(1, CHUNK // ball.weight.numel())
+        size = max(1, at_once(CHUNK, a.device) // ball.weight.numel())
         for some in rows.split(size):
             bound = _in_one(ball, a[some], y[some], p[some], share, lower[some], gamma, allowed[some])
             upper[some] = torch.minimum(upper[some], bound)
@@ -139,11 +142,16 @@ def within_ellipsoids(
 def _in_one(
     ball: Ball, a: Tensor, y: Tensor, p: Tensor, share: float, lower: Tensor, gamma: float, allowed: Tensor
 ) -> Tensor:
-    pull = (ball.lean(y, p) @ ball.weight).abs()
+    square, mean = (ball.lean(y, p) @ ball.weight).square(), p @ ball.weight
+    variance = (p @ ball.weight.square() - mean.square()).clamp_min(0.0)
     least = LEAST_WEIGHT * ball.weight.abs().mean().clamp_min(torch.finfo(p.dtype).tiny)
-    weights = pull + (share * pull.mean(1, keepdim=True)).clamp_min(least)
+    weights = (square + SPREAD * variance).sqrt() + least
+    lost = (weights.sum(1) * (square / weights).sum(1) - square.sqrt().sum(1).square()) / (4.0 * gamma)
+    spread = SPREAD * share * allowed / lost.clamp_min(torch.finfo(p.dtype).tiny)
+    weights = (square + spread.clamp(LEAST_SPREAD, 1.0)[:, None] * variance).sqrt() + least
     scale = weights.sum(1, keepdim=True) / weights
-    grams = torch.matmul(ball.weight * scale[:, None, :], ball.weight.T)
+    rows = ball.weight - mean[:, None]  # around p, so that no digits are lost where a short axis makes numbers large
+    grams = torch.bmm(rows * scale[:, None, :], rows.mT)
     value, p, missed = _settled_in(ball, grams, a, y, p, gamma, SETTLED * allowed)
     return value + missed + above_tangent(grams, p, gamma, lower + allowed - value - missed)
 

@@ -11,7 +11,7 @@ from typing import Annotated
 from torch import nn
 
 from wafl.base.conditions import unproven_line
-from wafl.base.describe import some
+from wafl.base.describe import rounded_up, some
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import norm_name
 from wafl.base.options import frozen
@@ -240,7 +240,7 @@ class NextClient:
 def _sentence(name: str, bound: Callable[[], float], how: str) -> str:
     """Say what a number is at most, or why there is no bound."""
     try:
-        return f"{name} is at most {bound():.4f} {how}"
+        return f"{name} is at most {rounded_up(bound())} {how}"
     except PreconditionError as refusal:
         return f"{name}: {refusal}"
 
@@ -318,7 +318,7 @@ def next_client(
     theirs = Mixture.of(model, held, "train", uniform(), loss)
     ours = Mixture.of(model, seen, "train", client_weights, loss)
     quantity, domain = chosen.quantity, Domain.of(seen)
-    inquiry, proven = quantity.inquiry(chosen, row), reach == 0 or chosen.proven or chosen.simple_proven
+    inquiry, proven = quantity.inquiry(chosen, row), reach == 0 or chosen.certifies
     bounded = domain.box is not None and domain.num_classes is not None and theirs.task.loss.logistic
     most = quantity.most(theirs, domain, chosen, inquiry.gamma) if bounded else quantity.largest
     sample, trained = (Moments(inquiry.report).ask(each, inquiry.setting, most, seed) for each in (theirs, ours))

@@ -198,7 +198,7 @@ class Watch:
         learning = learner is not None and len(history) < SETTLING  # its first gamma may be far too large
         if _largest(history[1:]) < LEAST_MOVE and not learning:  # a model of zeros moves nothing in the first round
             self._warn_once(f"no example moved in {len(history)} rounds: {self._why_still}", RadiusWarning)
-        elif learner is not None and learner.target is not None:
+        elif learner is not None:
             self._check_radius(learner.target, history)
 
     def _check_labels(self, cost: float, history: History) -> None:

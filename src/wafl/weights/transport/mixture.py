@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -279,7 +279,6 @@ def cover(
     label_aware: bool = False,
     label_cost: float | None = None,
     tolerance: float | None = None,
-    exchange: Literal["examples"] = "examples",
 ) -> TransportWeights:
     """``min over the simplex of max_j W_2^2(P_lambda, P_j)``: the smallest ball whose center is a mixture.
 
@@ -296,8 +295,6 @@ def cover(
         label_cost: kappa, the price of a label in the ball: add ``kappa 1(y != y')``, or ``kappa ||y - y'||^2`` for
             targets of a regression; None compares inputs alone.
         tolerance: stop at a ``gap`` of this times the value; None as in :func:`wafl.weights.mixture`.
-        exchange: what the clients send: their ``examples``, which are pooled. There is no other way to cover clients:
-            cuts would show each client's examples to all others.
 
     Returns:
         The weights; ``distances`` are ``W_2^2(P_lambda, P_j)``, and ``standard_errors`` are theirs at these weights.
@@ -308,11 +305,6 @@ def cover(
     ((0.0, 1.0, 0.0), 2.0)
     """
     sampling = Sampling(sample, seed, features, label_aware, label_cost)
-    if exchange != "examples":
-        raise ValueError(
-            f"exchange={exchange!r} must be 'examples': clients cannot be covered without pooled examples, as every "
-            "client is a target; with one target, mixture and nearest take exchange='cuts'"
-        )
     transport_package()
     clouds = read_clients(clients, sampling)
     size = sum(len(cloud) for cloud in clouds) ** 2

@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from wafl.objectives.ball.order_one import FIRST_EXCESS, FIRST_PACE, next_excess
-from wafl.objectives.base import Learner
 from wafl.tasks.problem import Problem
 
 AUTO = "auto"
@@ -17,22 +15,50 @@ LONGEST_WARM_UP = 30
 """How many rounds the ball takes at most to grow to the radius that was asked for."""
 
 
+FIRST_EXCESS, FIRST_PACE = 1.0, -1.0
+LEAST_EXCESS = 1e-4
+"""An excess below this part of L becomes 0, and one that is needed again starts from it."""
+LEAST_PACE, MOST_PACE = 0.05, 1.0
+
+
+def next_excess(excess: float, pace: float, slope: float, cost: float, radius: float) -> tuple[float, float]:
+    """The excess after a round whose labels had this mean cost in a ball of this radius, and the pace of its change.
+
+    The logarithm of the excess changes by the pace times as much as labels cost more than the radius, relatively. The
+    pace is halved whenever the excess turns, and grows by a fifth otherwise; it has the sign of the last change.
+    ``slope`` is the L of the new model, 0 if it is unknown.
+    """
+    least = LEAST_EXCESS * (slope or 1.0)
+    above = min(1.0, max(-1.0, cost / radius - 1.0))
+    if above == 0.0:
+        return excess, pace
+    turns = (above > 0.0) != (pace > 0.0)
+    size = min(max(abs(pace) * (0.5 if turns else 1.2), LEAST_PACE), MOST_PACE)
+    changed = max(excess, least) * math.exp(size * above)
+    return (changed if changed > least else 0.0), math.copysign(size, above)
+
+
 @dataclass(frozen=True)
-class GammaLearner(Learner):
+class GammaLearner:
     """Learns gamma from a radius, in a ball that first grows.
 
-    In an endless ball, gamma is the slope of the loss plus an excess that pays for labels (``order_one.py``).
+    In an endless ball, gamma is the slope of the loss plus an excess that pays for labels (``ball/order_one.py``).
     """
 
     radius: float | Literal["auto"]
     power: int
-    lowest: Callable[[Problem], float]
+    lowest_gamma: Callable[[Problem], float]
+    """What gamma must not fall below for the model of the first lane."""
     endless: bool
+    """Whether the ball has distributions with a little mass as far away as you like."""
     averages_cost: bool
+    """Whether clients report the mean cost of all local steps instead of the cost of the first step."""
     server_side = frozenset({"strict"})
+    """The names of the objective's options that only this uses; they may differ between lanes of one batched run."""
 
     @property
     def undecided(self) -> bool:
+        """Whether the radius is still to be chosen, by leaving clients out."""
         return self.radius == AUTO
 
     @property
@@ -50,15 +76,14 @@ class GammaLearner(Learner):
         """Return over how many of so many rounds the ball grows."""
         return min(LONGEST_WARM_UP, rounds // 3)
 
-    def lowest_gamma(self, problem: Problem) -> float:
-        return self.lowest(problem)
-
     def first_scalars(self, scalars: Mapping[str, float], lowest: float, rounds: int) -> dict[str, float]:
+        """Return the scalars of the first round; ``lowest`` is the :attr:`lowest_gamma` of the first model."""
         ball = FIRST_BALL if self.warm_up(rounds) else 1.0
         gamma = lowest + scalars.get("excess", 0.0) if self.endless else max(scalars["gamma"], lowest)
         return {**scalars, "gamma": gamma, "radius": ball * scalars["radius"]}
 
     def next_scalars(self, scalars: Mapping[str, float], cost: float, lowest: float, rounds: int) -> dict[str, float]:
+        """Return the scalars after a round whose moves cost ``cost`` on average."""
         now = grown = scalars["radius"]
         if now < self.target:
             grown = min(now * FIRST_BALL ** (-1.0 / self.warm_up(rounds)), self.target)
