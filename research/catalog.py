@@ -87,6 +87,9 @@ EXPLORATORY = (
     _exploratory("natural", "Accuracy on unseen people and places, of logistic regression", "docs/natural.md"),
     _exploratory("networks", "How tight certificates of networks are", "docs/theory.md"),
     _exploratory("optimum", "How close solvers come to the optimum", "docs/theory.md"),
+    _exploratory(
+        "prediction-sets", "Coverage of prediction sets at unseen clients, by method", "docs/prediction-sets.md"
+    ),
     _exploratory("privacy", "Accuracy under differential privacy", "docs/flower.md"),
     _exploratory("published", "How much looser a published certificate is", "docs/certificate-files.md"),
     _exploratory("radius", "Training by radius against fixed gammas", "docs/theory.md"),

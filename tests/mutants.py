@@ -208,6 +208,7 @@ SQUARES = (
 NEVER_BELOW = of_file("never_below")
 ACTIVATIONS = of_file("activations", "secants_and_strips_hold_a_dense_grid")
 ALONG = (
+    *of_file("margins", "no_hidden_unit_behind_two_layers_moves_farther_than_its_lines"),
     *of_file("margins", "the_bound_is_never_below_phi", "no_attack_in_many_dimensions_gets_above_the_bound"),
     *NEVER_BELOW,
 )

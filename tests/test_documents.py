@@ -68,6 +68,16 @@ BEFORE = {
         seen, unseen = clients.hold_out(0.5, seed=0)
         run = wafl.fit(wafl.models.mlr(seen), seen, wafl.FedAvg(), rounds=1, local_steps=1)
     """,
+    "docs/prediction-sets.md": """
+        from sklearn.datasets import load_iris
+        from sklearn.utils import shuffle
+        X, y = shuffle(*load_iris(return_X_y=True), random_state=0)
+        clients = wafl.load_dataset("digits").partition(num_clients=12, iid=True)
+        seen, unseen = clients.hold_out(0.5)
+        calibration, test = unseen.set_apart([0, 1])
+        run = wafl.fit(wafl.models.mlr(seen), seen, wafl.WAFL(radius=0.3), rounds=1, local_epochs=1)
+        sets = wafl.prediction_sets(run, calibration, coverage=0.7)
+    """,
     "docs/tabular.md": "",
     "docs/tutorial.md": "",
 }

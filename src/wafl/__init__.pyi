@@ -81,6 +81,9 @@ from .promises.verify import verify as verify
 from .results.run import Run as Run
 from .results.run import Runs as Runs
 from .results.saved import load_run as load_run
+from .sets.coverage import Coverage as Coverage
+from .sets.prediction_sets import PredictionSets as PredictionSets
+from .sets.prediction_sets import prediction_sets as prediction_sets
 from .studies.pages.write import write_report as write_report
 from .tasks.losses import MarginLoss as MarginLoss
 from .tasks.losses import OutputLoss as OutputLoss

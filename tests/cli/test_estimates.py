@@ -125,7 +125,7 @@ def test_the_next_of_five_clients_has_the_confidence_that_they_support(module: s
     assert refused.exit_code == 2
     assert refused.stdout == ""
     (line,) = refused.stderr.strip().splitlines()
-    assert line.endswith("support at most 83% confidence about the next client's examples; 95% takes 19 clients")
+    assert line.endswith("support at most 83% confidence (5/6) about the next client's examples; 95% takes 19 clients")
     asked = call("next-client", "runs/study", "--metric", "error", "--confidence", "0.83")
     assert "on its examples is at most" in asked.stdout
     assert "on its distribution: 5 held-out clients support at most 66% confidence" in asked.stdout
@@ -144,4 +144,4 @@ def test_the_next_of_five_clients_as_a_file_is_verified_at_the_confidence_it_say
     assert re.search(r"radius 0, next +recomputed +at most 0\.\d+ with probability 0\.666666", checked.stdout)
     refused = call("next-client", "runs/study", "--metric", "error", "-o", "other.json", "--confidence", "0.8")
     assert (refused.exit_code, Path("other.json").exists()) == (2, False)
-    assert "at most 66% confidence about the next client's distribution; 80% takes 9 clients" in refused.output
+    assert "at most 66% confidence (4/6) about the next client's distribution; 80% takes 9 clients" in refused.output

@@ -47,12 +47,15 @@ certify runs/one -o certificate.json --radii 0,0.5 --norm 2 --power 2 --points 2
     --data-dir data --trust
 certify runs/one -o tested.json --radii 0,0.5 --metric error --split test --confidence 0.9
 verify certificate.json --model runs/one --data runs/one --key issuer.pub.pem --data-dir data --trust
-    --client "client 0" --accept attested
+    --client "client 1" --accept attested
 audit certificate.json --model runs/one --data mine --key issuer.pub.pem --trust
 run exp.toml --set data.num_clients=8 --set data.unseen=0.5 --name held --quiet
 next-client runs/held --radius 0.1 --population-radius 0.1 --norm 2 --metric error --confidence 0.5 --data-dir data
     --trust
 next-client runs/held --radius 0.1 --metric error --confidence 0.5 --output next.json --sign issuer.pem --data-dir data
+prediction-sets runs/held --coverage 0.4 --about client --confidence 0.5 --score margin --radius 0.1 --norm inf
+    --power 1 --output sets.json --data-dir data --trust
+prediction-sets runs/held --coverage 0.4 --confidence 0.3 --own-sampling
 verify next.json --model runs/held --data runs/held --key issuer.pub.pem --data-dir data
 weights -s usps -t mnist --sample 5 --seed 1 --label-aware --size 8 --preprocess unit --data-dir data
 weights -s mnist -s usps --sample 5 --label-cost 1 --data-dir data

@@ -629,7 +629,7 @@ def test_certificates_print_a_table_and_save_as_json(name):
     lines = str(result).splitlines()
     assert lines[0].split() == ["radius", "achieved", "certified", "simple", "gamma"]
     assert lines[2].split()[0] == "0.1"
-    assert lines[2].split()[2] == f"{result[1].best:.4f}"
+    assert result[1].best <= float(lines[2].split()[2]) <= result[1].best + 1e-4
     assert "l_inf ball of W_2, input units" in lines[-1]
     saved = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert saved["loss"] == result.loss

@@ -64,7 +64,7 @@ def test_thresholds_are_exact() -> None:
         if count == 9:
             assert bounds.next(own_sampling=False) == max(bounds.measured)
         else:
-            with pytest.raises(ValueError, match=r"at most 88% confidence .*; 90% takes 9 clients"):
+            with pytest.raises(ValueError, match=r"at most 88% confidence \(8/9\) .*; 90% takes 9 clients"):
                 bounds.next(own_sampling=False)
 
 
@@ -216,3 +216,37 @@ def test_a_file_with_a_confidence_that_clients_do_not_support_is_refused() -> No
     promise = publish_next_client(MODEL, seen, unseen, confidence=0.83, own_sampling=False)
     assert "next" in promise.values
     assert promise.parts.claim.confidence == 0.83
+
+
+def test_invited_clients_without_an_answer_count_as_infinity() -> None:
+    seen, unseen = world(3, 8), world(39, 12, seed=1)
+    invited = [*unseen.names, "silent", "gone"]
+    plain = wafl.next_client(MODEL, seen, unseen, metric="error", confidence=0.9)
+    bounds = wafl.next_client(MODEL, seen, unseen, metric="error", confidence=0.9, invited=invited)
+    assert bounds.missing == ("silent", "gone")
+    assert bounds.next(own_sampling=False) == sorted(plain.measured)[math.ceil(Fraction(9, 10) * 42) - 1]
+    assert bounds.next(own_sampling=False) >= plain.next(own_sampling=False)
+    assert bounds.share(0.7, own_sampling=False) >= plain.share(0.7, own_sampling=False)
+    assert bounds.mean() > plain.mean(), "they count as the largest error rate"
+    assert str(bounds).splitlines()[-1] == (
+        "2 of 41 invited clients gave no finite answer and count as infinity: silent, gone"
+    )
+    few = wafl.next_client(MODEL, seen, world(5, 12, seed=1), metric="error", invited=[*unseen.names[:5], "silent"])
+    assert few.next_confidence(own_sampling=False) == highest_confidence(6, own_sampling=False)
+    assert few.next(own_sampling=False) == math.inf
+    with pytest.raises(wafl.PreconditionError, match="a file states nothing about clients that did not answer: silent"):
+        bounds.publish()
+    with pytest.raises(ValueError, match="client client 1 was not invited"):
+        wafl.next_client(MODEL, seen, unseen, invited=["client 0"])
+
+
+def test_a_client_whose_number_is_not_finite_counts_as_infinity() -> None:
+    seen, unseen = world(3, 8), world(20, 12, seed=1)
+    x = unseen.train.raw.clone()
+    x[unseen.train.offsets[7]] = math.nan
+    broken = replace(unseen, train=replace(unseen.train, raw=x))
+    bounds = wafl.next_client(MODEL, seen, broken, confidence=0.8)
+    assert bounds.missing == (unseen.names[7],)
+    others = [value for index, value in enumerate(wafl.next_client(MODEL, seen, unseen).measured) if index != 7]
+    assert bounds.measured == pytest.approx(others, rel=1e-9)
+    assert bounds.next(own_sampling=False) == sorted([*bounds.measured, math.inf])[math.ceil(0.8 * 21) - 1]

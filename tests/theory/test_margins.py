@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import wafl
 from tests.promises.files import publish
 from wafl.tasks.structured import make_task
-from wafl.theory.networks.margins import Margins, margins_of
+from wafl.theory.networks.margins import Margins, Nearby, hidden_layers, margins_of
 
 RADII = [0.0, 0.3, 4.0]
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
@@ -269,3 +269,24 @@ def test_a_convolutional_network_is_certified_at_no_more_than_what_is_published(
     published = [row.value for row in publish(model, clients, radii=radii, norm=norm).parts.claim.rows]
     found = wafl.certify(model, clients, radii=radii, norm=norm, achieved=False)
     assert all(row.value <= value for row, value in zip(found.rows, published, strict=True))
+
+
+@pytest.mark.parametrize("norm", [1, 2, math.inf])
+@pytest.mark.parametrize("kind", [nn.ReLU, nn.Tanh])
+def test_no_hidden_unit_behind_two_layers_moves_farther_than_its_lines(kind: type[nn.Module], norm: float) -> None:
+    torch.manual_seed(0)
+    directions = torch.linspace(0.0, 2.0 * math.pi, 73, dtype=torch.float64)
+    directions = torch.stack([directions.cos(), directions.sin()], dim=1)
+    directions = directions / directions.norm(norm, dim=1, keepdim=True)
+    for _ in range(20):
+        model = nn.Sequential(nn.Linear(2, 3), kind(), nn.Linear(3, 3), kind(), nn.Linear(3, 2)).double()
+        hidden = hidden_layers(list(model), 2)
+        assert hidden is not None
+        x, rows = torch.randn(8, 2, dtype=torch.float64), torch.cat([torch.eye(3), -torch.eye(3)]).double()
+        for length in (0.1, 1.0, 4.0):
+            which, t = torch.arange(8), torch.full((8,), length, dtype=torch.float64)
+            steps = torch.linspace(0.0, length, 9, dtype=torch.float64)[:, None, None, None]
+            gained = model[:4](x[:, None] + steps * directions) - model[:4](x)[:, None]
+            for offset, slope in Nearby(hidden, x, norm).lines(rows.expand(8, 6, 3), which, t):
+                bound = offset + slope * steps[:, :, 0]
+                assert bool(((gained @ rows.T).amax(2) <= bound + 1e-9).all())

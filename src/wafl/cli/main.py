@@ -26,7 +26,7 @@ MODULES = {
     **dict.fromkeys(("evaluate", "theory", "export"), "saved_runs"),
     "weights": "data",
     "methods": "config",
-    **dict.fromkeys(("certify", "next-client", "verify", "audit"), "certificates"),
+    **dict.fromkeys(("certify", "next-client", "prediction-sets", "verify", "audit"), "certificates"),
 }
 """The modules of commands that share one; any other command's module has its name."""
 

@@ -180,6 +180,17 @@ def measure_by_client(
     return _finish(figure, path)
 
 
+def coverage_against_size(
+    covered: Sequence[float], sizes: Sequence[float], promised: float, unit: str, path: Path | None = None
+) -> Any:
+    """Draw one point per client: the coverage of its prediction sets against their size."""
+    figure, (axes,) = _figure()
+    axes.scatter(sizes, [100.0 * value for value in covered], color=COLORS[2], alpha=0.7, label="client")
+    axes.axhline(100.0 * promised, color="black", linewidth=1.0, linestyle="--", label="promised")
+    axes.set(xlabel=unit, ylabel="labels covered (%)")
+    return _finish(figure, path)
+
+
 def generalization(results: Mapping[str, Any], path: Path) -> Any:
     """A figure of each method on training, test and unseen data, with intervals over clients and the worst tenth."""
     rows = {name: row["generalization"] for name, row in results["methods"].items()}

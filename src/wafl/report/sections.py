@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, stdev
 from textwrap import wrap
 from typing import Any
@@ -25,6 +26,19 @@ QUANTITIES = {
     "gamma": "gamma",
 }
 """What is drawn by round, and what it is called."""
+
+
+@dataclass(frozen=True)
+class SetRow:
+    """Prediction sets on a page: what they promise, and what they covered, client by client."""
+
+    label: str
+    promise: str
+    threshold: float
+    covered: Sequence[tuple[str, float]]
+    coverage: float
+    size: float
+    full: int
 
 
 def methods(tested: Sequence[Tested], measure: str, conditions: Conditions) -> Section:
@@ -194,6 +208,28 @@ def unseen(
     lead = "Clients that never took part in training show what the model is worth to others."
     figure = Figure({unit_of(measure): chart}, "Means and intervals of the table below.")
     return Section("Seen and unseen", lead, [figure, table])
+
+
+def prediction_sets(rows: Sequence[SetRow], tested: str) -> Section:
+    """Return the section of what prediction sets promise, and of their coverage and size on the `tested` clients."""
+    groups = {row.label: [(name, 100.0 * value) for name, value in row.covered] for row in rows}
+    columns = {
+        "sets": [Cell(row.label) for row in rows],
+        "promise": [Cell(row.promise) for row in rows],
+        "threshold": [Cell(f"{row.threshold:.4g}", row.threshold) for row in rows],
+        "covered (%)": [Cell(f"{100.0 * row.coverage:.1f}", 100.0 * row.coverage) for row in rows],
+        "size": [Cell(f"{row.size:.3g}", row.size) for row in rows],
+        "full sets": [Cell(f"{row.full:,}", row.full) for row in rows],
+    }
+    caption = (
+        f"Mean coverage and mean size over {tested}, and the number of sets that exclude nothing; one seed. Each row "
+        "holds by itself, and not all rows together."
+    )
+    chart = charts.strip(groups, "labels covered (%)", charts.colors(groups), "%", tested)
+    figure = Figure({"labels covered": chart}, f"One point per client: {tested}.")
+    return Section(
+        "Prediction sets", "Sets of labels that cover the next client.", [figure, Table.of(columns, caption)]
+    )
 
 
 GAPS = {"out_of_sample_gap": "training - test", "participation_gap": "test - unseen"}

@@ -5,6 +5,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -24,6 +25,8 @@ from wafl.data.federation import Federation
 from wafl.methods.averaging import FedAvg
 from wafl.methods.ball import WAFL
 from wafl.models import MLR
+from wafl.sets.prediction_sets import prediction_sets
+from wafl.sets.target import About
 from wafl.sklearn.auto_radius import choose_radius
 from wafl.sklearn.descent import Array
 from wafl.sklearn.linear import solve
@@ -151,6 +154,58 @@ class WassersteinEstimator(BaseEstimator, ABC):
             raise ValueError(f"group {min(known)} has trained: pass groups that did not")
         options: dict[str, Any] = {"norm": self.norm, "metric": metric, "confidence": confidence, "loss": self._loss}
         return next_client(self.model_, self.clients_, unseen, radius=radius, **options)
+
+    def calibrate(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        groups: Any = None,
+        *,
+        coverage: float = 0.9,
+        about: About = "example",
+        confidence: float | None = None,
+        score: str | None = None,
+        radius: float = 0.0,
+        own_sampling: bool = False,
+    ) -> Self:
+        """Choose the threshold of :meth:`predict_set` on examples that did not train; returns the estimator.
+
+        Without `groups`, every example is a client, which is split conformal prediction. The result is `sets_`, a
+        :class:`wafl.PredictionSets`, which prints what is promised.
+
+        Args:
+            X: the examples.
+            y: the labels, or targets.
+            groups: whose example each is; none of them may have trained.
+            coverage: the fraction of labels to cover.
+            about: ``"example"`` to cover the next example of the next client, ``"client"`` to cover the fraction of
+                the next client's examples with a confidence.
+            confidence: of a promise about the next client, as in :func:`wafl.prediction_sets`.
+            score: as in :func:`wafl.prediction_sets`.
+            radius: how far the next client's examples may move, in the unit of X; the norm is the estimator's.
+            own_sampling: if True, a promise about the next client is about its distribution.
+        """
+        check_is_fitted(self)
+        x: Any = validate_data(self, X, reset=False, dtype=np.float64, order="C")
+        one_by_one = [f"example {index}" for index in range(len(x))]
+        clients = _federation(x, self._targets(y), one_by_one if groups is None else groups, self._num_classes)
+        trained = self.clients_
+        if groups is None or trained.num_clients == 1:
+            trained = replace(trained, names=tuple(f"trained {index}" for index in range(trained.num_clients)))
+        options: dict[str, Any] = {"coverage": coverage, "about": about, "confidence": confidence, "score": score}
+        shift: dict[str, Any] = {"radius": radius, "norm": self.norm, "power": self.power, "own_sampling": own_sampling}
+        self.sets_ = prediction_sets(self.model_, clients, training=trained, **options, **shift)
+        return self
+
+    def predict_set(self, X: Any) -> Array:  # noqa: N803
+        """Return the prediction sets that :meth:`calibrate` prepared.
+
+        For a classifier, ``[n, C]`` is True for each class of ``classes_`` in the set. For a regression, ``[n, 2]`` are
+        the ends of intervals.
+        """
+        check_is_fitted(self, "sets_", msg="call calibrate(X, y) before predict_set(X)")
+        x: Any = validate_data(self, X, reset=False, dtype=np.float64, order="C")
+        return self.sets_.predict(x).numpy()
 
     _loss: str
     _num_classes: int | None

@@ -1,4 +1,4 @@
-"""Commands about certificates: ``wafl certify``, ``next-client``, ``verify`` and ``audit``."""
+"""Commands about certificates: ``certify``, ``next-client``, ``prediction-sets``, ``verify`` and ``audit``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,6 +78,39 @@ def next_client(
         if output is not None:
             output.parent.mkdir(parents=True, exist_ok=True)
             lines.append(f"Written: {output} and {result.save(output, key=sign)}")
+    tell("\n\n".join(lines))
+
+
+def prediction_sets(
+    run: StudyOrRun,
+    coverage: float = 0.9,
+    about: str = "client",
+    confidence: float | None = None,
+    score: str | None = None,
+    radius: Annotated[float, Option(min=0.0)] = 0.0,
+    norm: str = "2",
+    power: Annotated[int, Option(min=1, max=2)] = 2,
+    own_sampling: Annotated[bool, Option("--own-sampling")] = False,
+    output: Annotated[Path | None, Option("--output", "-o")] = None,
+    data_dir: Path | None = None,
+    trust: Trust = False,
+) -> None:
+    """Find sets of labels that cover the next client, from clients that were held out of training."""
+    with reading(trust):
+        options: dict[str, Any] = {"norm": parse_norm(norm), "power": power, "own_sampling": own_sampling}
+        name, model = only_run(run)
+        from wafl.sets.prediction_sets import prediction_sets as calibrate
+
+        seen, unseen = seen_and_unseen({name: model}, run, data_dir)
+        if unseen is None or unseen.num_clients < 2:
+            raise ValueError(f"{run} held fewer than 2 clients out of training: train it with data.unseen, such as 0.5")
+        calibration, others = unseen.hold_out(0.5)
+        about_promise: dict[str, Any] = {"coverage": coverage, "about": about, "confidence": confidence, "score": score}
+        sets = calibrate(model, calibration, radius=radius, training=seen, **about_promise, **options)
+        lines = [str(sets), f"On {others.num_clients} other clients: {sets.evaluate(others)}."]
+        if output is not None:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            lines.append(f"Written: {sets.save(output)}")
     tell("\n\n".join(lines))
 
 

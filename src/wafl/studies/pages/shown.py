@@ -22,9 +22,9 @@ from wafl.studies.pages.progress import labels_of, progress_of, read_lines, titl
 from wafl.studies.roster import known_roster
 
 ORDER = (
-    "Progress", "Methods", "Under attack", "Radius", "Client by client", "Seen and unseen", "What the ball moves",
-    "Round by round", "Radius and gamma", "Client weights", "Data", "Participation", "Nodes", "Privacy", "Left out",
-    "Setup",
+    "Progress", "Methods", "Under attack", "Radius", "Client by client", "Seen and unseen", "Prediction sets",
+    "What the ball moves", "Round by round", "Radius and gamma", "Client weights", "Data", "Participation", "Nodes",
+    "Privacy", "Left out", "Setup",
 )  # fmt: skip
 """The order of the sections on a page, by title."""
 WORST = "worst client"

@@ -7,8 +7,10 @@ from pathlib import Path
 from wafl.attacks import Attack
 from wafl.data.federation import Federation
 from wafl.evaluation.compare import compare
-from wafl.report.page import Page, Study, check_page_packages, write_page
+from wafl.report import sections
+from wafl.report.page import Page, Section, Study, check_page_packages, write_page
 from wafl.results.run import Run, Runs
+from wafl.sets.prediction_sets import PredictionSets
 from wafl.studies.pages.measured import measure
 from wafl.studies.pages.progress import rounds_in_words
 from wafl.studies.pages.shown import ORDER
@@ -22,6 +24,7 @@ def write_report(
     attack: Attack | None = None,
     attacked: Sequence[float] = (0.2, 0.4, 0.6, 0.8),
     unseen: Federation | None = None,
+    sets: Mapping[str, PredictionSets] | None = None,
     title: str = "WAFL report",
 ) -> Path:
     """Write one page about trained models, which opens in any browser without a network; returns the file.
@@ -37,6 +40,7 @@ def write_report(
         attack: an attack or a shift to test them under.
         attacked: shares of the clients to attack.
         unseen: clients that took no part in training.
+        sets: prediction sets by name; their coverage is measured on `unseen`, or without them on `clients`.
         title: the title of the page.
     """
     check_page_packages()
@@ -46,6 +50,7 @@ def write_report(
     attacks: list[Attack | None] = [None] if attack is None else [None, attack]
     tested = compare(named, clients, attacks=attacks, attacked=attacked, unseen=unseen).sections()
     measured = measure(named, clients, unseen, attack)
+    measured += [] if not sets else [_sets(sets, clients, unseen)]
     by_title = {section.title: section for section in (*tested, *Runs(named.values()).sections(), *measured)}
     ordered = sorted(by_title.values(), key=lambda section: ORDER.index(section.title))
     rounds = {run.name: (len(run.history), len(run.history)) for run in named.values()}
@@ -53,6 +58,11 @@ def write_report(
     facts |= {} if attack is None else {"attack": attack.within(clients.bounds).describe(clients.unit)}
     facts |= {"shift of unseen clients": unseen.shift} if unseen is not None and unseen.shift else {}
     return write_page(Page(title, [Study(title, ordered, facts=facts)]), Path(path))
+
+
+def _sets(sets: Mapping[str, PredictionSets], clients: Federation, unseen: Federation | None) -> Section:
+    others, tested = (clients, "clients that trained") if unseen is None else (unseen, "unseen clients")
+    return sections.prediction_sets([each.row(label, others) for label, each in sets.items()], tested)
 
 
 def _by_name(runs: Sequence[Run]) -> dict[str, Run]:

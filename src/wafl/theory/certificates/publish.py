@@ -122,7 +122,7 @@ def publish_next_client(
     if own_sampling and ball.quantity.needs_bounds and unseen.bounds is None:
         raise PreconditionError(
             "a client's own sampling error needs bounds of the data: declare them (bounds=(low, high), or "
-            "preprocess='unit'), or use own_sampling=False, which is about examples as many as these clients have"
+            "preprocess='unit'), or use own_sampling=False, which is about the client's examples"
         )
     proof = _provable(source, None)
     gammas = _gammas(proof, ball, seen.train, _equal(seen), [radius])

@@ -137,7 +137,7 @@ class ErrorSurrogate(Objective):
         state = state or ObjectiveState()
         gamma = lane_scalar(state, "gamma", 1.0, problem.params)[:, None]
         if problem.linear is None:
-            distance = remembered(problem, x, y, f"distances {self.norm} {self.slack} {self.dtype}", self._distances)
+            distance = remembered(problem, x, y, f"distances {self.norm} {self.slack} {self.dtype}", self.distances)
         else:
             outputs, lost = problem.outputs(x), each_lane(problem, x, partial(rounding_loss, self.dtype))
             same, shape = bool((problem.params == problem.params[:1]).all()), dense(x).shape[2:]
@@ -153,11 +153,14 @@ class ErrorSurrogate(Objective):
         value = (1.0 - gamma * cost).clamp_min(0.0)
         return Move(x, y, value, torch.where(value > 0, cost, 0.0), torch.ones_like(value, dtype=torch.bool))
 
-    def _distances(self, problem: Problem, x: Tensor, y: Tensor) -> Tensor:
+    def distances(self, problem: Problem, x: Tensor, y: Tensor, lead: float = 0.0) -> Tensor:
+        """Return how far each of ``x [B, ...]`` is at least from an output that is `lead` above the label's."""
         leads = leads_of(problem.task, problem.params[0], x[0].numel())
         if leads is None:
             raise ValueError("this network has a layer of which no Lipschitz constant is known")
         outputs, lost = problem.outputs(x[None])[0].detach(), rounding_loss(self.dtype, problem, x)
+        if lead:
+            outputs = outputs + lead * torch.zeros_like(outputs).scatter(-1, y[:, None], 1.0)
 
         def find(outputs: Tensor) -> Tensor:
             return leads.distance_to_error(x.flatten(1), outputs, y, self.norm, self.slack)

@@ -10,8 +10,12 @@ In floats, ``1 / (1 - 0.9)`` is a little more than 10, and 9 clients would not s
 """
 
 import math
+from collections.abc import Sequence
 from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
+
+from wafl.base.describe import some
+from wafl.base.errors import PreconditionError
 
 USUAL = 0.95
 """The confidence that a statement has unless you ask for another one, or the clients support less."""
@@ -57,6 +61,32 @@ def clients_needed(confidence: float, *, own_sampling: bool) -> int:
     return math.ceil((2 if own_sampling else 1) / (1 - exact(confidence))) - 1
 
 
+def supported(asked: float | None, count: int, *, own_sampling: bool) -> float:
+    """Return the confidence that is asked for, or without one the usual or the highest that `count` clients support.
+
+    Raises PreconditionError, a ValueError, for a confidence that they do not support. It is 0.0 if they support none.
+
+    >>> supported(None, 5, own_sampling=False), supported(0.8, 5, own_sampling=False)
+    (0.833333, 0.8)
+    """
+    confidence = USUAL if asked is None else asked
+    if is_supported(confidence, count, own_sampling=own_sampling):
+        return confidence
+    if asked is not None:
+        raise PreconditionError(too_confident(confidence, count, own_sampling=own_sampling))
+    return highest_confidence(count, own_sampling=own_sampling)
+
+
+def with_confidence(confidence: float, count: int, *, fallen: bool) -> str:
+    """Return the end of a sentence; `fallen` if the confidence is the most that `count` clients support.
+
+    >>> with_confidence(0.95, 39, fallen=False), with_confidence(0.833333, 5, fallen=True)
+    ('with 95% confidence', 'with 83% confidence, the most that 5 clients support')
+    """
+    most = f", the most that {count} client{'s support' if count != 1 else ' supports'}"
+    return f"with {percent(confidence)} confidence{most if fallen else ''}"
+
+
 def percent(confidence: float) -> str:
     """Return a confidence in percent, rounded down to a whole number if it has many digits.
 
@@ -75,6 +105,24 @@ def too_confident(confidence: float, count: int, *, own_sampling: bool) -> str:
     what = "distribution" if own_sampling else "examples"
     highest = percent(highest_confidence(count, own_sampling=own_sampling))
     return (
-        f"{clients} at most {highest} confidence about the next client's {what}; {percent(confidence)} takes "
-        f"{clients_needed(confidence, own_sampling=own_sampling)} clients"
+        f"{clients} at most {highest} confidence ({max(count - own_sampling, 0)}/{count + 1}) about the next client's "
+        f"{what}; {percent(confidence)} takes {clients_needed(confidence, own_sampling=own_sampling)} clients"
     )
+
+
+def check_invited(invited: Sequence[str] | None, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the invited clients that are not among `names`; raise ValueError for names that were not invited."""
+    if invited is None:
+        return ()
+    for who in (invited, names):
+        if len(set(who)) < len(who):
+            raise ValueError(f"client {next(name for name in who if list(who).count(name) > 1)} occurs twice")
+    if uninvited := [name for name in names if name not in set(invited)]:
+        raise ValueError(f"client {uninvited[0]} was not invited: invite clients before you look at their data")
+    return tuple(name for name in invited if name not in set(names))
+
+
+def missing_line(missing: Sequence[str], count: int) -> str:
+    """Return the sentence about invited clients that did not answer."""
+    whom = f"{len(missing)} of {count} invited clients gave no finite answer and count{'s' * (len(missing) == 1)}"
+    return f"{whom} as infinity: {some(missing, 8)}"

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -11,7 +11,7 @@ from typing import Annotated
 from torch import nn
 
 from wafl.base.conditions import unproven_line
-from wafl.base.describe import rounded_up
+from wafl.base.describe import rounded_up, some
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import norm_name
 from wafl.base.options import frozen
@@ -28,7 +28,7 @@ from wafl.theory.certificates.publish import Source, publish_next_client
 from wafl.theory.certificates.sampling import Domain, Moments, Sample
 from wafl.theory.certificates.soundness import hold_clients, room_of
 from wafl.theory.population.intervals import Population
-from wafl.theory.population.levels import USUAL, exact, highest_confidence, is_supported, percent, too_confident
+from wafl.theory.population.levels import USUAL, check_invited, exact, missing_line, percent, supported, with_confidence
 from wafl.weights import ClientWeights, uniform
 
 
@@ -41,7 +41,7 @@ class NextClient:
     slope's ``E[loss] + L_z radius``) under its own distribution, which bounds its loss after any move by ``radius``.
     """
 
-    names: Annotated[tuple[str, ...], "The names of the held-out clients."]
+    names: Annotated[tuple[str, ...], "The names of the held-out clients that answered."]
     sample: Annotated[Sample, "The phi_gamma of their examples."]
     offset: Annotated[float, "``gamma radius^2``, or ``L_z radius``."]
     seen: Annotated[Sample, "The phi_gamma of the clients that trained, from which the bets come."]
@@ -55,6 +55,7 @@ class NextClient:
     source: Annotated[Source | None, "The model and the clients that trained, for :meth:`save`."] = None
     unseen: Annotated[Federation | None, "The clients that did not train, for :meth:`save`."] = None
     reason: Annotated[str, "Why the certified losses are not proven; empty if they are."] = ""
+    missing: Annotated[tuple[str, ...], "Invited clients without a finite answer: each counts as infinity."] = ()
 
     @property
     def metric(self) -> Metric:
@@ -65,6 +66,15 @@ class NextClient:
     def measured(self) -> tuple[float, ...]:
         """The certified loss of each held-out client's own examples."""
         return tuple(map(self._certified, self.sample.means))
+
+    @property
+    def count(self) -> int:
+        """The number of clients that were invited."""
+        return len(self.names) + len(self.missing)
+
+    def _all(self, values: Sequence[float], lost: float = math.inf) -> list[float]:
+        """Return the clients' numbers, and `lost` for each one that did not answer."""
+        return [*values, *[lost] * len(self.missing)]
 
     def _certified(self, mean: float) -> float:
         """Return the bound that follows from a mean of phi_gamma."""
@@ -87,12 +97,13 @@ class NextClient:
                 "declare them (bounds=(low, high), or preprocess='unit')"
             )
         delta, most = 1.0 - self.confidence, self.sample.most
-        some = Population(self.sample.means, most, delta)
+        means = self._all(self.sample.means, most)
+        some = Population(means, most, delta)
         if kl is not None:
             return self._certified(some.upper_mean_within_kl(kl))
         if chi2 is None:
-            bets = Sample.pooled(self.seen.means, most).bets([1.0], [len(self.names)], delta)
-            return self._certified(Sample.pooled(self.sample.means, most).upper_mean([1.0], bets, delta))
+            bets = Sample.pooled(self.seen.means, most).bets([1.0], [len(means)], delta)
+            return self._certified(Sample.pooled(means, most).upper_mean([1.0], bets, delta))
         return self._certified(some.upper_mean_within_chi2(chi2))
 
     def share(self, share: float, *, own_sampling: bool = True) -> float:
@@ -100,12 +111,12 @@ class NextClient:
 
         Args:
             share: of all clients, between 0 and 1.
-            own_sampling: whether it is about the clients' distributions, or about examples as many as these have.
+            own_sampling: if True, for a statement about the clients' distributions; otherwise, about their examples.
         """
         delta = 1.0 - self.confidence
         if not own_sampling:
-            return Population(self.measured, math.inf, delta).upper_quantile(share)
-        return Population(self._upper(delta / 2.0), math.inf, delta / 2.0).upper_quantile(share)
+            return Population(self._all(self.measured), math.inf, delta).upper_quantile(share)
+        return Population(self._all(self._upper(delta / 2.0)), math.inf, delta / 2.0).upper_quantile(share)
 
     def next_confidence(self, *, own_sampling: bool = True) -> float:
         """Return the confidence of :meth:`next`: `confidence`, or with `fallback` the highest that the clients support.
@@ -125,39 +136,35 @@ class NextClient:
         return confidence
 
     def _supported(self, own_sampling: bool) -> float:
-        """Return the confidence of a statement about the next client, 0 if the clients support none."""
-        count = len(self.names)
-        if is_supported(self.confidence, count, own_sampling=own_sampling):
-            return self.confidence
-        if not self.fallback:
-            raise PreconditionError(too_confident(self.confidence, count, own_sampling=own_sampling))
-        return highest_confidence(count, own_sampling=own_sampling)
+        return supported(None if self.fallback else self.confidence, self.count, own_sampling=own_sampling)
 
     def next(self, *, own_sampling: bool = True) -> float:
         """Return a certified loss that one more client does not exceed, with probability :meth:`next_confidence`.
 
         Args:
-            own_sampling: If True, it is about the client's distribution; otherwise, about its examples, if the client
-                has about as many as these clients.
+            own_sampling: If True, it is about the client's distribution; otherwise, about its examples, drawn like
+                those of the other clients, including their number.
         """
         confidence = self.next_confidence(own_sampling=own_sampling)
         if not own_sampling:
-            return Population(self.measured, math.inf, 0.5).next_client(confidence)
+            return Population(self._all(self.measured), math.inf, 0.5).next_client(confidence)
         delta = (1.0 - confidence) / 2.0
-        return Population(self._upper(delta), math.inf, 0.5).next_client((1 + exact(confidence)) / 2)
+        return Population(self._all(self._upper(delta)), math.inf, 0.5).next_client((1 + exact(confidence)) / 2)
 
     def publish(self, *, share: float = 0.9, own_sampling: bool = True) -> Promise:
         """Return what a file would state: what :func:`wafl.verify` proves by itself about the mean, a share, the next.
 
         Args:
             share: of all clients, between 0 and 1.
-            own_sampling: whether it is about the clients' distributions, or about examples as many as these have.
+            own_sampling: if True, for a statement about the clients' distributions; otherwise, about their examples.
         """
         if self.source is None or self.unseen is None:
             raise PreconditionError("these statements cannot be saved: the clients' examples are not on this machine")
         if not self.proven:
             raise PreconditionError(f"statements about the next client are saved only with a proof: {self.reason}")
-        supported = self._supported(own_sampling)
+        if self.missing:
+            raise PreconditionError(f"a file states nothing about clients that did not answer: {some(self.missing, 8)}")
+        level = self._supported(own_sampling)
         return publish_next_client(
             self.source,
             self.unseen,
@@ -165,7 +172,7 @@ class NextClient:
             share=share,
             own_sampling=own_sampling,
             confidence=float(self.confidence),
-            next_confidence=supported if 0.0 < supported < self.confidence else None,
+            next_confidence=level if 0.0 < level < self.confidence else None,
         )
 
     def save(
@@ -182,7 +189,7 @@ class NextClient:
             path: the file, such as ``next-client.json``.
             key: the file of an Ed25519 private key, without a password, that signs it.
             share: of all clients, between 0 and 1.
-            own_sampling: whether it is about the clients' distributions, or about examples as many as these have.
+            own_sampling: if True, for a statement about the clients' distributions; otherwise, about their examples.
 
         Returns:
             The page.
@@ -195,9 +202,9 @@ class NextClient:
         if not math.isfinite(self.sample.most):
             raise PreconditionError(
                 "a client's own sampling error needs bounds of the data: declare them (bounds=(low, high), or "
-                "preprocess='unit'), or use own_sampling=False, which is about examples as many as these clients have"
+                "preprocess='unit'), or use own_sampling=False, which is about the client's examples"
             )
-        level, most = delta / len(self.names), self.sample.most
+        level, most = delta / self.count, self.sample.most
         like = Sample([sum(self.seen.sizes)], [fmean(self.seen.means)], [fmean(self.seen.seconds)], most)
         numbers = zip(self.sample.sizes, self.sample.means, self.sample.seconds, strict=True)
         singles = [Sample([size], [mean], [second], most) for size, mean, second in numbers]
@@ -217,6 +224,8 @@ class NextClient:
             lines.append(_sentence(name, bound, f"on their distributions, {usual}"))
         for own_sampling, where in ((True, "on its distribution"), (False, "on its examples")):
             lines.append(self._next_sentence(f"the next client's {number} {where}", own_sampling))
+        if self.missing:
+            lines.append(missing_line(self.missing, self.count))
         return "\n".join(lines)
 
     def _next_sentence(self, name: str, own_sampling: bool) -> str:
@@ -224,8 +233,7 @@ class NextClient:
             confidence = self.next_confidence(own_sampling=own_sampling)
         except PreconditionError as refusal:
             return f"{name}: {refusal}"
-        fallen = f", the most that {len(self.names)} client{'s support' if len(self.names) != 1 else ' supports'}"
-        level = f"with {percent(confidence)} confidence{fallen if confidence < self.confidence else ''}"
+        level = with_confidence(confidence, self.count, fallen=confidence < self.confidence)
         return _sentence(name, lambda: self.next(own_sampling=own_sampling), level)
 
 
@@ -250,6 +258,7 @@ def next_client(
     client_weights: ClientWeights | None = None,
     curvature: float | None = None,
     loss: Loss | None = None,
+    invited: Sequence[str] | None = None,
     seed: int = 0,
 ) -> NextClient:
     """What a client that nobody has seen may expect, from clients that were held out of training.
@@ -275,6 +284,8 @@ def next_client(
             about the next client have the highest confidence that the held-out clients support, if that is lower. If
             you pass one that they do not support, :meth:`NextClient.next` raises ValueError.
         client_weights: of the clients that trained, for choosing gamma; by default as in :func:`wafl.certify`.
+        invited: the names of all clients that were asked, fixed before any of them answered; by default those in
+            `unseen`. A client that is not in `unseen`, or whose number is not finite, counts as infinity.
 
     >>> import wafl
     >>> seen, unseen = wafl.load_dataset("digits").partition(num_clients=60, iid=True).hold_out(0.5)
@@ -288,6 +299,7 @@ def next_client(
     check_confidence(asked, "test")
     check_radii([radius, population_radius])
     check_alike(seen, unseen)
+    missing = check_invited(invited, unseen.names)
     reach = radius + population_radius
     chosen = certify(
         model,
@@ -313,6 +325,13 @@ def next_client(
     if proven and quantity.has_slopes and math.isfinite(inquiry.gamma):
         room = room_of(quantity, theirs.task, theirs.params, seen.input_shape, norm, chosen.dtype, sum(sample.sizes))
         hold_clients(chosen, theirs, unseen.names, sample, inquiry, room, seed)
+    moments = zip(sample.means, sample.seconds, strict=True)
+    finite = [index for index, pair in enumerate(moments) if all(map(math.isfinite, pair))]
+    if len(finite) < unseen.num_clients:
+        missing += tuple(name for index, name in enumerate(unseen.names) if index not in finite)
+        means, seconds = ([each[index] for index in finite] for each in (sample.means, sample.seconds))
+        sample = Sample([sample.sizes[index] for index in finite], means, seconds, sample.most)
+        unseen = unseen.of_clients(finite)
     return NextClient(
         unseen.names,
         sample,
@@ -328,4 +347,5 @@ def next_client(
         source=chosen.source,
         unseen=unseen,
         reason="" if proven else chosen.reason,
+        missing=missing,
     )

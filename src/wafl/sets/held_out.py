@@ -1,0 +1,86 @@
+"""Clients that calibrate: read one by one, and checked to be new to the model."""
+
+from hashlib import sha256
+
+import torch
+from torch import nn
+
+from wafl.data.arguments import check_alike
+from wafl.data.examples import Examples
+from wafl.data.federation import Federation
+from wafl.results.run import Run
+from wafl.sets.answers import Client, Scorer
+
+
+def all_examples(clients: Federation) -> Examples:
+    """Return the training and test examples of each client together."""
+    return clients.train.joined(clients.test) if len(clients.test.y) else clients.train
+
+
+def read_clients(
+    scorer: Scorer, clients: Federation, norm: float | None = None, most: int | None = None
+) -> dict[str, Client]:
+    """Return the scored examples of each client by name; raise ValueError that names a client without scores.
+
+    Args:
+        scorer: the model and the score.
+        clients: the clients; all of their examples are read.
+        norm: the ground norm of shifts, if there are any.
+        most: how many examples of each client are read at most.
+    """
+    examples, dtype = all_examples(clients), scorer.problem.params.dtype
+    scored: dict[str, Client] = {}
+    for index, name in enumerate(clients.names):
+        begin, end = examples.offsets[index : index + 2].tolist()
+        rows = torch.arange(begin, end if most is None else min(end, begin + most))
+        try:
+            scored[name] = Client(scorer, examples.rows(rows, dtype), examples.y[rows], norm)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+    if len(scored) < clients.num_clients:
+        raise ValueError("two clients have the same name: pass names= when you make the federation")
+    return scored
+
+
+def check_held_out(calibration: Federation, training: Federation | None) -> None:
+    """Raise ValueError if a calibration client has the name or the examples of a client that trained."""
+    if training is None:
+        return
+    check_alike(training, calibration)
+    trained = _digests(training)
+    for name, digest in _digests(calibration).items():
+        other = name if name in trained else next((each for each, known in trained.items() if known == digest), None)
+        if other is not None:
+            why = "trained, or has the name of a client that did" if name == other else f"has the examples of {other}"
+            raise ValueError(
+                f"{name} {why}: calibrate on clients that did not train, such as those of hold_out(0.5), and give "
+                "clients from elsewhere names of their own (names=)"
+            )
+
+
+def _digests(clients: Federation) -> dict[str, bytes]:
+    """Return a digest of each client's examples, by name."""
+    examples, digests = all_examples(clients), dict[str, bytes]()
+    for index, name in enumerate(clients.names):
+        rows = slice(*examples.offsets[index : index + 2].tolist())
+        x, y = examples.raw[rows], examples.y[rows]
+        digests[name] = sha256(x.contiguous().numpy().tobytes() + y.contiguous().numpy().tobytes()).digest()
+    return digests
+
+
+def check_source(model: Run | nn.Module, clients: Federation) -> None:
+    """Raise ValueError if a run was trained in another unit than that of the clients, or numbers classes otherwise."""
+    if not isinstance(model, Run):
+        return
+    if (unit := model.settings.get("unit", clients.unit)) != clients.unit:
+        raise ValueError(f"the run was trained on {unit}, and these clients have {clients.unit}: prepare them alike")
+    known, classes = model.classes, clients.classes
+    if known is None or classes is None or known == classes:
+        return
+    remedy = "pass classes=run.classes when you make the federation"
+    for label, name in enumerate(classes):
+        if name not in known:
+            counts = clients.label_counts()[:, label].tolist()
+            owner = next((each for each, count in zip(clients.names, counts, strict=True) if count), "the federation")
+            raise ValueError(f"{owner}: label {name!r} is not one of the model's classes, {', '.join(known)}; {remedy}")
+    raise ValueError(f"these clients number classes in another way than the run: {remedy}")

@@ -1,0 +1,61 @@
+"""What prediction sets promise: how much they cover, of whom, how surely, and after which shift."""
+
+from dataclasses import replace
+from typing import Annotated, Literal, Self
+
+from wafl.base.errors import PreconditionError
+from wafl.base.norms import norm_name
+from wafl.base.options import Choice, Range, frozen
+from wafl.sets.shifted import Shift
+from wafl.sets.thresholds import Holds, for_client, for_example
+from wafl.theory.population.levels import USUAL, percent, supported, with_confidence
+
+About = Literal["client", "example"]
+INSIDE = Range(0.0, 1.0, low_open=True, high_open=True)
+
+
+@frozen
+class Target:
+    """What prediction sets promise."""
+
+    coverage: Annotated[float, INSIDE, "The fraction of labels to cover."] = 0.9
+    about: Annotated[About, Choice(("client", "example")), "The next client, or its next example."] = "client"
+    confidence: Annotated[float | None, INSIDE, "The probability of a promise about the next client."] = None
+    own_sampling: Annotated[bool, "Whether it is about the next client's distribution, or its examples."] = False
+    shift: Annotated[Shift | None, "How far the next client's examples may move."] = None
+    fallen: Annotated[bool, "Whether the confidence is the most that the clients support."] = False
+
+    def supported(self, invited: int) -> Self:
+        """Return the target with the confidence that this number of clients supports.
+
+        Raises PreconditionError if the clients are too few, or if the parts of the target exclude each other.
+        """
+        if self.own_sampling and self.shift is not None:
+            raise PreconditionError("a radius is about the next client's examples: use own_sampling=False")
+        if self.about == "example":
+            if self.confidence is not None or self.own_sampling:
+                raise ValueError("confidence and own_sampling are for about='client': leave them out")
+            for_example(invited, self.coverage)
+            return self
+        level = supported(self.confidence, invited, own_sampling=self.own_sampling)
+        if level <= 0.0:
+            raise PreconditionError("1 client supports no promise about a distribution: use own_sampling=False")
+        return replace(self, confidence=level, fallen=self.fallen or (self.confidence is None and level < USUAL))
+
+    def holds(self, invited: int) -> Holds:
+        """Return the condition on the counts of scores above a threshold, among this number of invited clients."""
+        if self.confidence is None:
+            return for_example(invited, self.coverage, 0.0 if self.shift is None else self.shift.spent)
+        return for_client(invited, self.coverage, self.confidence, own_sampling=self.own_sampling)
+
+    def sentence(self, invited: int, unit: str) -> str:
+        """Return the promise in words, for data in this unit."""
+        level, moved = percent(self.coverage), ""
+        if (shift := self.shift) is not None:
+            moved = f" if they move by at most {shift.radius:g} ({norm_name(shift.norm)}, W_{shift.power}, {unit})"
+        if self.confidence is None:
+            moved = moved.replace(" they ", " its examples ")
+            return f"the sets cover the next example of the next client with probability at least {level}{moved}"
+        whose = "distribution" if self.own_sampling else "examples"
+        how = with_confidence(self.confidence, invited, fallen=self.fallen)
+        return f"the sets cover at least {level} of the next client's {whose}{moved}, {how}"
