@@ -75,6 +75,7 @@ TABLES = [
         "python -m research certified-frontier --output docs/evidence/certified-frontier.json",
     ),
     Table("docs/leaderboard.md", "| method |", "python -m research leaderboard --output docs/leaderboard.json"),
+    Table("docs/prediction-sets.md", "| sets | labels covered (%) |", "python -m research prediction-sets"),
     Table("docs/natural.md", "| data | clients | examples |", "python -m research natural"),
     Table("docs/rivals.md", "| method, on what it has not seen | digits", "python -m research rivals --processes 16"),
     Table(

@@ -455,7 +455,7 @@ PROOFS = (
     ("theory/population/next_client.py", "math.inf, delta / 2.0)", "math.inf, delta)", NEXT),
     ("theory/population/next_client.py", "(1.0 - confidence) / 2.0", "1.0 - confidence", NEXT),
     ("theory/population/next_client.py", "next_client((1 + exact(confidence)) / 2)", "next_client(confidence)", NEXT),
-    ("theory/population/next_client.py", "most = delta / len(self.names),", "most = delta,", NEXT),
+    ("theory/population/next_client.py", "most = delta / self.count,", "most = delta,", NEXT),
     ("theory/population/next_client.py", "reach = radius + pop", "reach = radius - pop", NEXT),
     ("theory/certificates/quantities.py", "gamma, gamma * row.radius**2)", "gamma, gamma * row.radius**2 / 2.0)", NEXT),
     ("theory/certificates/quantities.py", "row.gamma * row.radius**2)", "row.gamma * row.radius**2 / 2.0)", NEXT),

@@ -123,7 +123,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], Callable[[Case], list[Any]]]] = {
         TRANSPORT,
         lambda case: ["audit", case.promise, "--model", case.model, "--data", case.study],
     ),
-    "weights": (TRANSPORT, lambda case: ["weights", "-s", "digits", "--output", case.new]),
+    "weights": (TRANSPORT, lambda case: ["weights", "-s", "digits"]),
     "fetch": (("data", "pooch", "requests"), lambda case: ["data", "fetch", "mnist", "--data-dir", case.data]),
     "fetch images": (("data", "PIL"), lambda case: ["data", "fetch", "mnist-m", "--data-dir", case.data]),
 }

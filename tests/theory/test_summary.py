@@ -136,7 +136,7 @@ def test_the_command_prints_constants_bounds_and_certificates_and_saves_the_figu
     options = ["--radii", "0.5", "--c1", "2", "--c2", "1", "--label-cost", "5", "--output", str(tmp_path / "new")]
     result = CliRunner().invoke(app, ["theory", str(study), *options], env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output
-    for words in ("fedavg: Lipschitz constants", "wafl: Lipschitz constants", "L_theta_z", "E[loss]", "proven"):
+    for words in ("fedavg: Lipschitz constants", "wafl: Lipschitz constants", "L_theta_z", "certified is proven"):
         assert words in result.stdout
     assert (tmp_path / "new" / "certificates.png").read_bytes().startswith(b"\x89PNG")
 

@@ -16,11 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 
 import wafl
-from wafl.cli import tables
 from wafl.promises.promise import digest_of
 from wafl.promises.verify import check
 from wafl.sklearn import WassersteinClassifier
@@ -82,13 +80,6 @@ def clients(bounds: tuple[float, float] | None = (0.0, 1.0)) -> wafl.Federation:
     return wafl.Federation.from_arrays(pairs, bounds=bounds, num_classes=2)
 
 
-def table(result: Certificates) -> str:
-    console = Console(width=200, no_color=True)
-    with console.capture() as captured:
-        console.print(tables.certificates("run", result))
-    return captured.get()
-
-
 def figure(result: Certificates) -> str:
     (axes,) = plot_certificates({"run": result}).axes
     texts = [axes.get_title(), axes.get_xlabel(), axes.get_ylabel()]
@@ -120,7 +111,6 @@ def shown(result: Certificates, folder: Path) -> dict[str, str]:
     return {
         "print": f"{result}\n{result!r}",
         "json": "\n".join(names(json.loads(json.dumps(result.to_json())))),
-        "table of the command": table(result),
         "figure": figure(result),
         "slider": "\n".join([*(name for stop in walk.stops for name in stop.numbers), str(walk.figure)]),
         "page": page,
