@@ -89,7 +89,7 @@ def test_a_program_is_killed_with_children_that_hide(tmp_path: Path):
 def test_a_program_is_killed_with_children_that_outlive_it(tmp_path: Path):
     parent = program(tmp_path, "setsid sleep 600 & exit 3")
     assert parent.process.wait(10) == 3
-    assert len(parent.family()) == 1
+    eventually(lambda: len(parent.family()) == 1)
     parent.kill()
     assert parent.family() == set()
 
