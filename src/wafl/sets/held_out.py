@@ -69,7 +69,7 @@ def _digests(clients: Federation) -> dict[str, bytes]:
 
 
 def check_source(model: Run | nn.Module, clients: Federation) -> None:
-    """Raise ValueError if a run was trained in another unit than that of the clients, or numbers classes otherwise."""
+    """Raise ValueError if a run was trained in another unit than the clients have, or numbers classes otherwise."""
     if not isinstance(model, Run):
         return
     if (unit := model.settings.get("unit", clients.unit)) != clients.unit:
