@@ -1,7 +1,5 @@
 """Clients that calibrate: read one by one, and checked to be new to the model."""
 
-from hashlib import sha256
-
 import torch
 from torch import nn
 
@@ -53,19 +51,15 @@ def check_held_out(calibration: Federation, training: Federation | None) -> None
         if other is not None:
             why = "trained, or has the name of a client that did" if name == other else f"has the examples of {other}"
             raise ValueError(
-                f"{name} {why}: calibrate on clients that did not train, such as those of hold_out(0.5), and give "
+                f"{name} {why}: calibrate on clients that did not train, such as `hold_out(0.5)` returns, and give "
                 "clients from elsewhere names of their own (names=)"
             )
 
 
-def _digests(clients: Federation) -> dict[str, bytes]:
+def _digests(clients: Federation) -> dict[str, str]:
     """Return a digest of each client's examples, by name."""
-    examples, digests = all_examples(clients), dict[str, bytes]()
-    for index, name in enumerate(clients.names):
-        rows = slice(*examples.offsets[index : index + 2].tolist())
-        x, y = examples.raw[rows], examples.y[rows]
-        digests[name] = sha256(x.contiguous().numpy().tobytes() + y.contiguous().numpy().tobytes()).digest()
-    return digests
+    examples = all_examples(clients)
+    return {name: examples.of_clients([index]).digest() for index, name in enumerate(clients.names)}
 
 
 def check_source(model: Run | nn.Module, clients: Federation) -> None:
