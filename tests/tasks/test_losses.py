@@ -210,7 +210,8 @@ def test_your_own_loss_has_the_built_in_constants(name, params_radius, norm):
         for loss in (own_loss, name)
     ]
     assert known[0] == known[1]
-    assert repr(known[0]) == repr(known[1])  # kinds and reasons too
+    assert known[0].L_z.why.startswith(f"{known[1].L_z.why}; rests on `")
+    assert {known[0].L_z.kind, known[0].L_zz.kind, known[0].max_loss.kind} == {"attested"}
 
 
 def test_your_own_loss_has_the_built_in_certificates():
@@ -220,8 +221,10 @@ def test_your_own_loss_has_the_built_in_certificates():
             wafl.certify(model, CLASSES, radii=[0.2], achieved=False, loss=loss)
             for loss in (OwnCrossEntropy(), "cross_entropy")
         ]
-        assert certificates[0] == certificates[1]
-        assert certificates[0].proven
+        claimed, known = (result[0] for result in certificates)
+        assert claimed.simple == known.simple
+        assert claimed.value == known.value if isinstance(model, torch.nn.Linear) else claimed.value >= known.value
+        assert [result.proven for result in certificates] == [False, True]
 
 
 @pytest.mark.parametrize("factor", [0.5, 3.0])
@@ -242,7 +245,8 @@ def test_a_scaled_squared_error_is_that_many_times_the_built_in(factor):
         )
         for name in ("L_z", "L_zz", "L_theta", "L_theta_theta", "L_theta_z", "max_loss"):
             assert getattr(ours, name) == pytest.approx(factor * getattr(theirs, name), rel=1e-12)
-        assert ours.L_zz.why == f"{factor:g} times {theirs.L_zz.why}"
+        claim = f"`quadratic = {factor}` and `curvature()` of the loss OwnSquaredError"
+        assert ours.L_zz.why == f"{factor:g} times {theirs.L_zz.why}; rests on {claim}"
         assert (ours.convex, ours.steep_everywhere) == (True, False)
     ball, reference = (
         wafl.calibrate(model, TARGETS, gammas=[gamma], loss=loss)

@@ -530,7 +530,7 @@ def test_a_figure_of_attested_values_is_no_proof():
 
 
 class Sloped(wafl.OutputLoss):
-    """A hinge loss of which the slope is known, but no curvature."""
+    """A hinge loss that states its slope, but no curvature."""
 
     labels = "classes"
 
@@ -541,13 +541,12 @@ class Sloped(wafl.OutputLoss):
         return CrossEntropy().slopes(weight, norm)
 
 
-def test_only_the_proven_one_of_a_slope_and_a_claimed_curvature_is_certified():
+def test_neither_a_slope_that_a_loss_claims_nor_a_claimed_curvature_is_certified():
     case = replace(a_case("mlr"), model=nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3)).double())
     result = certificates_of(case, [0.1], loss=Sloped(), curvature=100.0, achieved=False)
-    assert result.simple_proven
-    assert not result.proven
-    assert result.column == "certified"
-    assert result.best_proven(result[0]) == result[0].simple
+    assert not result.certifies
+    assert result.column == "estimate"
+    assert (result.L_z.kind, result.L_zz.kind) == ("attested", "attested")
 
 
 def test_a_curvature_that_is_not_needed_is_not_used():

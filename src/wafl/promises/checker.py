@@ -28,7 +28,7 @@ from wafl.promises.promise import (
 )
 from wafl.promises.published_labels import differences
 from wafl.promises.quantities import largest_surrogate, quantity_of, steepest_slope, surrogates
-from wafl.tasks.losses import CrossEntropy, MarginLoss, SquaredError
+from wafl.tasks.losses import is_built_in
 
 DRAWS = "the examples are independent draws that model, weights, gammas and bets do not depend on"
 CLIENTS = "the clients are all that were drawn, independently; model, gamma and bets do not depend on them"
@@ -260,9 +260,7 @@ class Checker:
         if examples is None or unproven is None or claim.confidence is not None:
             return {}
         present = [client for client in claim.clients if client.name in self._positions]
-        positive = (
-            type(unproven.loss) in (CrossEntropy, MarginLoss, SquaredError) or not self.ball.quantity.needs_bounds
-        )
+        positive = is_built_in(unproven.loss) or not self.ball.quantity.needs_bounds
         if len(present) < len(claim.clients) and not positive:
             return {}
         total = torch.zeros(len(claim.radii), dtype=torch.float64)

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from wafl.base.norms import dual, power_norm
 from wafl.promises.layers import LEAST, MOST, UNIT, WIDER, Layer, constants_of, read_layer
-from wafl.tasks.losses import CrossEntropy, MarginLoss, OutputLoss, SquaredError
+from wafl.tasks.losses import CrossEntropy, MarginLoss, OutputLoss, claim_of, is_built_in
 from wafl.tasks.structure.graph import Concat, NoGraphError, Sum
 from wafl.tasks.structure.sequence import is_same
 from wafl.tasks.structure.trace import trace
@@ -146,8 +146,9 @@ def read(module: nn.Module, loss: OutputLoss) -> Known | str:
     values = [*whole.parameters(), *(value for value in whole.buffers() if value.is_floating_point())]
     if not all(bool(value.isfinite().all()) for value in values):
         return "some of its weights are not finite"
-    if type(loss) not in (CrossEntropy, MarginLoss, SquaredError):
-        return f"the loss {loss.name} has no proof"
+    if not is_built_in(loss):
+        claim = claim_of(loss)
+        return f"the loss {loss.name} has no proof" if claim is None else f"{claim} is only a claim"
     layers: dict[nn.Module, Layer] = {}
 
     def supports(layer: nn.Module) -> bool:

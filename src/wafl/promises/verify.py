@@ -37,7 +37,7 @@ from wafl.promises.quantities import quantity_of
 from wafl.promises.read import read_file
 from wafl.promises.sign import is_signed_by
 from wafl.results.run import Run
-from wafl.tasks.losses import OutputLoss, output_loss
+from wafl.tasks.losses import OutputLoss, output_loss, spelled
 from wafl.tasks.structure.graph import is_leaf, plain_graph
 from wafl.tasks.structure.trace import agrees
 from wafl.tasks.task import Loss
@@ -193,7 +193,8 @@ def check(promise: Promise, model: Run | nn.Module | None, data: Federation | No
         module, known_loss = module_and_loss(model, loss)
         proof, about = read_model(claim, promise.parts.format, module, known_loss, data)
         parameters = sum(value.numel() for value in module.parameters() if value.requires_grad)
-        facts = replace(facts, loss=known_loss.name, parameters=parameters)
+        name = spelled(known_loss) or f"{known_loss.name}, a loss that is not one of wafl's own"
+        facts = replace(facts, loss=name, parameters=parameters)
         if about.status != "wrong" and (proof is None or promise.parts.attested is not None):
             unproven = Unproven(in_float64(module), known_loss)
     checker = Checker(promise.parts, proof, data, about.status == "wrong", unproven)

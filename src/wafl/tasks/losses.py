@@ -3,8 +3,8 @@
 import re
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from dataclasses import dataclass, fields
+from typing import Annotated, Literal, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,7 +19,8 @@ class OutputLoss(Protocol):
     """A loss of outputs ``[..., C]`` and labels ``[...]`` or targets ``[..., C]``, for any leading dimensions.
 
     For your own loss, subclass this and define :meth:`value`. Everything else is optional: each fact that you state
-    about the loss gets it a faster ascent, a further option or a proven constant that depends on the fact.
+    about the loss gets it a faster ascent, a further option or a constant that depends on the fact. Such a constant is
+    attested, not proven.
 
     >>> class Halved(OutputLoss):
     ...     quadratic = 0.5
@@ -232,11 +233,67 @@ class CustomLoss(OutputLoss):
         return losses.view(lead)
 
 
+BUILT_IN = (CrossEntropy, MarginLoss, SquaredError)
+
+
+def _functions(kind: type) -> dict[str, tuple[object, object]]:
+    """Return what a class and its parents define, except for Python's own notes, with the code of functions."""
+    return {
+        f"{each.__qualname__}.{name}": (value, getattr(value, "__code__", None))
+        for each in kind.__mro__
+        if each.__module__ == __name__
+        for name, value in vars(each).items()
+        if callable(value) or not name.startswith("__")
+    }
+
+
+_ORIGINAL: dict[type, dict[str, tuple[object, object]]] = {kind: _functions(kind) for kind in BUILT_IN}
+
+
+def is_built_in(loss: object) -> TypeGuard[CrossEntropy | MarginLoss | SquaredError]:
+    """Return whether a loss is one of wafl's own, unchanged, so that proofs can rest on its traits.
+
+    >>> is_built_in(MarginLoss(2.0)), is_built_in(CustomLoss(torch.nn.functional.mse_loss))
+    (True, False)
+    """
+    kind = type(loss)
+    if kind not in BUILT_IN or _functions(kind) != _ORIGINAL[kind]:
+        return False
+    values = vars(loss)
+    return list(values) == [each.name for each in fields(kind)] and kind(**values) == loss  # which checks the numbers
+
+
+def claim_of(loss: OutputLoss) -> str | None:
+    """Return what a user's loss states about itself, of which bounds are consequences; None if it states nothing."""
+    if is_built_in(loss):
+        return None
+    own = [name for name in ("slopes", "curvature") if getattr(type(loss), name, None) is not getattr(OutputLoss, name)]
+    facts = ["`logistic = True`"] if loss.logistic else []
+    facts += [] if loss.quadratic is None else [f"`quadratic = {loss.quadratic}`"]
+    facts += [f"`{name}()`" for name in own]
+    facts += [f"`{kind.__name__}`" for kind in BUILT_IN if isinstance(loss, kind)]
+    return f"{' and '.join(facts)} of the loss {loss.name}" if facts else None
+
+
+def check_claim(loss: OutputLoss, outputs: Tensor, y: Tensor) -> None:
+    """Raise ValueError if the values of a user's loss are not those that its traits imply."""
+    claim, factor = claim_of(loss), loss.quadratic
+    if claim is None or not (loss.logistic or factor is not None):
+        return
+    value = loss.value(outputs, y)
+    implied = CrossEntropy().value(outputs, y) if factor is None else factor * SquaredError().value(outputs, y)
+    if bool((wrong := ~value.isclose(implied, rtol=1e-6, atol=1e-9, equal_nan=True)).any()):
+        raise ValueError(
+            f"{claim} is false: it implies a loss of {float(implied[wrong][0]):.6g} where the loss is "
+            f"{float(value[wrong][0]):.6g}: leave it out"
+        )
+
+
 def spelled(loss: str | OutputLoss | Callable[[Tensor, Tensor], Tensor]) -> str | None:
     """The words from which :func:`output_loss` makes the same loss again; None for your own."""
     if isinstance(loss, str):
         return loss
-    return loss.name if isinstance(loss, CrossEntropy | MarginLoss | SquaredError) else None
+    return loss.name if is_built_in(loss) else None
 
 
 def output_loss(loss: str | OutputLoss | Callable[[Tensor, Tensor], Tensor]) -> OutputLoss:
@@ -272,7 +329,7 @@ def output_loss(loss: str | OutputLoss | Callable[[Tensor, Tensor], Tensor]) -> 
 
 def value_and_slope(loss: OutputLoss, outputs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Each loss ``[...]``, and the gradient of ``sum weight * loss`` in the outputs ``[..., C]``, as by autograd."""
-    if isinstance(loss, CrossEntropy):  # the same bits, in a fraction of the time
+    if type(loss) is CrossEntropy:  # the same bits, in a fraction of the time
         log_p, labels = outputs.mT.log_softmax(-2), y[..., None, :]
         slope = torch.zeros_like(log_p).scatter_(-2, labels, -weight[..., None, :])
         value = -log_p.gather(-2, labels).squeeze(-2)

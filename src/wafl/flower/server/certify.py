@@ -42,7 +42,7 @@ from wafl.theory.certificates.mixture import Means
 from wafl.theory.certificates.sampling import Domain
 from wafl.theory.certificates.soundness import hold_rows, room_of
 from wafl.theory.certificates.upper import Report
-from wafl.theory.constants.assumptions import data_free_constants, task_of
+from wafl.theory.constants.assumptions import as_claimed, data_free_constants, task_of
 from wafl.theory.constants.constant import Constant
 from wafl.theory.constants.layer_by_layer import last_layer, why_unproven
 from wafl.train.clients import Roster
@@ -87,7 +87,8 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
         raise ConfigError(
             "no bound on this model's L_zz is known without its clients' examples: certify a linear model"
         )
-    steep, bent = (known.get(name, UNKNOWN) for name in ("L_z", "L_zz"))
+    known = {"L_z": UNKNOWN, "L_zz": UNKNOWN, **known}
+    steep, bent = as_claimed(known, task.loss, "attested" if quantity.has_slopes else "estimate").values()
     reason = "" if steep.proven else why_unproven(task)
     by_graph = last_layer(run.module) is None and last_layer(task.module) is not None
     if by_graph and (others := clients.not_computing_its_graph(task_of(run, traced=False)[1])):

@@ -36,6 +36,7 @@ from wafl.theory.certificates.quantities import ErrorRate, ExpectedLoss
 from wafl.theory.certificates.reached import worst_moves
 from wafl.theory.certificates.sampling import Domain, Moments
 from wafl.theory.certificates.soundness import (
+    CURVATURE,
     Room,
     check_room,
     hold_flipped,
@@ -44,7 +45,7 @@ from wafl.theory.certificates.soundness import (
     room_of,
     with_room,
 )
-from wafl.theory.constants.assumptions import data_free_constants, input_constants
+from wafl.theory.constants.assumptions import as_claimed, data_free_constants, input_constants
 from wafl.theory.constants.constant import Constant
 from wafl.theory.constants.layer_by_layer import last_layer, why_unproven
 from wafl.theory.networks.rounding import ARITHMETIC, Dtype, check_stored
@@ -170,10 +171,11 @@ def certify(
     if missing := quantity.missing(mixture.task, clients.num_classes):
         raise PreconditionError(f"{metric=} {missing}")
     by_margins = quantity.by_margins(mixture.task)
-    known = _constants(mixture, clients, norm, by_margins)
+    mixture.check_claim()
+    known = _constants(mixture, clients, norm, quantity, by_margins)
     bent = known["L_zz"]
     if curvature is not None and not bent.proven:
-        bent = Constant(curvature, "attested", "curvature= says so")
+        bent = Constant(curvature, "attested", CURVATURE)
 
     def reach(radius: float) -> float | None:
         if not (achieved and quantity.has_slopes):
@@ -191,7 +193,7 @@ def certify(
     if limit is not None:
         limit += (mixture.task.loss.quadratic or 0.0) / label_cost
     reason = "" if known["L_z"].proven else why_unproven(mixture.task)
-    if bent.kind == "attested" and power == 2 and reason:
+    if bent.why == CURVATURE and power == 2 and reason:
         reason = "its curvature is only attested (curvature=)"
     constants = known["L_z"], bent, reason, dtype
     question = Question(quantity, norm, power, gap, limit, by_margins, label_cost, clients.unit, *constants)
@@ -230,13 +232,17 @@ def beyond(
     return replace(chosen, rows=rows, loss=float(loss), confidence=confidence)
 
 
-def _constants(mixture: Mixture, clients: Federation, norm: float, by_margins: bool) -> dict[str, Constant]:
+def _constants(
+    mixture: Mixture, clients: Federation, norm: float, quantity: Quantity, by_margins: bool
+) -> dict[str, Constant]:
     """L_z and L_zz: they are searched for only if they are not known and something rests on them."""
     known = data_free_constants(mixture.task, mixture.params, math.prod(clients.input_shape), norm)
     if by_margins:
         kind = "attested" if last_layer(mixture.task.module) is None else "bound"
-        return {"L_z": Constant(math.inf, kind, "not known of this loss"), "L_zz": UNNEEDED, **known}
-    return known if len(known) == 2 else input_constants(mixture.task, mixture.params, clients, norm)
+        known = {"L_z": Constant(math.inf, kind, "not known of this loss"), "L_zz": UNNEEDED, **known}
+    elif len(known) < 2:
+        known = input_constants(mixture.task, mixture.params, clients, norm)
+    return as_claimed(known, mixture.task.loss, "attested" if quantity.has_slopes else "estimate")
 
 
 def check_confidence(confidence: float, split: str) -> None:

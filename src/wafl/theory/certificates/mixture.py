@@ -30,6 +30,7 @@ from wafl.objectives.base import lane_scalar
 from wafl.results.run import Run
 from wafl.tasks.fitness import check_fitness
 from wafl.tasks.inputs import Inputs
+from wafl.tasks.losses import check_claim
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 from wafl.tasks.task import Loss, Task
@@ -39,6 +40,8 @@ from wafl.train.embedded import find_device
 from wafl.train.survey import Survey, SurveyReplies
 from wafl.weights import ClientWeights, by_examples
 
+CHECKED = 256
+"""On how many examples the values of a user's loss are compared with those that its traits imply."""
 Settings = Sequence[Mapping[str, float]]
 """What an objective's scalars are, once per question."""
 
@@ -109,6 +112,11 @@ class Mixture:
     @property
     def problem(self) -> Problem:
         return Problem(self.task, self.params[None])
+
+    def check_claim(self) -> None:
+        """Raise ValueError if a user's loss has other values on the first examples than its traits imply."""
+        some = self._population(slice(CHECKED))
+        check_claim(self.task.loss, self.problem.outputs(some.x), some.y)
 
     def means(self, objective: Objective | None, settings: Settings, seed: int = 0) -> Means:
         """``sum_i lambda_i`` times what each client reports: two numbers per client and setting."""

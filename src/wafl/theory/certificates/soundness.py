@@ -38,6 +38,8 @@ TERMS = 128
 """How many roundings count in addition to those of means and of the model."""
 CLAIMED = 1e-6
 """By how much a loss must exceed a bound that rests on a claim to refute the claim, relative to the bound or to 1."""
+CURVATURE = "curvature= says so"
+"""Why a bound on the curvature is attested if it is an argument, and no consequence of a loss's traits."""
 NOTICED = 1e-9
 """Losses below this are never refused for their rounding, even if there is little else to them."""
 
@@ -140,7 +142,13 @@ def _hold_row(certificates: Certificates, row: Certificate, reached: float, insi
     if certificates.proven:
         hold(where, row.value, reached)
     elif certificates.L_zz.kind == "attested" and row.tolerance is None and certificates.power == 2:
-        hold(where, row.value, reached, claim=f"curvature={float(certificates.L_zz):g}")
+        hold(where, row.value, reached, claim=_claim(certificates))
+
+
+def _claim(certificates: Certificates) -> str:
+    """Return the claim that an attested bound on the curvature rests on."""
+    bent = certificates.L_zz
+    return f"curvature={float(bent):g}" if bent.why == CURVATURE else f"L_zz={float(bent):g} ({bent.why})"
 
 
 def hold_moved(certificates: Certificates, means: AskMeans) -> None:

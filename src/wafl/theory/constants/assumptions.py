@@ -20,7 +20,7 @@ from wafl.data.labels import count_classes
 from wafl.results.run import Run
 from wafl.tasks.fitness import check_fitness
 from wafl.tasks.layout import Layout
-from wafl.tasks.losses import MarginLoss
+from wafl.tasks.losses import MarginLoss, OutputLoss, claim_of
 from wafl.tasks.problem import Problem
 from wafl.tasks.structure.sequence import is_same
 from wafl.tasks.structure.trace import agrees
@@ -28,7 +28,7 @@ from wafl.tasks.structured import make_task
 from wafl.tasks.task import Loss, Task
 from wafl.theory.constants import estimates
 from wafl.theory.constants import linear_models as linear
-from wafl.theory.constants.constant import Constant
+from wafl.theory.constants.constant import Constant, Kind
 from wafl.theory.constants.layer_by_layer import declared, loss_steepness, plain_form
 from wafl.train.embedded import first_example
 
@@ -178,6 +178,7 @@ def constants(
         swap = values["label_gap"]
         kind = "bound" if steep.proven and swap.proven else "estimate"
         values["L_z"] = Constant(math.hypot(steep, swap / math.sqrt(label_cost)), kind, f"{steep.why}; labels move")
+    values = as_claimed(values, task.loss)
     return Constants(
         **{name: values[name] for name in ("L_z", "L_zz", "L_theta", "L_theta_theta", "L_theta_z", "max_loss")},
         convex=task.linear(params[None]) is not None and task.loss.convex,
@@ -298,6 +299,19 @@ def data_free_constants(task: Task, params: Tensor, input_dim: int, norm: float)
     if math.isfinite(layered.bend):
         known["L_zz"] = Constant(layered.bend * stretch**2, "bound", "by layers, at these parameters")
     return known
+
+
+def as_claimed(known: dict[str, Constant], loss: OutputLoss, kind: Kind = "attested") -> dict[str, Constant]:
+    """Return constants with the kind of those that are no estimates and rest on what a user's loss states."""
+    if (claim := claim_of(loss)) is None:
+        return known
+    kinds: dict[Kind, Kind] = {"exact": kind, "bound": kind, "attested": "attested"}
+    return {
+        name: Constant(float(value), kinds[value.kind], f"{value.why}; rests on {claim}", value.estimate)
+        if value.kind in kinds
+        else value
+        for name, value in known.items()
+    }
 
 
 def input_constants(task: Task, params: Tensor, clients: Federation, norm: float) -> dict[str, Constant]:

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from wafl.models.layers import LipschitzConv2d, LipschitzLinear, MaxMin, NormalizedLinear, entries_of_gram
-from wafl.tasks.losses import OutputLoss
+from wafl.tasks.losses import OutputLoss, claim_of
 from wafl.tasks.rescaling import Rescaled
 from wafl.tasks.structure.graph import Concat, NoGraphError, Plus, Sum, Times, plain_graph
 from wafl.tasks.structure.sequence import is_plain
@@ -166,7 +166,9 @@ def why_unproven(task: Task) -> str:
     if declared(model) is not None and last_layer(model) is None:
         return "its Lipschitz constant is only attested (model.lipschitz)"
     if last_layer(model) is not None:
-        return f"no bound is known for the loss {task.loss.name} of these layers"
+        claim = claim_of(task.loss)
+        unknown = f"no bound is known for the loss {task.loss.name} of these layers"
+        return unknown if claim is None else f"{claim} is only a claim"
     try:
         form = trace(model, _supports).module()
     except NoGraphError as error:
