@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import nn
 import wafl
 from wafl.base.fingerprint import changed, code_of, model_digest, object_digest, tensors_digest
 from wafl.data.examples import Examples
+from wafl.promises.promise import digest_of
 
 MODULE = '''
 """My model."""
@@ -170,3 +172,66 @@ def test_whose_examples_they_are_counts() -> None:
     two, three = (Examples(x, y, torch.tensor(offsets)).digest() for offsets in ([0, 2, 6], [0, 3, 6]))
     assert two != three
     assert tensors_digest([x]) != tensors_digest([x.double()])
+
+
+class Holder(nn.Module):
+    """A model with an attribute that is neither a parameter nor a buffer."""
+
+    def __init__(self, held: Any = None) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        nn.init.zeros_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
+        self.held = held
+
+
+HELD: dict[str, Callable[[float], Any]] = {
+    "a tensor": lambda number: torch.tensor([1.0, number]),
+    "a number as a tensor": torch.tensor,
+    "an array": lambda number: np.array([1.0, number]),
+    "a list of tensors": lambda number: [torch.ones(2), torch.tensor([1.0, number])],
+    "a table of arrays": lambda number: {"a": {"b": (np.array([number]), "c")}},
+    "an array of objects": lambda number: np.array([1, number, "x"], dtype=object),
+    "half": lambda number: torch.tensor([1.0, number], dtype=torch.bfloat16),
+    "complex": lambda number: torch.tensor([1.0j, number], dtype=torch.complex64).conj(),
+    "sparse": lambda number: torch.tensor([1.0, number]).to_sparse(),
+    "a transposed tensor": lambda number: torch.tensor([[1.0, number], [3.0, 4.0]]).T,
+    "an empty tensor": lambda number: torch.zeros(0).expand(int(number), 0),
+    "a parameter in a list": lambda number: [nn.Parameter(torch.tensor([number]))],
+    "an argument of a function": lambda number: partial(torch.add, torch.tensor(number)),
+}
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_tensors_and_arrays_that_are_plain_attributes_count(kind: str) -> None:
+    same, again, other = (Holder(HELD[kind](number)) for number in (2.0, 2.0, 3.0))
+    assert model_digest(same) == model_digest(again) != model_digest(other)
+    assert digest_of(same) == digest_of(again) != digest_of(other)
+    assert digest_of(same, 2) == digest_of(other, 2), "files of format 2 keep their digests"
+
+
+def test_types_and_shapes_of_plain_arrays_count() -> None:
+    ones = (torch.ones(4), torch.ones(2, 2), torch.ones(4).double(), torch.ones(4, dtype=torch.int32), np.ones(4), None)
+    assert len({digest_of(Holder(each)) for each in ones}) == len(ones)
+
+
+def test_models_without_plain_arrays_keep_their_digests() -> None:
+    for plain in (Holder([1, 2.5, "three", None, (True, {"a": nn.ReLU})]), nn.BatchNorm2d(3), nn.Sequential(Holder())):
+        assert model_digest(plain, arrays=False) == model_digest(plain)
+
+
+def test_a_weight_that_torch_computes_from_a_parameter_is_no_setting() -> None:
+    model = nn.utils.spectral_norm(nn.Linear(3, 2)).eval()
+    before = digest_of(model)
+    with torch.no_grad():
+        model(torch.ones(1, 3))
+    assert digest_of(model) == before
+
+
+def test_a_tensor_that_your_own_code_reads_counts(folder: Path) -> None:
+    text = MODULE.replace("SLOPE = 0.1", "SLOPE = torch.tensor(0.1)")
+    before = digests(load(folder, text))
+    assert before == digests(load(folder, text))
+    after = digests(load(folder, text.replace("tensor(0.1)", "tensor(0.2)")))
+    assert after[0] != before[0]
+    assert after[1] != before[1]

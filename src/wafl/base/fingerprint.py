@@ -13,7 +13,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
-from numpy import generic
+from numpy import generic, ndarray
 from torch import Tensor, float32, float64, nn, uint8
 
 
@@ -36,19 +36,23 @@ def tensors_digest(tensors: Iterable[Tensor], about: object = None) -> str:
     return digest.hexdigest()
 
 
-def model_digest(model: nn.Module, *, dtypes: bool = False) -> str:
+def model_digest(model: nn.Module, *, dtypes: bool = False, arrays: bool = True) -> str:
     """Return the digest of a model's layers, their settings and code, its frozen parameters and its buffers.
 
     ``dtypes``: include the type of every number, so that a float32 and a float64 model differ.
+    ``arrays``: include tensors and arrays that are plain attributes of layers or constants of your own code.
     """
     empty = vars(nn.Module()).keys() - {"training"}
     layers: list[Any] = []
     code: dict[str, str] = {}
     for name, layer in model.named_modules(remove_duplicate=False):  # a layer that is used twice counts twice
         settings = {key: value for key, value in vars(layer).items() if key not in empty}
-        layers.append([name, _name(type(layer)), _plain(settings)])
+        # torch's spectral_norm and prune keep what they compute from the parameter NAME_orig as NAME.
+        owned = dict(layer.named_parameters(recurse=False))
+        stated = {key: value for key, value in settings.items() if f"{key}_orig" not in owned}
+        layers.append([name, _name(type(layer)), {**_plain(settings, False), **_plain(stated, arrays)}])
         functions = [value for value in settings.values() if isinstance(value, FunctionType | MethodType | partial)]
-        code |= code_of([type(layer), *functions])
+        code |= code_of([type(layer), *functions], arrays)
     trained = [[name, list(value.shape), value.requires_grad] for name, value in model.named_parameters()]
     fixed = {name: value for name, value in model.named_parameters() if not value.requires_grad}
     fixed |= dict(model.named_buffers())
@@ -73,7 +77,7 @@ def object_digest(thing: Any) -> str:
     return sha256(json.dumps([_plain(settings), sorted(code.items())]).encode()).hexdigest()
 
 
-def code_of(roots: Iterable[Any]) -> dict[str, str]:
+def code_of(roots: Iterable[Any], arrays: bool = True) -> dict[str, str]:
     """The source, without comments, of your own functions and classes, by name, and of your own ones that they use."""
     sources: dict[str, str] = {}
     waiting = list(roots)
@@ -90,7 +94,7 @@ def code_of(roots: Iterable[Any]) -> dict[str, str]:
         for used, value in () if isinstance(thing, ModuleType) else _used(thing):
             if isinstance(value, type | FunctionType | ModuleType | partial):
                 waiting.append(value)
-            elif (plain := _plain(value)) is not None:
+            elif (plain := _plain(value, arrays)) is not None:
                 sources[f"{name}: {used}"] = json.dumps(plain)
     return sources
 
@@ -133,21 +137,33 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(inner)
 
 
-def _plain(value: Any) -> Any:
-    """Numbers and words as JSON, functions by their names; None for what has no lasting form."""
+def _plain(value: Any, arrays: bool = True) -> Any:
+    """Numbers and words as JSON, functions by their names, arrays by digests; None for what has no lasting form."""
     value = cast(Any, value).item() if isinstance(value, generic) else value
     if isinstance(value, bytes | float):
         return value.hex()
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in cast(Mapping[Any, Any], value).items()}
+        return {str(key): _plain(item, arrays) for key, item in cast(Mapping[Any, Any], value).items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in cast(Iterable[Any], value)]
+        return [_plain(item, arrays) for item in cast(Iterable[Any], value)]
     if isinstance(value, partial):
         made = cast(Any, value)
-        return [_plain(made.func), _plain(made.args), _plain(made.keywords)]
+        return [_plain(each, arrays) for each in (made.func, made.args, made.keywords)]
+    if isinstance(value, Tensor | ndarray):
+        return _array_digest(value) if arrays else None
     return _name(value) if callable(value) and hasattr(value, "__qualname__") else None
+
+
+def _array_digest(array: Any) -> str:
+    if isinstance(array, ndarray) and array.dtype.hasobject:
+        return sha256(json.dumps(_plain(array.tolist())).encode()).hexdigest()
+    values: Any = array.detach().to_dense().resolve_conj().cpu() if isinstance(array, Tensor) else array
+    about = [type(array).__name__, str(values.dtype), list(values.shape)]
+    if isinstance(values, Tensor):
+        return tensors_digest([values], about)
+    return sha256(json.dumps(about).encode() + values.tobytes()).hexdigest()
 
 
 def _name(thing: Any) -> str:

@@ -304,7 +304,8 @@ def examples_of(clients: Federation, split: Split) -> Examples:
 
 def digest_of(module: nn.Module, version: int = FORMAT) -> str:
     """Return the SHA-256 of a model: its layers with their settings and your own code, its parameters and buffers."""
-    return model_digest(copy.deepcopy(module).cpu().eval().requires_grad_(False), dtypes=version > 2)
+    whole = copy.deepcopy(module).cpu().eval().requires_grad_(False)
+    return model_digest(whole, dtypes=version > 2, arrays=version > 2)
 
 
 def to_bytes(content: Mapping[str, Any]) -> bytes:
