@@ -84,3 +84,32 @@ def test_bytes_are_prepared_as_in_training_and_other_numbers_are_taken_as_they_a
         np.savez("images/site.npz", x=x, y=np.arange(6) % 2)
         result = read_data(Path("images"), of_images, None)
         np.testing.assert_allclose(result.train.x.numpy(), draw / 255.0, rtol=1e-6)
+
+
+WRONG = {
+    "certify run -o x.md": "x.md is the name of the page in words: name the certificate x.json",
+    "certify run -o data": "data is a folder: give the name of a file, such as data/name.json",
+    "certify run -o certificate.json/x.json": "certificate.json is not a folder: make it first",
+    "certify run --radii -1": "radius=-1.0 must be 0 or lie in",
+    "certify run --sign nope.pem": "nope.pem is not a file: give the file of a private key",
+    "next-client run -o x.md": "x.md is the name of the page in words",
+    "prediction-sets run -o data": "data is a folder: give the name of a file",
+    "verify certificate.json --model run --key nope.pem": "nope.pem is not a file: give the file of a public key",
+    "verify empty.json --model run --data data": "empty.json is not a certificate, or was changed: it does not say",
+    "audit empty.json --model run --data data": "empty.json is not a certificate, or was changed: it does not say",
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_a_wrong_argument_is_refused_before_a_run_is_loaded(words, run, monkeypatch):
+    Path("empty.json").write_text("{}")
+    monkeypatch.setattr("wafl.cli.commands.certificates.only_run", lambda _: pytest.fail("it began"))
+    result = call(*words.split())
+    assert result.exit_code == 2
+    assert WRONG[words] in " ".join(result.output.split())
+
+
+def test_data_in_no_folder_are_refused(run):
+    result = call("verify", "certificate.json", "--model", "run", "--data", "nowhere")
+    assert result.exit_code == 2
+    assert "data='nowhere' is not a folder: give one with a file NAME.npz" in " ".join(result.output.split())

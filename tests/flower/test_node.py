@@ -552,7 +552,7 @@ def test_a_node_without_data_tells_its_own_log_why_and_the_server_only_that(
 ) -> None:
     experiment = fakes.flat({"methods": [{"method": "AFL"}], "schedule": {"rounds": 1}})
     fakes.install_app(tmp_path / "app", experiment)
-    for config, words in (({"data": str(tmp_path / "nowhere")}, "holds no .npz"), ({}, "no data")):
+    for config, words in (({"data": str(tmp_path / "nowhere")}, "is not a folder"), ({}, "no data")):
         reply = ask("query.hello", config_only("query", sizes=False), config, experiment)
         with pytest.raises(
             WireError, match=r"^it cannot read the experiment or open its data; its own log .* \(setup\)$"

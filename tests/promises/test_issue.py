@@ -187,7 +187,7 @@ def test_keys_of_other_kinds_are_refused(tmp_path):
         saved(tmp_path, key=public)
     with pytest.raises(ValueError, match="holds no public key"):
         wafl.verify(saved(tmp_path, key=private), key=private)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ValueError, match=r"missing\.pem is not a file"):
         saved(tmp_path, key=tmp_path / "missing.pem")
 
 

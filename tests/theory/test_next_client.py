@@ -130,7 +130,7 @@ def test_what_nothing_can_be_said_about_is_refused_with_a_remedy():
     assert free.next(own_sampling=False) == pytest.approx(sorted(free.measured)[-2])
     with pytest.raises(ValueError, match="give kl or chi2, not both"):
         result.mean(kl=0.1, chi2=0.1)
-    with pytest.raises(ValueError, match="confidence=2 must lie between 0 and 1"):
+    with pytest.raises(ValueError, match=r"confidence=2 must lie in \(0, 1\)"):
         wafl.next_client(MODEL, seen, unseen, confidence=2)
     with pytest.raises(ValueError, match=r"radius=-1\.0 must be 0 or lie in"):
         wafl.next_client(MODEL, seen, unseen, radius=-1.0)

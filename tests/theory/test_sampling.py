@@ -190,7 +190,7 @@ def test_what_cannot_be_said_beyond_the_sample_is_refused():
     with pytest.raises(wafl.PreconditionError, match="use split='test' with a confidence"):
         certify(a_model(), clients, radii=[0.1], confidence=0.95)
     for confidence in (0.0, 1.0, -1.0, math.nan):
-        with pytest.raises(ValueError, match=f"confidence={confidence} must lie between 0 and 1"):
+        with pytest.raises(ValueError, match=rf"confidence={confidence} must lie in \(0, 1\)"):
             certify(a_model(), clients, radii=[0.1], split="test", confidence=confidence)
     pairs = [(np.random.default_rng(0).normal(size=(8, 2)), np.arange(8) % 2)] * 2
     free = wafl.Federation.from_arrays(pairs)

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,28 @@ def in_round(name: str, value: float | Callable[[int], float], round: int) -> fl
     number = value(round)
     check_positive(f"round {round}: {name}", number)
     return number
+
+
+SHORTEST, LONGEST = 1e-100, 1e50
+"""Radii whose squares float64 keeps."""
+
+
+def check_radii(radii: Sequence[float]) -> list[float]:
+    """Return radii as plain numbers; refuse anything else, and radii whose squares float64 loses."""
+    if isinstance(radii, str | float | int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"radii={radii!r} must be a list of numbers, such as [{radii}]")
+    try:
+        wanted = [float(radius) for radius in radii]
+    except (TypeError, ValueError):
+        raise ValueError(f"radii={radii!r} must be a list of numbers, such as [0.1, 0.5]") from None
+    if not wanted:
+        raise ValueError("radii is empty: give at least one, in the unit of the data")
+    for radius in wanted:
+        if not (radius == 0 or SHORTEST <= radius <= LONGEST):
+            raise ValueError(
+                f"radius={radius} must be 0 or lie in [{SHORTEST:g}, {LONGEST:g}], in the unit of the data"
+            )
+    return wanted
 
 
 def check_space(space: Any, bounds: Any) -> None:

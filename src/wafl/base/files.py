@@ -18,6 +18,19 @@ TEMPORARY = ".tmp"
 """How the names of files end that a crash may leave behind."""
 
 
+def check_place(path: Path, *, page: bool = False) -> None:
+    """Raise ValueError if no file can be written here: it is a folder, its folder is missing, or a page has its name.
+
+    ``page``: next to the file goes a page in words, ``NAME.md``.
+    """
+    if page and path.suffix == ".md":
+        raise ValueError(f"{path} is the name of the page in words: name the certificate {path.stem}.json")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: give the name of a file, such as {path / 'name.json'}")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path.parent} is not a folder: make it first, or write {path.name} into another one")
+
+
 def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
     """Write all of it or nothing: under a name that nobody could have put a link at, synced, then renamed."""
     temporary = _temporary(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from wafl.base.errors import FolderError
+from wafl.base.files import check_place
 from wafl.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -26,6 +28,13 @@ def check_signing(key: Path | None, *, private: bool) -> None:
         from wafl.promises.sign import read_key
 
         read_key(key, private=private)
+
+
+def prepare_output(file: Path, *, page: bool = False) -> None:
+    """Make the folder of a file, and check its name, before any work that a wrong name would waste."""
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    check_place(file, page=page)
 
 
 def load_runs(folder: Path) -> dict[str, Run]:

@@ -14,6 +14,8 @@ from wafl.data.unpack import read_npz
 
 def read_folder(folder: Path, limit: int | None = None, preprocess: str | None = None) -> Federation:
     """One client per file ``NAME.npz`` of at most ``limit`` bytes, with x and y, perhaps tests; bytes are prepared."""
+    if not folder.is_dir():
+        raise ConfigError(f"data={str(folder)!r} is not a folder: give one with a file NAME.npz for each client")
     files = sorted(folder.glob("*.npz"))
     if not files:
         raise ConfigError(f"data={str(folder)!r} holds no .npz file: give each client one, with x and y")

@@ -18,7 +18,6 @@ The search of :mod:`wafl.theory` has classes of its own: the checker shares only
 
 from __future__ import annotations
 
-import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ from wafl.base.norms import dual, power_norm
 from wafl.promises.layers import LEAST, MOST, UNIT, WIDER, Layer, constants_of, read_layer
 from wafl.tasks.losses import CrossEntropy, MarginLoss, OutputLoss, claim_of, is_built_in
 from wafl.tasks.structure.graph import Concat, NoGraphError, Sum
-from wafl.tasks.structure.sequence import is_same
+from wafl.tasks.structure.sequence import copied, is_same
 from wafl.tasks.structure.trace import trace
 
 
@@ -129,7 +128,7 @@ class Known:
 
 def in_float64(module: nn.Module) -> nn.Module:
     """Return a copy of a module that evaluates in float64 on the CPU."""
-    return copy.deepcopy(module).cpu().double().eval().requires_grad_(False)
+    return copied(module).cpu().double().eval().requires_grad_(False)
 
 
 def known(module: nn.Module, loss: OutputLoss) -> Known | None:

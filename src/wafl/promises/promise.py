@@ -8,7 +8,6 @@ was drawn from. Everything else, such as the slopes, the loss and every sentence
 in the file. No example is in it.
 """
 
-import copy
 import json
 import math
 import os
@@ -23,13 +22,14 @@ from typing import Any, Literal
 from torch import nn
 
 from wafl.base.describe import rounded_up
-from wafl.base.files import SEAL, write_whole
+from wafl.base.files import SEAL, check_place, write_whole
 from wafl.base.fingerprint import model_digest
 from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.promises.known import Metric
 from wafl.promises.quantities import quantity_of
-from wafl.promises.sign import ALGORITHM, sign
+from wafl.promises.sign import ALGORITHM, read_key, sign
+from wafl.tasks.structure.sequence import copied
 
 LENGTHS = {"l1": "sum of the changes", "l2": "Euclidean length", "l_inf": "largest change"}
 WHO = {"mean": "all clients, in the mean", "share": "each of at least {} of all clients", "next": "the next client"}
@@ -284,9 +284,8 @@ class Promise:
         Returns:
             The page.
         """
+        check_output(path, key)
         file = Path(path)
-        if file.suffix == ".md":
-            raise ValueError(f"{file} is the name of the page in words: name the certificate {file.stem}.json")
         signature = None if key is None else sign(to_bytes(self.content), key)
         page = file.with_suffix(".md")
         write_whole(file, whole_file(self.content, signature))
@@ -297,6 +296,13 @@ class Promise:
         return statement(self.content["claim"], self.facts, self.parts.attested)
 
 
+def check_output(path: str | os.PathLike[str], key: str | os.PathLike[str] | None) -> None:
+    """Raise ValueError, before any work starts, if no certificate can be written there or signed with this key."""
+    check_place(Path(path), page=True)
+    if key is not None:
+        read_key(key, private=True)
+
+
 def examples_of(clients: Federation, split: Split) -> Examples:
     """Return the examples that a claim about this split is about."""
     return clients.train.joined(clients.test) if split == "all" else getattr(clients, split)
@@ -304,7 +310,7 @@ def examples_of(clients: Federation, split: Split) -> Examples:
 
 def digest_of(module: nn.Module, version: int = FORMAT) -> str:
     """Return the SHA-256 of a model: its layers with their settings and your own code, its parameters and buffers."""
-    whole = copy.deepcopy(module).cpu().eval().requires_grad_(False)
+    whole = copied(module).cpu().eval().requires_grad_(False)
     return model_digest(whole, dtypes=version > 2, arrays=version > 2)
 
 

@@ -28,6 +28,8 @@ LONGEST_REASON = 1000
 
 def read_file(path: Path) -> tuple[Promise, str | None]:
     """The certificate in a file, which may come from anywhere, and its signature, if it has one."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is not a file: give a certificate, which wafl certify writes")
     try:
         return read_promise(read_limited(path, LARGEST_FILE))
     except ValueError as error:
@@ -66,6 +68,8 @@ def _of_another_format(version: object) -> str:
             "it has format 1, whose files could be forged. Whoever issued it can issue it again, from the same model "
             "and data: wafl certify RUN, or wafl.certify(run, clients, radii=[...]).save(file)"
         )
+    if not isinstance(version, int):
+        return "it does not say which format it has: give a file that wafl certify or certificate.save wrote"
     return f"it has format {version}, this version reads {' and '.join(map(str, FORMATS))}: update wafl-learn"
 
 

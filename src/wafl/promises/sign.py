@@ -14,12 +14,6 @@ def sign(content: bytes, key: str | os.PathLike[str]) -> str:
     return read_key(key, private=True).sign(content).hex()
 
 
-def check_private_key(key: str | os.PathLike[str] | None) -> None:
-    """Raise before any work starts if a key is given that cannot sign."""
-    if key is not None:
-        read_key(key, private=True)
-
-
 def is_signed_by(content: bytes, signature: str, key: str | os.PathLike[str]) -> bool:
     """Whether the owner of the public key in this file has signed exactly these bytes."""
     public = read_key(key, private=False)
@@ -39,7 +33,11 @@ def read_key(file: str | os.PathLike[str], *, private: bool) -> Any:
     from cryptography.hazmat.primitives import serialization as library
 
     path = Path(file)
-    data, kind = path.read_bytes(), "private" if private else "public"
+    kind = "private" if private else "public"
+    make = "genpkey -algorithm ed25519 -out key.pem" if private else "pkey -in key.pem -pubout -out public.pem"
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file: give the file of a {kind} key; openssl {make} makes one")
+    data = path.read_bytes()
     for form in ("pem", "ssh"):
         try:
             key = getattr(library, f"load_{form}_{kind}_key")(data, *([None] if private else []))
@@ -48,5 +46,4 @@ def read_key(file: str | os.PathLike[str], *, private: bool) -> Any:
         if type(key).__name__ == f"{ALGORITHM}{kind.capitalize()}Key":
             return key
         raise ValueError(f"{path} is not an {ALGORITHM} key: make one with openssl genpkey -algorithm ed25519")
-    make = "genpkey -algorithm ed25519 -out key.pem" if private else "pkey -in key.pem -pubout -out public.pem"
     raise ValueError(f"{path} holds no {kind} key without a password: openssl {make} makes one")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from torch import Tensor, nn
 
 from wafl.base.describe import describe
-from wafl.base.files import sealed, write_whole
+from wafl.base.files import check_place, sealed, write_whole
 from wafl.base.options import NotNegative, frozen
 from wafl.data.arguments import check_arguments
 from wafl.data.bring.intake import Intake
@@ -74,6 +74,7 @@ class PredictionSets:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the threshold, the promise and the calibration to a JSON file; returns the file."""
+        check_place(Path(path))
         content = {
             "format": 1,
             "statement": self.statement,

@@ -221,7 +221,10 @@ def check_integers(task: Task, params: Tensor, clients: Federation) -> None:
 
 
 def find_device(name: str) -> torch.device:
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device={name!r} is no device: use 'cpu' or 'cuda'") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device={name!r} asks for CUDA, which torch does not find here: use device='cpu'")
     return device

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from wafl.cli.saved import check_signing, load_runs, only_run, seen_and_unseen
+from wafl.base.checks import check_radii
+from wafl.cli.saved import check_signing, load_runs, only_run, prepare_output, seen_and_unseen
 from wafl.cli.terminal import PublicKey, StudyOrRun, Trust, make_console, parse_norm, parse_numbers, reading, say, tell
 
 if TYPE_CHECKING:
@@ -30,9 +31,10 @@ def certify(
 ) -> None:
     """Certify how large the expected loss can be within each radius, and write it as a file that anyone can check."""
     with reading(trust):
-        wanted = parse_numbers("radii", radii)
+        wanted = check_radii(parse_numbers("radii", radii))
         options: dict[str, Any] = {"norm": parse_norm(norm), "power": power, "metric": metric, "split": split}
         check_signing(sign, private=True)
+        prepare_output(output, page=True)
         if points is not None:
             from wafl.weights.transport.costs import transport_package
 
@@ -43,7 +45,6 @@ def certify(
         clients, _ = seen_and_unseen({name: model}, run, data_dir)
         say(f"Certifying {name} at {len(wanted)} radii: seconds for a linear model, minutes for a network.")
         certificate = search(model, clients, radii=wanted, confidence=confidence, **options)
-        output.parent.mkdir(parents=True, exist_ok=True)
         page = certificate.save(output, key=sign, points=points)
     tell(f"{certificate}\n\nWritten: {output} and {page}")
 
@@ -66,6 +67,8 @@ def next_client(
             raise ValueError("--sign signs a file: give --output too")
         options: dict[str, Any] = {"norm": parse_norm(norm), "metric": metric, "confidence": confidence}
         check_signing(sign, private=True)
+        if output is not None:
+            prepare_output(output, page=True)
         name, model = only_run(run)
         from wafl.theory.population.next_client import next_client as expect
 
@@ -76,7 +79,6 @@ def next_client(
         result.next_confidence(own_sampling=False)  # raises if nothing about the next client has this confidence
         lines = [str(result)]
         if output is not None:
-            output.parent.mkdir(parents=True, exist_ok=True)
             lines.append(f"Written: {output} and {result.save(output, key=sign)}")
     tell("\n\n".join(lines))
 
@@ -98,6 +100,8 @@ def prediction_sets(
     """Find sets of labels that cover the next client, from clients that were held out of training."""
     with reading(trust):
         options: dict[str, Any] = {"norm": parse_norm(norm), "power": power, "own_sampling": own_sampling}
+        if output is not None:
+            prepare_output(output)
         name, model = only_run(run)
         from wafl.sets.prediction_sets import prediction_sets as calibrate
 
@@ -109,7 +113,6 @@ def prediction_sets(
         sets = calibrate(model, calibration, radius=radius, training=seen, **about_promise, **options)
         lines = [str(sets), f"On {others.num_clients} other clients: {sets.evaluate(others)}."]
         if output is not None:
-            output.parent.mkdir(parents=True, exist_ok=True)
             lines.append(f"Written: {sets.save(output)}")
     tell("\n\n".join(lines))
 
@@ -141,8 +144,8 @@ def verify(
         from wafl.promises.verify import VERDICTS
         from wafl.promises.verify import verify as check
 
-        run = None if model is None else only_run(model)[1]
         held = read_file(certificate)[0].parts.claim.part == "all"
+        run = None if model is None else only_run(model)[1]
         clients = None if data is None else read_data(data, run, data_dir, held=held)
         result = check(certificate, model=run, data=clients, key=key)
         verdict = result.verdict if client is None else result.verdict_of(client)
@@ -195,10 +198,12 @@ def audit(
         check_signing(key, private=False)
         from wafl.cli.tables import audited
         from wafl.promises.audit import audit as look
+        from wafl.promises.read import read_file
         from wafl.promises.verify import verify as check
         from wafl.weights.transport.costs import transport_package
 
         transport_package()
+        read_file(certificate)
         run = only_run(model)[1]
         checked = check(certificate, model=run, key=key)
         if not checked.ok:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from wafl.base.checks import check_radii
 from wafl.base.describe import some
 from wafl.base.errors import ConfigError
 from wafl.base.files import write_whole
@@ -34,7 +35,6 @@ from wafl.theory.certificates.certify import (
     beyond,
     certificates_of,
     check_confidence,
-    check_radii,
     finite_above,
     quantity_of,
 )

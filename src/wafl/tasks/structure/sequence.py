@@ -5,6 +5,7 @@ lanes go into one call. A large one keeps the processor busy by itself, and the 
 differ, is slower than one convolution after another.
 """
 
+import copy
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.parameter import is_lazy
 
 HARMLESS = {"__init__", "__repr__", "extra_repr", "__annotate__", "__annotate_func__"}
 """What a subclass may have of its own and still compute what its parent computes."""
@@ -23,6 +25,20 @@ HARMLESS = {"__init__", "__repr__", "extra_repr", "__annotate__", "__annotate_fu
 def members(sequence: nn.Module) -> list[nn.Module]:
     """The modules of a sequence; one that is used twice is listed twice."""
     return [module for module in sequence._modules.values() if module is not None]  # pyright: ignore[reportPrivateUsage]
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """Return a copy of a module; raise a ValueError with the remedy if it cannot be copied."""
+    if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+        raise ValueError(f"{type(module).__name__} has no parameters yet: call it once with an example")
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:  # whatever the module's own code raises
+        raise ValueError(
+            f"{type(module).__name__} cannot be copied ({str(error).partition('  ')[0]}): keep only parameters, "
+            "buffers and plain values as attributes, and no tensor computed from parameters, as the old weight_norm, "
+            "spectral_norm and prune do: use torch.nn.utils.parametrizations"
+        ) from error
 
 
 def is_same(module: nn.Module, made: nn.Module) -> bool:

@@ -16,8 +16,7 @@ from wafl.base.describe import rounded_up
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import norm_name
 from wafl.promises.known import Metric
-from wafl.promises.promise import Promise
-from wafl.promises.sign import check_private_key
+from wafl.promises.promise import Promise, check_output
 from wafl.tasks.task import Task
 from wafl.theory.certificates.mixture import Asked, AskMeans
 from wafl.theory.certificates.sampling import Domain
@@ -246,7 +245,7 @@ class Certificates:
         Returns:
             The page.
         """
-        check_private_key(key)
+        check_output(path, key)
         return self.publish(points=points).save(path, key=key)
 
     def _publish(self, points: int | None) -> Promise:

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from wafl.attacks import WassersteinShift
 from wafl.base.bounds import warn_of_size
-from wafl.base.checks import check_seed, check_space
+from wafl.base.checks import check_radii, check_seed, check_space
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import check_norm
+from wafl.base.options import Choice, NotNegative, Positive, Range
 from wafl.base.shown import shows
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
@@ -53,8 +54,6 @@ from wafl.theory.phi.linear_model import LinearPhi, is_known
 from wafl.train.embedded import find_device
 from wafl.weights import ClientWeights, fixed
 
-SHORTEST, LONGEST = 1e-100, 1e50
-"""Radii whose squares float64 keeps."""
 QUANTITIES: dict[str, Quantity] = {each.metric: each for each in (ExpectedLoss(), ErrorRate())}
 UNNEEDED = Constant(math.inf, "bound", "not known by layers, and not needed along the margins")
 
@@ -142,12 +141,15 @@ def certify(
     check_seed(seed)
     wanted = check_radii(radii)
     find_device(device)
-    if curvature is not None and not (curvature >= 0 and math.isfinite(curvature)):
-        raise ValueError(f"curvature={curvature} must be finite and at least 0")
+    if curvature is not None:
+        NotNegative.check("curvature", curvature)
+    Positive("; inf keeps labels fixed", infinite=True).check("label_cost", label_cost)
     if dtype not in ARITHMETIC:
         raise ValueError(f"{dtype=} must be one of {', '.join(map(repr, ARITHMETIC))}")
     quantity = quantity_of(metric)
     check_question(power, gap)
+    if confidence is not None:
+        check_confidence(confidence, split)
     if space is None and cost_matrix is None and math.isinf(label_cost):
         warn_of_size("radius", max(wanted), norm, clients.bounds, math.prod(clients.input_shape), clients.unit)
     if space is not None or cost_matrix is not None:
@@ -164,10 +166,8 @@ def certify(
     weights = tuple(mixture.weights.tolist())
     source = Source(model, clients, split, weights, loss, metric, norm, power, inexpressible)
     check_label_cost(label_cost, mixture.task)
-    if confidence is not None:
-        check_confidence(confidence, split)
-        if power != 2 or math.isfinite(label_cost):
-            raise PreconditionError("a confidence is for power=2 and fixed labels: leave out power and label_cost")
+    if confidence is not None and (power != 2 or math.isfinite(label_cost)):
+        raise PreconditionError("a confidence is for power=2 and fixed labels: leave out power and label_cost")
     if missing := quantity.missing(mixture.task, clients.num_classes):
         raise PreconditionError(f"{metric=} {missing}")
     by_margins = quantity.by_margins(mixture.task)
@@ -246,8 +246,7 @@ def _constants(
 
 
 def check_confidence(confidence: float, split: str) -> None:
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence={confidence} must lie between 0 and 1, such as 0.95")
+    Range(0.0, 1.0, ", such as 0.95", low_open=True, high_open=True).check("confidence", confidence)
     if split != "test":
         raise PreconditionError(
             f"split={split!r}: trained examples say little about others; use split='test' with a confidence"
@@ -321,21 +320,5 @@ def quantity_of(metric: str) -> Quantity:
 
 
 def check_question(power: int, gap: float) -> None:
-    if power not in (1, 2):
-        raise ValueError(f"power={power} must be 1 or 2")
-    if not 1e-6 <= gap <= 1.0:
-        raise ValueError(f"gap={gap} must lie in [1e-06, 1]: 0.02 asks for a certificate 2% above what is reached")
-
-
-def check_radii(radii: Sequence[float]) -> list[float]:
-    if isinstance(radii, str | float | int):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"radii={radii!r} must be a list of numbers, such as [{radii}]")
-    wanted = [float(radius) for radius in radii]
-    if not wanted:
-        raise ValueError("radii is empty: give at least one, in the unit of the data")
-    for radius in wanted:
-        if not (radius == 0 or SHORTEST <= radius <= LONGEST):
-            raise ValueError(
-                f"radius={radius} must be 0 or lie in [{SHORTEST:g}, {LONGEST:g}], in the unit of the data"
-            )
-    return wanted
+    Choice((1, 2)).check("power", power)
+    Range(1e-6, 1.0, ": 0.02 asks for a certificate 2% above what is reached").check("gap", gap)

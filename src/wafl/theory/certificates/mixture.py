@@ -214,8 +214,6 @@ def with_labels(means: Callable[[Objective | None, Settings], Means], price: flo
 
 def check_label_cost(label_cost: float, task: Task) -> None:
     """Refuse a price for labels of which nothing is known to follow."""
-    if not label_cost > 0:
-        raise ValueError(f"label_cost={label_cost} must be positive; inf keeps labels fixed")
     targets = task.loss.quadratic is not None and task.linear(task.initial()[None]) is not None
     if math.isfinite(label_cost) and not (targets or task.loss.labels == "classes"):
         raise PreconditionError(

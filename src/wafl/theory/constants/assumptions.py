@@ -22,7 +22,7 @@ from wafl.tasks.fitness import check_fitness
 from wafl.tasks.layout import Layout
 from wafl.tasks.losses import MarginLoss, OutputLoss, claim_of
 from wafl.tasks.problem import Problem
-from wafl.tasks.structure.sequence import is_same
+from wafl.tasks.structure.sequence import copied, is_same
 from wafl.tasks.structure.trace import agrees
 from wafl.tasks.structured import make_task
 from wafl.tasks.task import Loss, Task
@@ -212,7 +212,7 @@ def task_of(
     if isinstance(model, Run):
         loss = loss if loss is not None else model.loss
         model, layout = model.module, model.layout
-    module = copy.deepcopy(model).cpu().double()
+    module = copied(model).cpu().double()
     if not is_same(model, module):
         raise PreconditionError("the model is compiled, or copies itself as another one: give the plain one instead")
     if traced:

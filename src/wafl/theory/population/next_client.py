@@ -10,6 +10,7 @@ from typing import Annotated
 
 from torch import nn
 
+from wafl.base.checks import check_radii
 from wafl.base.conditions import unproven_line
 from wafl.base.describe import rounded_up, some
 from wafl.base.errors import PreconditionError
@@ -17,12 +18,11 @@ from wafl.base.norms import norm_name
 from wafl.base.options import frozen
 from wafl.data.arguments import check_alike, check_arguments
 from wafl.data.federation import Federation
-from wafl.promises.promise import Promise
-from wafl.promises.sign import check_private_key
+from wafl.promises.promise import Promise, check_output
 from wafl.results.run import Run
 from wafl.tasks.task import Loss
 from wafl.theory.certificates.certificate import Metric, Quantity
-from wafl.theory.certificates.certify import certify, check_confidence, check_radii
+from wafl.theory.certificates.certify import certify, check_confidence
 from wafl.theory.certificates.mixture import Mixture
 from wafl.theory.certificates.publish import Source, publish_next_client
 from wafl.theory.certificates.sampling import Domain, Moments, Sample
@@ -194,7 +194,7 @@ class NextClient:
         Returns:
             The page.
         """
-        check_private_key(key)
+        check_output(path, key)
         return self.publish(share=share, own_sampling=own_sampling).save(path, key=key)
 
     def _upper(self, delta: float) -> list[float]:

@@ -1,0 +1,128 @@
+"""Requests that cannot be met are refused with a value and a remedy before a search starts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import wafl
+from wafl.theory.certificates import publish
+
+RNG = np.random.default_rng(0)
+CLIENTS = wafl.Federation.from_arrays([(RNG.normal(size=(8, 3)), np.arange(8) % 2) for _ in range(4)], num_classes=2)
+SEEN, UNSEEN = CLIENTS.hold_out(0.5)
+
+
+class Locked(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.lock = threading.Lock()
+
+
+class Rude(nn.Linear):
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+        raise RuntimeError("no copies")
+
+
+def spectral() -> nn.Module:
+    model = nn.utils.spectral_norm(nn.Linear(3, 2))
+    model(torch.ones(1, 3))
+    return model
+
+
+UNCOPIED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "old weight_norm": (lambda: nn.utils.weight_norm(nn.Linear(3, 2)), "use torch.nn.utils.parametrizations"),
+    "old spectral_norm in training": (spectral, "use torch.nn.utils.parametrizations"),
+    "a lock": (Locked, "Locked cannot be copied .*lock"),
+    "an error of its own": (lambda: Rude(3, 2), r"Rude cannot be copied \(no copies\)"),
+    "a lazy layer": (lambda: nn.LazyLinear(2), "LazyLinear has no parameters yet: call it once with an example"),
+}
+
+
+@pytest.mark.parametrize("name", UNCOPIED)
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+def test_a_model_that_cannot_be_copied_has_a_remedy(name: str, tmp_path: Path) -> None:
+    make, message = UNCOPIED[name]
+    wafl.certify(nn.Linear(3, 2), CLIENTS, radii=[0.1]).save(tmp_path / "c.json")
+    for ask in (
+        lambda: wafl.certify(make(), CLIENTS, radii=[0.1]),
+        lambda: wafl.next_client(make(), SEEN, UNSEEN, radius=0.1),
+        lambda: wafl.prediction_sets(make(), CLIENTS, coverage=0.5, confidence=0.5),
+        lambda: wafl.verify(tmp_path / "c.json", model=make(), data=CLIENTS),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"radii": [-1]}, r"radius=-1\.0 must be 0 or lie in"),
+        ({"radii": None}, r"radii=None must be a list of numbers, such as \[0\.1, 0\.5\]"),
+        ({"radii": ["a"]}, r"radii=\['a'\] must be a list of numbers"),
+        ({"gap": "a"}, r"gap='a' must be a number and lie in \[1e-06, 1\]"),
+        ({"power": "2"}, "power='2' must be 1 or 2: give a number"),
+        ({"confidence": "a", "split": "test"}, "confidence='a' must be a number and lie in"),
+        ({"curvature": "a"}, "curvature='a' must be a number"),
+        ({"label_cost": "a"}, "label_cost='a' must be a number and be positive; inf keeps labels fixed"),
+        ({"device": "gpu"}, "device='gpu' is no device: use 'cpu' or 'cuda'"),
+    ],
+)
+def test_what_is_asked_is_checked_before_a_search(
+    options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wafl.theory.certificates.certify.Mixture.of", lambda *_: pytest.fail("it began"))
+    with pytest.raises(ValueError, match=message):
+        wafl.certify(nn.Linear(3, 2), CLIENTS, **{"radii": [0.1], **options})
+
+
+PLACES = {
+    "x.md": "x.md is the name of the page in words: name the certificate x.json",
+    "nowhere/x.json": "nowhere is not a folder: make it first",
+    "file/x.json": "file is not a folder: make it first",
+    ".": r"is a folder: give the name of a file, such as name\.json",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_where_a_file_goes_is_checked_before_it_is_made(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    certificate = wafl.certify(nn.Linear(3, 2), CLIENTS, radii=[0.1])
+    statements = wafl.next_client(nn.Linear(3, 2), SEEN, UNSEEN)
+    promise = certificate.published
+    sets = wafl.prediction_sets(nn.Linear(3, 2), CLIENTS, coverage=0.5, confidence=0.5)
+    for name in ("publish", "publish_next_client"):
+        monkeypatch.setattr(publish, name, lambda *_: pytest.fail("it began"))
+    for result in (certificate, statements, promise, *([] if place == "x.md" else [sets])):
+        with pytest.raises(ValueError, match=PLACES[place]):
+            result.save(place)
+    for key in ("nope.pem", "."):
+        with pytest.raises(ValueError, match=f"^{key} is not a file: give the file of a private key; openssl"):
+            certificate.save("c.json", key=key)
+    assert {each.name for each in Path().iterdir()} == {"file"}
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "[]", "3", "", "hello", '{"format": []}', '{"format": 3}', '{"format": "3"}']
+)
+def test_json_that_is_no_certificate_is_named(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "other.json"
+    file.write_text(content)
+    for ask in (lambda: wafl.verify(file), lambda: wafl.audit(file, nn.Linear(3, 2), CLIENTS)):
+        with pytest.raises(ValueError, match=r"other\.json is not a certificate, or was changed: ") as error:
+            ask()
+        assert "format None" not in str(error.value)
+        if content in ("{}", '{"format": []}', '{"format": "3"}'):
+            assert "give a file that wafl certify or certificate.save wrote" in str(error.value)
+    with pytest.raises(FileNotFoundError, match=r"nothing\.json is not a file: give a certificate"):
+        wafl.verify(tmp_path / "nothing.json")
