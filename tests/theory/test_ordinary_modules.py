@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -302,3 +303,32 @@ def test_a_node_computes_with_the_numbers_of_the_server_whatever_its_own_are() -
         expected = there.double().eval()(x)
         torch.testing.assert_close(task.outputs(params[None], x[None])[0], expected, rtol=1e-12, atol=1e-12)
     assert wafl.theory.constants(there.float(), clients()).num_params == sum(map(Tensor.numel, there.parameters()))
+
+
+class JoinedEarly(nn.Module):
+    """A smooth network whose sum or concatenation takes a value from before its first activation."""
+
+    def __init__(self, concatenates: bool) -> None:
+        super().__init__()
+        self.concatenates = concatenates
+        self.first, self.inner, self.last = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3 + 3 * concatenates, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = self.first(x)
+        after = self.inner(torch.sigmoid(before))
+        return self.last(torch.cat([before, after], 1) if self.concatenates else before + after)
+
+
+@pytest.mark.parametrize("concatenates", [False, True])
+@pytest.mark.parametrize("norm", [1, 2, math.inf])
+def test_a_smooth_network_may_join_values_from_before_its_first_activation(concatenates: bool, norm: float) -> None:
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    pairs = [(rng.normal(size=(6, 3)), np.arange(6) % 2) for _ in range(3)]
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0.0)
+    result = wafl.certify(JoinedEarly(concatenates).double(), clients, radii=[0.1, 1.0], norm=norm)
+    assert result.certifies
+    for row in result.rows:
+        assert row.certified is not None
+        assert row.achieved is not None
+        assert row.achieved <= row.certified

@@ -136,6 +136,8 @@ class Rounding:
         slopes, drifts, mixed = [start], [(arithmetic.unit if arithmetic.converts else 0.0) * start], [False]
         for step in self.steps:
             inputs, off = ([each[index] for index in step.inputs] for each in (slopes, drifts))
+            count = max(map(len, off))  # activations have a row for each example, and layers before them one for all
+            off = [each.expand(count, *each.shape[1:]) for each in off]
             bent: Tensor | float = 0.0
             if errors is not None and step.bend > 0.0:
                 bent = step.bend * errors[step.inputs[0]] * (inputs[0] + off[0])
