@@ -1,5 +1,6 @@
 """The verdict on a file: what it takes to be PROVEN, what is only noted, and digests that tell models apart."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,26 @@ def test_what_is_saved_is_proven_and_the_table_has_both_numbers(tmp_path: Path) 
     assert last.startswith("published is what the file states")
     checked = wafl.verify(tmp_path / "certificate.json", model=a_model(), data=two_clients())
     assert (checked.verdict, checked.promise.values) == ("PROVEN", certificate.published.values)
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_the_explanation_of_both_columns_is_true_with_a_confidence(network: bool) -> None:
+    """Both columns are then proven with gammas and bets of their own, and either can be the smaller one."""
+    rng = np.random.default_rng(0)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)) if network else nn.Linear(3, 2)
+    x, y = rng.uniform(size=(3, 2, 60, 3)), rng.integers(0, 2, size=(3, 2, 60))
+    pairs = [(x[i, 0], y[i, 0], x[i, 1], y[i, 1]) for i in range(3)]
+    clients = wafl.Federation.from_arrays(pairs, bounds=(0.0, 1.0), num_classes=2)
+    result = wafl.certify(model, clients, radii=[0.0, 0.1, 0.5], split="test", confidence=0.9, achieved=False)
+    published = result.published.values
+    more = [published[row.radius] / (row.certified or math.nan) - 1.0 for row in result.rows]
+    last = str(result).splitlines()[-1]
+    assert min(more) < -1e-3
+    assert f"up to {-min(more):.1%} smaller" in last
+    assert (f" or {max(more):.1%} larger" in last) == (max(more) >= 5e-4)
+    assert last.endswith("; both are proven")
+    assert "with gammas and bets of its own" in last
 
 
 def test_the_table_has_both_numbers_with_points_and_for_bounds_of_zero_too(tmp_path: Path) -> None:

@@ -365,10 +365,15 @@ class Certificates:
         lines.append(f"{self.quantity.noun} in the {ball}; {label}")
         if published and self.caveat is None:
             pairs = [(published[row.radius], self.best_proven(row)) for row in self.rows]
-            more = max([value / bound - 1.0 for value, bound in pairs if bound > 0], default=0.0)
+            more = [0.0, *(value / bound - 1.0 for value, bound in pairs if bound > 0)]
+            larger, smaller = f"{max(more):.1%}", f"{abs(min(more)):.1%}"
+            sizes = f"{larger} larger"
+            if smaller != "0.0%":
+                sizes = f"{smaller} smaller{f' or {sizes}' if larger != '0.0%' else ''}; both are proven"
+            own = "" if self.confidence is None else " and with gammas and bets of its own"
             lines.append(
-                "published is what the file states: the checker proves it by itself, with simpler proofs, so it is up "
-                f"to {max(more, 0.0):.1%} larger"
+                f"published is what the file states: the checker proves it by itself, with simpler proofs{own}, so it "
+                f"is up to {sizes}"
             )
         return "\n".join(lines)
 
