@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -143,3 +144,19 @@ def test_with_a_shape_a_first_layer_that_is_used_twice_stays_what_it_is() -> Non
     clients = wafl.Federation.from_arrays([pair], test_fraction=0.0, num_classes=2)
     result = wafl.certify(model, clients, radii=[0.1], cost_matrix=[5.0, 1.0, 0.2], achieved=False)
     assert result.loss == pytest.approx(float(nn.functional.cross_entropy(model(pair[0]), pair[1]).detach()), rel=1e-9)
+
+
+def test_at_a_layer_a_plain_regression_has_the_certificate_of_its_head_on_features():
+    rng = np.random.default_rng(0)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ELU(), nn.Linear(4, 1)).double()
+    x, y = torch.from_numpy(rng.normal(size=(3, 8, 3))), rng.normal(size=(3, 8, 1))
+    features = model[:2](x).detach().numpy()
+    here, there = (
+        wafl.Federation.from_arrays(list(zip(inputs, y, strict=True)), test_fraction=0.0)
+        for inputs in (x.numpy(), features)
+    )
+    ours = wafl.certify(model, here, radii=[0.3], space="1", loss="squared_error")
+    theirs = wafl.certify(model[2], there, radii=[0.3], loss="squared_error")
+    assert ours.proven
+    assert ours[0].certified == pytest.approx(theirs[0].certified, rel=1e-12)

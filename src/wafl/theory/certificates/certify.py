@@ -156,7 +156,7 @@ def certify(
         check_space(space, None)
         if isinstance(model, Run):
             loss, client_weights = loss or model.loss, client_weights or fixed(model.client_weights.tolist())
-        model, clients = elsewhere.moved(model, clients, space, cost_matrix)
+        model, clients = elsewhere.moved(model, clients, space, cost_matrix, loss)
     if dtype == "float32":
         check_stored(model.module if isinstance(model, Run) else model)
     mixture = replace(Mixture.of(model, clients, split, client_weights, loss), device=device)

@@ -19,13 +19,16 @@ from wafl.tasks.fitness import check_fitness
 from wafl.tasks.modes.layers import Beside, Head, after
 from wafl.tasks.problem import Problem
 from wafl.tasks.structure.sequence import is_plain, members
+from wafl.tasks.task import Loss
 from wafl.theory.constants.assumptions import task_of
 from wafl.train.embedded import Embedded, first_example
 
 
-def at_layer(model: Run | nn.Module, clients: Federation, layer: str) -> tuple[nn.Module, Federation]:
+def at_layer(
+    model: Run | nn.Module, clients: Federation, layer: str, loss: Loss | None = None
+) -> tuple[nn.Module, Federation]:
     """What comes after a layer, and the layer's outputs as the examples, next to the inputs if it may look at them."""
-    task, params = task_of(model, traced=False)
+    task, params = task_of(model, loss, traced=False)
     first = first_example(clients, params)
     check_fitness(Problem(task, params[None]), *first, clients.num_classes)
     x = first[0].long() if task.traits.integers else first[0]
@@ -87,11 +90,11 @@ def _only_there(model: nn.Module, weight: Tensor) -> bool:
 
 
 def moved(
-    model: Run | nn.Module, clients: Federation, space: str | None, cost_matrix: Any
+    model: Run | nn.Module, clients: Federation, space: str | None, cost_matrix: Any, loss: Loss | None
 ) -> tuple[Run | nn.Module, Federation]:
     """The model and the examples where the ball is round; at a layer, the cost matrix is about its outputs."""
     if space is not None:
-        model, clients = at_layer(model, clients, space)
+        model, clients = at_layer(model, clients, space, loss)
     chosen = check_cost_matrix(cost_matrix)
     if chosen == CLIENTS:
         chosen = Embedded(clients, torch.device("cpu")).cost_matrix_of_clients()
