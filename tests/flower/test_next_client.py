@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 import wafl
 from tests.flower.conftest import Stage
-from tests.flower.runs import BASE, only
+from tests.flower.runs import BASE, NEXT_CLIENT, keys, only
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import GONE, Grid, spoiled
 from wafl.base.errors import ConfigError, PreconditionError
@@ -32,7 +32,6 @@ COUNT = 12
 QUESTIONS: dict[str, Any] = {"radii": [0.0, 0.3], "minimum": 8, "coverage": 0.8}
 NAMES = [f"c{index:02d}" for index in range(COUNT)]
 LAYOUT = [[name] for name in NAMES]
-KEYS = {"format", "faults", "reasons", "sizes"}
 
 
 def experiment(**questions: Any) -> dict[str, Any]:
@@ -94,8 +93,7 @@ def test_statements_are_those_of_the_embedded_calls(about: Any, crowd: Stage) ->
     assert kinds == {"query.next_client"}
     for each in grid.seen:
         if each.kind == "query.next_client":
-            assert set(each.reply["reply"]) == KEYS
-            assert set(each.reply["numbers"]) == {"values", "uppers", "above"}
+            assert keys(each.reply) == NEXT_CLIENT, "docs/flower.md lists these"
     before = (crowd.study / "fedavg" / "next-client.json").read_bytes()
     ask(crowd, grid, "sets", **more)
     assert (crowd.study / "fedavg" / "next-client.json").read_bytes() == before, "the same answers again"
