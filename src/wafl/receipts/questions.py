@@ -83,7 +83,7 @@ class Questions:
                 "choose them on clients that trained (wafl.prediction_sets(..., training=...).target.shift.gamma)"
             )
         if self.about == "client" and self.gammas is not None:
-            raise ValueError("gammas are for about='example': leave them out")
+            raise ValueError(f"gammas={list(self.gammas)} are for about='example': leave them out")
         _ = self.thresholds
 
     @property
