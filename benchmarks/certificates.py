@@ -47,18 +47,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--no-attack", action="store_true", help="without the loss that is reached")
-    small = {"models": list(MODELS), "images": 4, "rows": 40}
+    small = {"models": list(MODELS), "images": 2, "rows": 40, "radii": [0.3]}
     given = options.read(parser, argv, clients=2, examples=20, rounds=1, **small)
     torch.set_num_threads(given.threads)
+    busy = reference(3 if given.smallest else 300)
     for name in given.models:
-        certify(name, given)
+        certify(name, given, busy)
 
 
-def certify(name: str, given: argparse.Namespace) -> None:
+def certify(name: str, given: argparse.Namespace, busy: float) -> None:
     """Train one model, time its certificates, and print them."""
     model, clients, radii = MODELS[name](given)
     radii = given.radii or radii
-    busy = reference()
     started, spent = time.perf_counter(), time.process_time()
     certificates = wafl.certify(
         model, clients, radii=radii, norm=given.norm, achieved=not given.no_attack, device=given.device
@@ -130,11 +130,11 @@ def make_clients(count: int, examples: int, shape: tuple[int, ...] = (FEATURES,)
     return wafl.Federation.from_arrays(list(parts), test_fraction=0.0, bounds=(0.0, 1.0), num_classes=CLASSES)
 
 
-def reference() -> float:
+def reference(products: int) -> float:
     """Seconds of the processor for a fixed amount of work."""
     matrix = torch.rand(300, 300, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     began = time.process_time()
-    for _ in range(300):
+    for _ in range(products):
         matrix = matrix @ matrix
         matrix = (matrix / matrix.norm()).exp().log()
     return time.process_time() - began

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import shutil
 import sys
@@ -37,12 +38,15 @@ from tests.oracles.flower import equal, replay
 from tests.oracles.overrides import HOSTILE
 from tests.oracles.programs import pause, restart, restart_link, resume, stop
 from wafl.config.read import parse_experiment
+from wafl.data.splits import draw_unseen
 from wafl.flower.ops.app import simulate, write_app
 from wafl.flower.ops.guard import app_digest
 from wafl.flower.ops.loopback import Program, RunHandle, find_tool
 from wafl.flower.ops.tls import make_certificates
 from wafl.flower.wire.values import FORMAT
 from wafl.parts.schedule import Schedule
+from wafl.receipts.questions import Questions
+from wafl.receipts.reply import Reply, reply_of
 from wafl.results.saved import load_run
 from wafl.studies.study import Study
 
@@ -60,6 +64,7 @@ class Stage:
         more: Sequence[dict[str, Any]] = (),
         in_memory: bool = False,
         patience: float = 1.0,
+        content: Mapping[str, Any] | None = None,
         **flower: Any,
     ) -> None:
         self.base, self.sites, self.folder, self.in_memory = base, sites, base / "study", in_memory
@@ -73,17 +78,18 @@ class Stage:
         settings = {"nodes": sites, "min_nodes": sites, "wait": 60.0, "round_timeout": 25.0, "names_by_key": False}
         settings |= flower
         settings |= {name: patience * settings[name] for name in ("wait", "round_timeout")}
-        content = {
+        described = {
             "name": "matrix",
             "schedule": {"rounds": ROUNDS, "local_epochs": 1, "learning_rate": RATE},
             "methods": [{"method": "WAFL", "gamma": 1.0}, *more],
             "flower": settings,
+            **(content or {}),
         }
-        write_app(base / "app", parse_experiment(content, "matrix"))
+        write_app(base / "app", parse_experiment(described, "matrix"))
 
     def __enter__(self) -> Stage:
         (self.base / "tmp").mkdir()
-        local_value = {**ALONE, "TMPDIR": str(self.base / "tmp")}
+        local_value = {**ALONE, "TMPDIR": str(self.base / "tmp"), "PYTHONPATH": str(Path(__file__).parents[1])}
         self.loopback = Deployed(self.base / "flower", environment=local_value, in_memory=self.in_memory).__enter__()
         return self
 
@@ -93,8 +99,8 @@ class Stage:
     def start(self, site: int) -> None:
         self.loopback.add_node(str(site), {"data": str(self.base / "data" / str(site))})
 
-    def submit(self) -> RunHandle:
-        return self.loopback.submit(self.base / "app", {"folder": str(self.folder)})
+    def submit(self, **changes: Any) -> RunHandle:
+        return self.loopback.submit(self.base / "app", {"folder": str(self.folder), **changes})
 
     def begin(self, rounds: int) -> RunHandle:
         """All nodes are there, and the run has done so many rounds."""
@@ -257,6 +263,50 @@ def twenty_nodes(stage: Stage) -> str:
     completed(stage.submit(), 2400.0)
     stage.check()
     return f"{(time.monotonic() - began) / ROUNDS:.0f} s a round; left out: {stage.left_out()}"
+
+
+SITES, ABSENT = 12, 10
+ASKED = {
+    "data": {"unseen": ABSENT / SITES},
+    "schedule": {"rounds": 1, "local_epochs": 1, "learning_rate": RATE},
+    "questions": {"radii": [0.0, 0.1], "confidence": 0.5, "coverage": 0.7},
+}
+
+
+def next_client(stage: Stage) -> str:
+    """Twelve SuperNodes, ten of which never train: asked about the next client, one answers NaN, and one dies."""
+    _, unseen = draw_unseen(SITES, ABSENT / SITES, 0)
+    broken, dying = unseen[3], unseen[7]
+    for site in range(SITES):
+        if site == broken:
+            stage.loopback.add_node(str(site), {"data": f"tests.oracles.nan_site:site_{site:02d}"})
+        else:
+            stage.start(site)
+    stage.loopback.wait_for_nodes(SITES, timeout=900.0)
+    completed(stage.submit(), 2400.0)
+    folder = stage.folder / "wafl"
+    run = stage.submit(task="next-client", folder=str(folder))
+    deadline = time.monotonic() + 900.0
+    while "asking 10 clients" not in run.log():
+        if time.monotonic() > deadline:
+            raise TimeoutError(run.log()[-2000:])
+        time.sleep(0.2)
+    stage.loopback.nodes[str(dying)].kill()
+    completed(run, 2400.0)
+    content, questions = json.loads((folder / "next-client.json").read_text()), Questions.of(ASKED["questions"])
+    names = {f"site-{site:02d}": site for site in unseen}
+    lost = [name for name, site in names.items() if site in (broken, dying)]
+    if content["missing"] != lost or set(content["replies"]) != {*names} - {*lost}:
+        raise AssertionError(f"missing: {content['missing']}, expected {lost}")
+    model = load_run(folder).module
+    for name, reply in content["replies"].items():
+        if Reply.of(reply, questions) != reply_of(questions, model, stage.clients.of_clients([names[name]]), ABSENT):
+            raise AssertionError(f"the reply of {name} is not that of its examples")
+    ordered = sorted([*(reply["values"][0] for reply in content["replies"].values()), math.inf, math.inf])
+    first = content["statements"][0]
+    if first["value"] != ordered[math.ceil(0.5 * (ABSENT + 1)) - 1]:
+        raise AssertionError(f"{first} does not follow from {ordered}")
+    return first["sentence"]
 
 
 def turned_away(closed: Deployed, base: Path, tried: Mapping[str, Sequence[str]]) -> list[str]:
@@ -505,6 +555,10 @@ SCENARIOS: dict[str, tuple[Callable[[Stage], str], dict[str, Any]]] = {
     "overrides": (
         hostile_overrides,
         {"sites": 1, "wait": 5.0, "more": [{"method": "FedAvg", "client_weights": "uniform"}]},
+    ),
+    "next client": (
+        next_client,
+        {"sites": SITES, "round_timeout": 300.0, "wait": 300.0, "in_memory": True, "content": ASKED},
     ),
     "20 nodes": (twenty_nodes, {"sites": 20, "round_timeout": 400.0, "wait": 400.0, "in_memory": True}),
 }

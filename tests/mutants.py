@@ -241,6 +241,10 @@ SWAPPED = of_file("constants", "l_z_with_labels_is_lipschitz_in_the_joint_metric
 REACH = of_file("constants", "no_maximizer_of_the_squared_error_leaves_the_reach")
 CLIENTS = of_file("population")
 FEW = of_file("few_clients")
+CONCLUDED = of_file("receipts/conclusion")
+REPLIED = of_file("receipts/conclusion", "the_upper_bound_of_a_reply_shares_the_failure_among_all_that_were_invited")
+SAMPLED = of_file("sets/thresholds")
+MOVED_SETS = of_file("sets/shifted")
 NEXT = of_file(
     "next_client",
     "half_of_the_probability_is_for_the_clients_own_bounds_and_half_for_the_population",
@@ -448,8 +452,21 @@ PROOFS = (
     ("theory/population/intervals.py", "[(width, self.most)]", "[(width / 2.0, self.most)]", CLIENTS),
     ("theory/population/intervals.py", "t * radius + top", "t * radius / 2.0 + top", CLIENTS),
     ("theory/population/intervals.py", "(1.0 + radius) * beyond", "(1.0 + radius / 2.0) * beyond", CLIENTS),
-    ("theory/population/levels.py", "Fraction(2 if own_sampling else 1, count", "Fraction(1, count", FEW),
-    ("theory/population/levels.py", "(count + 1) >= (2 if", "(count + 2) >= (2 if", FEW),
+    ("theory/population/levels.py", "Fraction((2 if own_sampling else 1) *", "Fraction(1 *", FEW),
+    ("theory/population/levels.py", "* (liars + 1), count + 1)", "* (liars + 1), count + 2)", FEW),
+    ("theory/population/levels.py", "* (liars + 1), count + 1)", "* 1, count + 1)", CONCLUDED),
+    ("sets/thresholds.py", "return above + liars + 1 <= missed", "return above + liars <= missed", CONCLUDED),
+    ("sets/thresholds.py", "return above + liars + 1 <= missed", "return above + 1 <= missed", CONCLUDED),
+    ("sets/thresholds.py", "* (invited + 1)) + liars", "* (invited + 1))", CONCLUDED),
+    ("sets/thresholds.py", "* (invited + 1)) + liars", "* invited) + liars", CONCLUDED),
+    ("sets/thresholds.py", "Fraction(invited - len(answers))", "Fraction(0)", CONCLUDED),
+    ("sets/thresholds.py", "failure = float((1 - level) / 2 / invited)", "failure = float((1 - level) / 2)", SAMPLED),
+    ("sets/shifted.py", "0.0 if self.gamma is None else self.gamma * self.radius", "0.0 * self.radius", MOVED_SETS),
+    ("receipts/conclusion.py", "+ questions.liars - 1]", "- 1]", CONCLUDED),
+    ("receipts/conclusion.py", "*[math.inf] * len(self.missing)])", "])", CONCLUDED),
+    ("receipts/conclusion.py", "(1 + exact(level)) / 2 if own", "exact(level) if own", CONCLUDED),
+    ("receipts/reply.py", ">= limit else (middle, high)", ">= limit / 2.0 else (middle, high)", CONCLUDED),
+    ("receipts/reply.py", "(1.0 - level) / 2.0 / invited", "(1.0 - level) / 2.0", REPLIED),
     ("promises/checker.py", "self._claim.confidence_of(row) or 1.0", "0.01", FEW),
     ("theory/population/next_client.py", "self._upper(delta / 2.0)", "self._upper(delta)", NEXT),
     ("theory/population/next_client.py", "math.inf, delta / 2.0)", "math.inf, delta)", NEXT),

@@ -124,6 +124,9 @@ def keys(content: RecordDict) -> set[str]:
     return {f"{record}.{name}" for record in content for name in content[record]}
 
 
+NEXT_CLIENT = {"reply.format", "reply.faults", "reply.reasons", "reply.sizes"} | {
+    f"numbers.{name}" for name in ("values", "uppers", "above")
+}
 SPREAD = {"reply.format", "reply.sizes", "numbers.squares"}
 
 

@@ -27,6 +27,7 @@ from tests.flower.runs import (
     BASE,
     FAKES,
     METHODS,
+    NEXT_CLIENT,
     QUICK,
     SPREAD,
     TESTED,
@@ -478,6 +479,7 @@ def test_the_page_on_flower_lists_what_leaves_a_client_key_by_key(method: str) -
     assert {kind: sent for kind, sent in documented("none").items() if kind not in listed("DRFA")} == {
         "query.survey": SURVEY | MOMENTS,
         "query.graph": GRAPH,
+        "query.next_client": NEXT_CLIENT,
         "query.cuts": CUTS,
         "query.means": MEANS,
         "query.spread": SPREAD,

@@ -22,6 +22,7 @@ from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import carried
 from wafl.flower.node import queries
 from wafl.flower.node.hello import Hello
+from wafl.flower.node.next_client import NextClientQuery
 from wafl.flower.node.queries import CutsQuery, MeansQuery, SurveyQuery, answer
 from wafl.flower.node.refusals import check_refusal, refusal
 from wafl.flower.node.work import Node
@@ -38,6 +39,7 @@ from wafl.flower.wire.values import (
     encode_replies,
 )
 from wafl.parts.messages import Query, Replies
+from wafl.receipts.questions import Questions
 
 SIZE = 15
 """Parameters of the model of these tests: three classes, four inputs."""
@@ -607,7 +609,18 @@ def readers() -> dict[str, tuple[Callable[[RecordDict], Any], RecordDict]]:
         "reply": ConfigRecord({"format": FORMAT, "labels": [0, 2, 1], "places": [0, 0, 1], "counts": [3, 1, 5]}),
         "numbers": arrays(means=torch.ones(3, 4, dtype=torch.float64)),
     })  # fmt: skip
+    questions = Questions(grid=(0.0, 1.0), minimum=5)
+    next_client = NextClientQuery(("a", "b"), {}, 3, 2, questions)
+    replies = RecordDict({
+        "reply": ConfigRecord({"format": FORMAT, "sizes": [5, 0], "faults": ["", "few"], "reasons": ["", ""]}),
+        "numbers": arrays(
+            values=torch.zeros(2, 1, dtype=torch.float64),
+            uppers=torch.zeros(2, 1, dtype=torch.float64),
+            above=torch.zeros(2, 1, 2, dtype=torch.float64),
+        ),
+    })  # fmt: skip
     return {
+        "next client": (next_client.read, replies),
         "work": (lambda reply: decode_replies(reply, usual()), encode_replies(usual(), made(usual()))),
         "hello": (lambda reply: Hello.decode(reply, True), hello.encode()),
         "test": (queries.TestQuery(("a", "b"), True, torch.zeros(SIZE), 3, 0).read, tested),
@@ -663,6 +676,9 @@ ALLOWED: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("test", "right"): lambda v: v == [] or is_list(v, 4, lambda each: is_number(each, 0.0) and each <= 1),
     ("means", "counts"): lambda v: is_list(v, 3, lambda each: is_int(each, 1)),
     ("work", "format"): lambda v: v == FORMAT and type(v) is int,
+    ("next client", "sizes"): lambda v: is_list(v, 2, is_int),
+    ("next client", "faults"): lambda v: is_list(v, 2, lambda each: type(each) is str),
+    ("next client", "reasons"): lambda v: is_list(v, 2, lambda each: type(each) is str),
 }
 """What each value of these replies may be if the others stay as they are."""
 

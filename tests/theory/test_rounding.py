@@ -157,12 +157,13 @@ def drawn(row: int) -> tuple[nn.Module, np.ndarray, float, np.random.Generator]:
     return model, x, 10.0 ** random.uniform(-6, 1) / slope, random
 
 
-ROWS = 100
+ROWS, SHARES = 100, 5
 
 
-def test_extreme_magnitudes_are_refused_or_never_below_the_exact_loss_and_any_float64_one() -> None:
+@pytest.mark.parametrize("share", range(SHARES))
+def test_extreme_magnitudes_are_refused_or_never_below_the_exact_loss_and_any_float64_one(share: int) -> None:
     kept = 0
-    for row in range(ROWS):
+    for row in range(share, ROWS, SHARES):
         model, x, radius, random = drawn(row)
         label, norm = row % 2, [2, math.inf, 1][row % 3]
         try:
@@ -179,7 +180,7 @@ def test_extreme_magnitudes_are_refused_or_never_below_the_exact_loss_and_any_fl
                     for _ in range(4):
                         computed = plain_loss(in_order(model, near, random), label)
                         assert computed <= bound, (row, computed, bound)
-    assert kept >= ROWS // 3, f"only {kept} of {ROWS} rows are certified"
+    assert kept >= ROWS // SHARES // 3, f"only {kept} of {ROWS // SHARES} rows are certified"
 
 
 def length(move: Exact, norm: float) -> mpmath.mpf:

@@ -115,3 +115,12 @@ def test_a_network_whose_squares_are_lost_is_refused(first, last):
     clients = wafl.Federation.from_arrays([(np.eye(2), np.arange(2))], test_fraction=0.0)
     with pytest.raises(wafl.PreconditionError, match="float64 loses squares of numbers outside"):
         wafl.certify(net, clients, radii=[5.0], metric="error")
+
+
+def test_a_model_that_is_wrong_everywhere_has_the_error_rate_1_and_not_more() -> None:
+    """The mean of 13 ones, each with the share 1/13, may be above 1."""
+    for size in range(2, 30):
+        x, y = np.ones((size, 4), dtype=np.float32), np.arange(size) % 3
+        clients = wafl.Federation.from_arrays([(x, y)], test_fraction=0.0, num_classes=3)
+        certificates = wafl.certify(wafl.models.mlr(clients), clients, radii=[0.3], metric="error")
+        assert 1.0 - 1e-12 <= certificates.loss <= certificates[0].certified == 1.0

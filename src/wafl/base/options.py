@@ -138,11 +138,12 @@ class Seed:
 class Listed:
     """One or more values, each within these limits."""
 
-    each: Count
+    each: Count | Range
 
     def check(self, name: str, value: Any) -> None:
         if not isinstance(value, list | tuple) or not value:
-            raise ValueError(f"{name}={value!r} must be a list of at least one whole number, such as (28, 28)")
+            number = "whole number, such as (28, 28)" if isinstance(self.each, Count) else "number, such as (0.1, 0.3)"
+            raise ValueError(f"{name}={value!r} must be a list of at least one {number}")
         for index, item in enumerate(value):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
             self.each.check(f"{name}[{index}]", item)
 

@@ -26,6 +26,7 @@ from wafl.config.keys import (
 from wafl.config.known import describe_option, options_by_name
 from wafl.config.method_keys import AnyMethod, Schedule
 from wafl.config.tables import FromTable, make_table, type_of
+from wafl.receipts.questions import Questions
 from wafl.shifts import MOVES
 from wafl.train.privacy.mechanism import Privacy
 from wafl.train.trust.admission import Tolerance
@@ -291,6 +292,7 @@ class Experiment(Section):
     tolerance: Annotated[Tolerance, FromTable(Tolerance)] | None = None
     privacy: Annotated[Privacy, FromTable(Privacy)] | None = None
     caps: Annotated[Caps, FromTable(Caps)] = Caps()
+    questions: Annotated[Questions, FromTable(Questions)] | None = None
     trackers: Trackers = Trackers()
     flower: Flower = Flower()
 

@@ -1,5 +1,6 @@
 """An experiment from a TOML file; an error names the key, the range and the closest valid name."""
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -116,6 +117,9 @@ def _explain(fault: Any, content: Mapping[str, Any]) -> str:
         return _explain_choice(key, keys, fault)
     message = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
     shown = "" if isinstance(given, dict | BaseModel) else f" = {given!r}"
+    name = re.match(r"(\w+)=", message)
+    if name and isinstance(given, dict) and name[1] in given:  # a table that was refused for one of its values
+        key = f"{key}.{name[1]}"
     return f"{key}{shown}: {message}"
 
 

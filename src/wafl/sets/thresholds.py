@@ -15,6 +15,8 @@ next client's own ``t_k`` is at most the ``ceil(confidence (K + 1))``-th smalles
 many clients have ``m_k(t) <= 1 - coverage``. For the next client's distribution, half of the failure probability
 ``1 - confidence`` pays for the K clients' own draws: ``m_k(t) n_k`` must be so small that a binomial variable of
 ``n_k`` draws, each above with probability ``1 - coverage``, is as small with probability ``(1 - confidence) / 2K``.
+
+**Liars.** If up to f clients may answer anything, f is added to the sum, and to the rank.
 """
 
 import math
@@ -44,19 +46,20 @@ def on_grid(grid: Sequence[float], answers: Sequence[Answer], holds: Holds) -> f
     return smallest(grid, lambda index: holds([(answer.size, answer.above[index]) for answer in answers]))
 
 
-def for_example(invited: int, coverage: float, spent: float = 0.0) -> Holds:
-    """Return the condition ``(sum_k m_k(t) + 1) / (K + 1) <= 1 - coverage - spent``.
+def for_example(invited: int, coverage: float, spent: float = 0.0, liars: int = 0) -> Holds:
+    """Return the condition ``(sum_k m_k(t) + liars + 1) / (K + 1) <= 1 - coverage - spent``.
 
     >>> for_example(9, 0.9)([(10, 0)] * 9), for_example(9, 0.9)([(10, 0)] * 8 + [(10, 1)])
     (True, False)
     """
     missed = 1 - exact(coverage) - Fraction(spent)
-    if missed * (invited + 1) < 1:
-        highest = Fraction(invited, invited + 1) - Fraction(spent)
+    if missed * (invited + 1) < liars + 1:
+        highest = Fraction(max(invited - liars, 0), invited + 1) - Fraction(spent)
         more = " minus gamma radius^power" if spent else ""
+        lying = f", {liars} of which may lie," if liars else ""
         raise PreconditionError(
-            f"coverage={coverage:g} of the next example needs more clients: {invited} allow at most "
-            f"{invited}/{invited + 1}{more} ({math.floor(1000 * highest) / 10:g}%)"
+            f"coverage={coverage:g} of the next example needs more clients: {invited}{lying} allow at most "
+            f"{max(invited - liars, 0)}/{invited + 1}{more} ({math.floor(1000 * highest) / 10:g}%)"
         )
 
     def holds(answers: Above) -> bool:
@@ -64,19 +67,19 @@ def for_example(invited: int, coverage: float, spent: float = 0.0) -> Holds:
         for size, count in answers:  # sums of multiples of 2^-20 are exact
             totals[size] = totals.get(size, 0.0) + count
         above = sum((Fraction(total) / size for size, total in totals.items()), Fraction(invited - len(answers)))
-        return above + 1 <= missed * (invited + 1)
+        return above + liars + 1 <= missed * (invited + 1)
 
     return holds
 
 
-def for_client(invited: int, coverage: float, confidence: float, *, own_sampling: bool) -> Holds:
+def for_client(invited: int, coverage: float, confidence: float, *, own_sampling: bool, liars: int = 0) -> Holds:
     """Return the condition that as many clients as the confidence takes have ``m_k(t) <= 1 - coverage``.
 
     >>> for_client(9, 0.9, 0.9, own_sampling=False)([(10, 1)] * 9)
     True
     """
     level, missed = exact(confidence), 1 - exact(coverage)
-    rank = math.ceil((level if not own_sampling else (1 + level) / 2) * (invited + 1))
+    rank = math.ceil((level if not own_sampling else (1 + level) / 2) * (invited + 1)) + liars
     failure = float((1 - level) / 2 / invited)
 
     @cache

@@ -142,12 +142,17 @@ def digest(folder: Annotated[Path, Argument(metavar="APP")]) -> None:
 
 
 @flower_app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def node(context: typer.Context, allow_app: AllowApp = None, any_app: AnyApp = False) -> None:
+def node(
+    context: typer.Context,
+    allow_app: AllowApp = None,
+    any_app: AnyApp = False,
+    allow_model: Annotated[list[str] | None, Option(metavar="DIGEST")] = None,
+) -> None:
     """Run flower-supernode with its own options, and no app but those that are allowed."""
     with one_line_errors():
         from wafl.flower.ops.supernode import run_node
 
-        run_node(context.args, allow_app or [], any_app=any_app)
+        run_node(context.args, allow_app or [], any_app=any_app, models=allow_model or [])
 
 
 @flower_app.command()

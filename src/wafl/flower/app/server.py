@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from wafl.flower.server.certify import certify
 from wafl.flower.server.exchange import Post
 from wafl.flower.server.find_clients import Finder
 from wafl.flower.server.grid import GridClients
+from wafl.flower.server.next_client import next_client
 from wafl.flower.wire.logs import log, shown_safely
 from wafl.flower.wire.run_config import OWN, from_run_config
 from wafl.studies.attendance import absences, privacies
@@ -44,7 +46,8 @@ POINTS = 1000
 def main(grid: Grid, context: Context) -> None:
     """Run the function that ``task`` in the run config names."""
     values = {**OWN, **context.run_config}
-    tasks = {"train": train, "certify": certify, "mixture": mixture}
+    about_next = {"next-client": partial(next_client, kind="next"), "sets": partial(next_client, kind="sets")}
+    tasks = {"train": train, "certify": certify, "mixture": mixture, **about_next}
     try:
         if values["task"] not in tasks:
             raise ConfigError(f"run config: task={values['task']!r} must be one of {', '.join(tasks)}")

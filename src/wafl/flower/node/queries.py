@@ -11,6 +11,7 @@ from torch import Tensor
 
 from wafl.base.norms import check_norm
 from wafl.flower.node.hello import Hello
+from wafl.flower.node.next_client import next_client
 from wafl.flower.node.refusals import refused
 from wafl.flower.node.work import SPLITS, Node, Split, Tested
 from wafl.flower.wire.values import (
@@ -371,6 +372,7 @@ HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
     "query.cuts": cuts,
     "query.means": means,
     "query.spread": spread,
+    "query.next_client": next_client,
 }
 """The function that answers each type of message."""
 

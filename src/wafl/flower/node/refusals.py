@@ -28,16 +28,27 @@ def refused(error: Exception, *, setup: bool = False) -> RecordDict:
 
     With ``setup``, the node could not be opened.
     """
+    code, why = _told(error, setup=setup)
+    return refusal(code, why)
+
+
+def why_refused(error: Exception) -> str:
+    """Return the sentence that the server may know about an error, and log the whole error."""
+    return _told(error)[1]
+
+
+def _told(error: Exception, *, setup: bool = False) -> tuple[str, str]:
+    """Return a code and a safe sentence."""
     if isinstance(error, WireError):  # about the message, in words that hold nothing of the data
         log(ERROR, "refused what the server asked: %s", error)
-        return refusal(MESSAGE, str(error))
+        return MESSAGE, str(error)
     code = "unfit" if isinstance(error, ValueError) else "error"
     if setup:
         code = "setup"
     elif isinstance(error, MemoryError | torch.OutOfMemoryError):
         code = "memory"
     log(ERROR, "told the server only that %s (%s); the error:", SENTENCES[code], code, trace=True)
-    return refusal(code, f"{SENTENCES[code]}; its own log says why")
+    return code, f"{SENTENCES[code]}; its own log says why"
 
 
 def refusal(code: str, why: str) -> RecordDict:

@@ -17,6 +17,7 @@ from wafl.config.experiment import Experiment
 from wafl.config.plan import make_attack, make_entry, make_model
 from wafl.data.examples import Examples
 from wafl.evaluation.evaluate import examine, rows_of
+from wafl.flower.node.answered import Answered, allowed_models
 from wafl.flower.node.keepsakes import Keepsakes, state_folder
 from wafl.flower.node.site import Site, open_site
 from wafl.flower.wire.run_config import from_run_config
@@ -72,14 +73,17 @@ class Tested:
 class Node:
     """The clients of one node, and the experiment they take part in."""
 
-    def __init__(self, site: Site, experiment: Experiment, state: Path, name: str = "") -> None:
+    def __init__(
+        self, site: Site, experiment: Experiment, state: Path, name: str = "", allowed_models: Collection[str] = ()
+    ) -> None:
         self.site, self.experiment, self._state, self.name = site, experiment, state, name
+        self.answers = Answered(state, allowed_models)
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Self:
         experiment = _on_own_device(read_experiment(json.dumps(dict(run_config))), node_config)
-        name = str(node_config.get("name", ""))
-        return cls(open_site(node_config, experiment.data), experiment, state_folder(node_config), name)
+        name, state = str(node_config.get("name", "")), state_folder(node_config)
+        return cls(open_site(node_config, experiment.data), experiment, state, name, allowed_models(node_config))
 
     def model(self, num_outputs: int) -> nn.Module:
         """The experiment's model, for examples of this shape and the labels of all clients."""

@@ -34,6 +34,7 @@ from flwr.supernode.start_client_internal import (
     start_client_internal,
 )
 
+from wafl.flower.node.answered import ALLOWED, allowed_models
 from wafl.flower.ops.guard import Guard, RefusedError
 
 log = getLogger("flwr").log
@@ -92,9 +93,17 @@ def guarded(guard: Guard) -> NodeStateFactory:
     return states
 
 
-def run_node(arguments: Sequence[str], allowed: Sequence[str], *, any_app: bool = False) -> None:
-    """Run ``flower-supernode`` here, with apps of ``allowed`` digests, of trusted entities, or ``any_app``."""
+def run_node(
+    arguments: Sequence[str], allowed: Sequence[str], *, any_app: bool = False, models: Sequence[str] = ()
+) -> None:
+    """Run ``flower-supernode`` here, with apps of ``allowed`` digests, of trusted entities, or ``any_app``.
+
+    ``models`` are the digests of models that questions about the next client are answered about.
+    """
     guard = Guard.of(allowed)
+    if models:
+        os.environ[ALLOWED] = ",".join(models)
+        allowed_models({})
     if not any_app and not package_version.startswith(KNOWN):
         raise ValueError(f"flwr {package_version} is not known to ask before it runs apps: install 'flwr>=1.41,<1.43'")
     before, sys.argv = sys.argv, ["flower-supernode", *arguments]

@@ -65,7 +65,7 @@ def certify(post: Post, values: Mapping[str, Any]) -> None:
     if confidence:
         check_confidence(confidence, "test")
     experiment, known_clients = from_run_config(values), read_roster(folder) or read_roster(folder.parent)
-    run = load_run(folder, _own_model(folder, experiment, known_clients))
+    run = load_run(folder, own_model(folder, experiment, known_clients))
     task, params = task_of(run)
     if missing := quantity.missing(task, run.num_classes):
         raise ConfigError(f"metric = {quantity.metric!r} {missing}")
@@ -123,7 +123,7 @@ class _Nodes:
         return self.clients.survey(self.params, settings, cast(Any, objective), seed, self.split)
 
 
-def _own_model(folder: Path, experiment: Experiment, clients: Roster | None) -> nn.Module | None:
+def own_model(folder: Path, experiment: Experiment, clients: Roster | None) -> nn.Module | None:
     """Build the experiment's own model as for training, or return None if wafl can build the run's model."""
     if not has_own_model(folder):
         return None

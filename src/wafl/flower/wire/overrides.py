@@ -11,8 +11,18 @@ from flwr.common.config import flatten_dict
 from wafl.base.errors import ConfigError
 
 ON_SERVER = frozenset(
-    {"task", "folder", "output", "radii", "norm", "metric", "confidence", "target", "name", "evaluation", "tune"}
-    | {"checkpoint_every", "checkpoint_seconds", "early_stopping", "tolerance", "privacy", "caps", "trackers", "flower"}
+    {"task", "folder", "output", "radii", "norm", "metric", "confidence", "target", "invited", "name", "evaluation"}
+    | {
+        "tune",
+        "checkpoint_every",
+        "checkpoint_seconds",
+        "early_stopping",
+        "tolerance",
+        "privacy",
+        "caps",
+        "trackers",
+        "flower",
+    }
 )
 """What the server alone reads; on a node, it is as the app has it. Keys that are not ours are for nodes, too."""
 OPEN = ("schedule.*", "methods.*")

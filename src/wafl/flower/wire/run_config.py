@@ -19,6 +19,7 @@ OWN = {
     "metric": "loss",
     "confidence": 0.0,
     "target": "",
+    "invited": "[]",
 }
 """What our ServerApp is told in addition to the experiment; see :mod:`wafl.flower.app.server`."""
 

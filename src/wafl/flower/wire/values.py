@@ -20,7 +20,7 @@ FORMAT = 5
 """The format of all messages; raised whenever a message changes, so that a mismatch is said when a node is greeted."""
 HEADER = 256
 """The most bytes of the header of an array, which is Flower's own: a numpy file, so that Flower's mods can read it."""
-DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.int64: "int64"}
 NUMBERS = ("loss", "cost")
 """What a client reports of each query, in a record of metrics, so that a reply has one record of arrays."""
 LARGEST = 2**62
@@ -94,8 +94,8 @@ def encode_query(query: NodeQuery) -> RecordDict:
 def num_outputs(content: RecordDict) -> int:
     """The outputs of the model that a query is about; a node builds it before reading the parameters, but no larger."""
     sent = content.get("params")
-    params = sent.get(PARAMS) if isinstance(sent, ArrayRecord) else None
-    return Reader(content, "query").one("outputs", int, 1, 0 if params is None else len(params.data) // 4)
+    size = sum(len(array.data) for array in sent.values()) if isinstance(sent, ArrayRecord) else 0
+    return Reader(content, "query").one("outputs", int, 1, size // 4)
 
 
 def read_query(content: RecordDict, like: Tensor) -> NodeQuery:

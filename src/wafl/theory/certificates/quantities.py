@@ -106,7 +106,7 @@ class ErrorRate(Quantity):
         def ask(gammas: Sequence[float]) -> Means:
             return means(report, [{"gamma": gamma} for gamma in gammas])
 
-        clean = ask([LARGEST]).value[0]
+        clean = min(ask([LARGEST]).value[0], self.largest)  # a mean of ones may be rounded up
         budgets = [radius ** (power / 2.0) for radius in radii]  # the search squares them
         dual = search_dual(ask, budgets, 0.0, 1e-9)
         rows: list[Certificate] = []

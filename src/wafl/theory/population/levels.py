@@ -6,6 +6,9 @@
 examples. Half of the failure probability delta pays for these bounds, and the other half for the rank of the next
 client, which fails with probability ``1 / (K + 1)`` at least. So delta is at least ``2 / (K + 1)``.
 
+**Liars.** If up to f of the K numbers may be anything, the number whose rank is higher by f is at least the one that
+was asked for, whatever the f numbers are. So the least failure probabilities are ``f + 1`` times as large.
+
 In floats, ``1 / (1 - 0.9)`` is a little more than 10, and 9 clients would not support 90%.
 """
 
@@ -33,35 +36,44 @@ def exact(number: float) -> Fraction:
     return simple if float(simple) == number else Fraction(repr(float(number)))
 
 
-def highest_confidence(count: int, *, own_sampling: bool) -> float:
+def least_failure(count: int, *, own_sampling: bool, liars: int = 0) -> Fraction:
+    """Return the lowest probability of failure that `count` clients support, `liars` of which may say anything.
+
+    >>> least_failure(5, own_sampling=True), least_failure(9, own_sampling=False, liars=1)
+    (Fraction(1, 3), Fraction(1, 5))
+    """
+    return Fraction((2 if own_sampling else 1) * (liars + 1), count + 1)
+
+
+def highest_confidence(count: int, *, own_sampling: bool, liars: int = 0) -> float:
     """Return the highest confidence that `count` clients support, rounded down to 6 digits; 0.0 if there is none.
 
     >>> highest_confidence(5, own_sampling=False), highest_confidence(5, own_sampling=True)
     (0.833333, 0.666666)
     """
-    level = 1 - Fraction(2 if own_sampling else 1, count + 1)
-    return math.floor(level * 10**DIGITS) / 10**DIGITS
+    level = 1 - least_failure(count, own_sampling=own_sampling, liars=liars)
+    return max(math.floor(level * 10**DIGITS), 0) / 10**DIGITS
 
 
-def is_supported(confidence: float, count: int, *, own_sampling: bool) -> bool:
+def is_supported(confidence: float, count: int, *, own_sampling: bool, liars: int = 0) -> bool:
     """Return whether `count` clients support this confidence.
 
     >>> is_supported(0.9, 9, own_sampling=False), is_supported(0.9, 8, own_sampling=False)
     (True, False)
     """
-    return (1 - exact(confidence)) * (count + 1) >= (2 if own_sampling else 1)
+    return 1 - exact(confidence) >= least_failure(count, own_sampling=own_sampling, liars=liars)
 
 
-def clients_needed(confidence: float, *, own_sampling: bool) -> int:
+def clients_needed(confidence: float, *, own_sampling: bool, liars: int = 0) -> int:
     """Return the least number of clients that support this confidence.
 
     >>> clients_needed(0.95, own_sampling=False), clients_needed(0.95, own_sampling=True)
     (19, 39)
     """
-    return math.ceil((2 if own_sampling else 1) / (1 - exact(confidence))) - 1
+    return math.ceil((2 if own_sampling else 1) * (liars + 1) / (1 - exact(confidence))) - 1
 
 
-def supported(asked: float | None, count: int, *, own_sampling: bool) -> float:
+def supported(asked: float | None, count: int, *, own_sampling: bool, liars: int = 0) -> float:
     """Return the confidence that is asked for, or without one the usual or the highest that `count` clients support.
 
     Raises PreconditionError, a ValueError, for a confidence that they do not support. It is 0.0 if they support none.
@@ -70,11 +82,11 @@ def supported(asked: float | None, count: int, *, own_sampling: bool) -> float:
     (0.833333, 0.8)
     """
     confidence = USUAL if asked is None else asked
-    if is_supported(confidence, count, own_sampling=own_sampling):
+    if is_supported(confidence, count, own_sampling=own_sampling, liars=liars):
         return confidence
     if asked is not None:
-        raise PreconditionError(too_confident(confidence, count, own_sampling=own_sampling))
-    return highest_confidence(count, own_sampling=own_sampling)
+        raise PreconditionError(too_confident(confidence, count, own_sampling=own_sampling, liars=liars))
+    return highest_confidence(count, own_sampling=own_sampling, liars=liars)
 
 
 def with_confidence(confidence: float, count: int, *, fallen: bool) -> str:
@@ -99,14 +111,17 @@ def percent(confidence: float) -> str:
     return f"{value.to_integral_value(ROUND_FLOOR) if many else value:f}%"
 
 
-def too_confident(confidence: float, count: int, *, own_sampling: bool) -> str:
+def too_confident(confidence: float, count: int, *, own_sampling: bool, liars: int = 0) -> str:
     """Return the message for a confidence that `count` clients do not support."""
     clients = "1 held-out client supports" if count == 1 else f"{count} held-out clients support"
     what = "distribution" if own_sampling else "examples"
-    highest = percent(highest_confidence(count, own_sampling=own_sampling))
+    highest = percent(highest_confidence(count, own_sampling=own_sampling, liars=liars))
+    most = max(count + 1 - (2 if own_sampling else 1) * (liars + 1), 0)
+    needed = clients_needed(confidence, own_sampling=own_sampling, liars=liars)
+    lying = f", {liars} of which may lie" if liars else ""
     return (
-        f"{clients} at most {highest} confidence ({max(count - own_sampling, 0)}/{count + 1}) about the next client's "
-        f"{what}; {percent(confidence)} takes {clients_needed(confidence, own_sampling=own_sampling)} clients"
+        f"{clients} at most {highest} confidence ({most}/{count + 1}) about the next client's {what}{lying}; "
+        f"{percent(confidence)} takes {needed} clients"
     )
 
 

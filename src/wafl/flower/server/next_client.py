@@ -1,0 +1,111 @@
+"""``task="next-client"`` and ``task="sets"``: what follows about the next client from one reply of each client."""
+
+from collections.abc import Mapping
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from wafl.base.describe import some
+from wafl.base.errors import ConfigError
+from wafl.config.experiment import Experiment
+from wafl.config.plan import make_model, make_tolerance
+from wafl.flower.node.next_client import FEW, NextClientQuery
+from wafl.flower.server.census import Census
+from wafl.flower.server.certify import own_model
+from wafl.flower.server.exchange import Post
+from wafl.flower.server.inquiry import Inquiry
+from wafl.flower.wire.logs import log
+from wafl.flower.wire.overrides import read_value
+from wafl.flower.wire.run_config import from_run_config
+from wafl.promises.promise import digest_of
+from wafl.receipts.conclusion import Conclusion
+from wafl.receipts.questions import Questions
+from wafl.receipts.reply import Reply
+from wafl.results.saved import load_run
+from wafl.sets.target import Target
+from wafl.studies.roster import read_roster
+from wafl.theory.population.levels import supported
+from wafl.train.clients import Roster
+
+
+def next_client(post: Post, values: Mapping[str, Any], kind: Literal["next", "sets"]) -> None:
+    """Ask each invited client once, and write what follows to ``next-client.json`` next to the model.
+
+    The model is the run saved in ``folder``, or the parameters in a file ``*.safetensors`` for the app's model. Invited
+    are the clients named by ``invited``, or those that are here or in the study and did not train.
+    """
+    experiment, folder = from_run_config(values), Path(str(values["folder"]))
+    questions = experiment.questions
+    if questions is None:
+        raise ConfigError(f"task={values['task']!r} needs the section [questions] in the app's experiment")
+    known = read_roster(folder) or read_roster(folder.parent)
+    unseen = experiment.data.unseen if known is None else None
+    drawn = None if unseen is None else (unseen, experiment.data.unseen_seed)
+    caps = experiment.caps.settled(remote=True)
+    census = Census(post, experiment.flower, False, known, caps=caps, unseen=drawn)
+    roster = census.gather()
+    invited = _invited(roster, known, read_value("invited", values["invited"]))
+    check_support(questions, kind, len(invited))
+    model = _model(folder, experiment, known, roster)
+    digest = digest_of(model)
+    log(INFO, "asking %d clients about the model %s: %s", len(invited), digest, some(invited))
+
+    def query(names: tuple[str, ...], _: tuple[int, ...]) -> NextClientQuery:
+        return NextClientQuery(names, model.state_dict(), roster.num_outputs, len(invited), questions)
+
+    inquiry = Inquiry(post, census, experiment.flower, make_tolerance(experiment, remote=True).attempts)
+    replies = dict[str, Reply | str]()
+    for numbers, each in inquiry.ask_all("query.next_client", invited, query, some=range(len(invited))):
+        replies.update(zip((invited[number] for number in numbers), each, strict=True))
+    usable = {name: reply for name, reply in replies.items() if isinstance(reply, Reply)}
+    small = tuple(name for name in invited if replies.get(name) == FEW)
+    missing = tuple(name for name in invited if name not in usable and name not in small)
+    for name in missing:
+        log(WARNING, "%s counts as infinity: %s", name, replies.get(name, "no reply"))
+    conclusion = Conclusion(questions, digest, roster.unit, usable, small, missing)
+    path = (folder if folder.is_dir() else folder.parent) / "next-client.json"
+    conclusion.save(path)
+    log(INFO, "\n%s\nwritten to %s", conclusion.lines(kind), path.resolve())
+
+
+def check_support(questions: Questions, kind: Literal["next", "sets"], invited: int) -> None:
+    """Raise PreconditionError, before any client is asked, if this number of clients cannot support what is asked."""
+    if kind == "next":
+        supported(questions.confidence, invited, own_sampling=False, liars=questions.liars)
+    else:
+        Target(questions.coverage, questions.about, questions.confidence, liars=questions.liars).supported(invited)
+
+
+def _invited(roster: Roster, known: Roster | None, named: Any) -> tuple[str, ...]:
+    """Return the clients that are asked, all of which must be new to the model."""
+    trained = known.names if known is not None else roster.names if roster.unseen else ()
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise ConfigError(f'run config: invited = {named!r} must be a list of clients, such as \'["north", "east"]\'')
+    if both := sorted({*named} & {*trained}):
+        raise ConfigError(
+            f"run config: invited: {some(both)} trained, so their replies say nothing about the next client"
+        )
+    if known is None and not roster.unseen:
+        log(WARNING, "no roster.json says who trained: nothing is proven if one of %s did", some(named or roster.names))
+    invited = tuple(named) or tuple(name for name in (*roster.unseen, *roster.names) if name not in trained)
+    if not invited:
+        raise ConfigError(
+            "all clients that are here trained: start nodes that did not, or leave some out (data.unseen)"
+        )
+    return tuple(dict.fromkeys(invited))
+
+
+def _model(folder: Path, experiment: Experiment, known: Roster | None, roster: Roster) -> nn.Module:
+    """Return the model of a saved run, or the app's model with the parameters of a file."""
+    if folder.suffix != ".safetensors":
+        return load_run(folder, own_model(folder, experiment, known)).module.cpu().eval()
+    from safetensors.torch import load_file
+
+    model = make_model(experiment.model, known or roster)
+    try:
+        model.load_state_dict(load_file(folder))
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"run config: folder={str(folder)!r} does not fit the app's model: {error}") from error
+    return model.eval()
