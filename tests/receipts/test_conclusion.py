@@ -77,7 +77,7 @@ def test_bounds_and_thresholds_are_those_of_a_plain_count(liars: int, missing: i
 
 @pytest.mark.parametrize("liars", [0, 1])
 def test_the_next_example_is_covered_by_the_threshold_of_a_plain_sum(liars: int) -> None:
-    questions = Questions(grid=GRID, coverage=0.6, about="example", liars=liars)
+    questions = Questions(grid=GRID, coverage=0.6, about="example", liars=liars, confidence=0.5)
     replies = drawn(5, 11, questions)
     conclusion = Conclusion(questions, "0" * 64, "input units", replies, missing=("gone",))
     fitting = [

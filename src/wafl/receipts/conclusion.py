@@ -22,8 +22,6 @@ from wafl.base.options import frozen
 from wafl.receipts.questions import Questions
 from wafl.receipts.reply import Reply
 from wafl.sets.answers import Answer
-from wafl.sets.shifted import Shift
-from wafl.sets.target import Target
 from wafl.sets.thresholds import on_grid
 from wafl.theory.population.levels import USUAL, exact, missing_line, supported, with_confidence
 
@@ -112,11 +110,8 @@ class Conclusion:
 
     def _sets(self, index: int, own_sampling: bool) -> Statement:
         questions, radius = self.questions, self.questions.radii[index]
-        shift = None if radius == 0 else Shift(radius, questions.norm, 2, questions.gamma(index))
-        aim = questions.coverage, questions.about, questions.confidence
-        target = Target(*aim, own_sampling=own_sampling, shift=shift, liars=questions.liars)
         try:
-            target = target.supported(self.count)
+            target = questions.target(index, own_sampling=own_sampling).supported(self.count)
             holds = target.holds(self.count)
         except PreconditionError as refusal:
             return Statement("sets", radius, own_sampling, None, None, f"no prediction sets: {refusal}")

@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from wafl.base.describe import describe
 from wafl.base.errors import did_you_mean
 from wafl.base.options import Choice, Count, Listed, Norm, NotNegative, Positive, Range, check_options, frozen
+
+if TYPE_CHECKING:
+    from wafl.sets.target import Target
 
 INSIDE = Range(0.0, 1.0, low_open=True, high_open=True)
 FINITE = Range(-math.inf, math.inf)
@@ -95,6 +98,15 @@ class Questions:
     def who(self) -> str:
         """Whom statements are about."""
         return f"the next client with at least {self.minimum} example{'s' * (self.minimum != 1)}"
+
+    def target(self, index: int = 0, *, own_sampling: bool = False) -> "Target":
+        """Return what the prediction sets promise at a radius, by its index."""
+        from wafl.sets.shifted import Shift
+        from wafl.sets.target import Target
+
+        shift = None if self.radii[index] == 0 else Shift(self.radii[index], self.norm, 2, self.gamma(index))
+        confidence = self.confidence if self.about == "client" else None
+        return Target(self.coverage, self.about, confidence, own_sampling, shift, self.liars)
 
     def gamma(self, index: int) -> float | None:
         """Return the gamma of a radius, by its index; None if clients find their own, or do not move."""

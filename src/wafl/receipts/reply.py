@@ -19,7 +19,7 @@ from wafl.receipts.questions import Questions
 from wafl.sets.answers import Client, Scorer
 from wafl.sets.held_out import all_examples
 from wafl.sets.scores import Margin, make_score
-from wafl.sets.shifted import Shift, check_moves
+from wafl.sets.shifted import check_moves
 from wafl.tasks.task import Loss
 from wafl.theory.certificates.certify import certify, quantity_of
 from wafl.theory.certificates.mixture import Mixture
@@ -120,8 +120,7 @@ def reply_of(
     scored = Client(scorer, x, y, questions.norm if moved else None)
     values, uppers, above, reason = list[float](), list[float | None](), list[tuple[float, ...]](), ""
     for index, radius in enumerate(questions.radii):
-        shift = None if radius == 0 else Shift(radius, questions.norm, 2, questions.gamma(index))
-        above.append(scored.answer(questions.thresholds, shift).above)
+        above.append(scored.answer(questions.thresholds, questions.target(index).shift).above)
         if radius == 0:
             values.append(_at_rest(questions, scorer, scored, one, model, loss))
             upper = questions.own_sampling

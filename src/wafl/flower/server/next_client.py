@@ -24,7 +24,6 @@ from wafl.receipts.conclusion import Conclusion
 from wafl.receipts.questions import Questions
 from wafl.receipts.reply import Reply
 from wafl.results.saved import load_run
-from wafl.sets.target import Target
 from wafl.studies.roster import read_roster
 from wafl.theory.population.levels import supported
 from wafl.train.clients import Roster
@@ -75,7 +74,7 @@ def check_support(questions: Questions, kind: Literal["next", "sets"], invited: 
     if kind == "next":
         supported(questions.confidence, invited, own_sampling=False, liars=questions.liars)
     else:
-        Target(questions.coverage, questions.about, questions.confidence, liars=questions.liars).supported(invited)
+        questions.target().supported(invited)
 
 
 def _invited(roster: Roster, known: Roster | None, named: Any) -> tuple[str, ...]:
