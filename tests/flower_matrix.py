@@ -89,7 +89,8 @@ class Stage:
 
     def __enter__(self) -> Stage:
         (self.base / "tmp").mkdir()
-        local_value = {**ALONE, "TMPDIR": str(self.base / "tmp"), "PYTHONPATH": str(Path(__file__).parents[1])}
+        root = Path(__file__).parents[1]
+        local_value = {**ALONE, "TMPDIR": str(self.base / "tmp"), "PYTHONPATH": f"{root / 'src'}:{root}"}
         self.loopback = Deployed(self.base / "flower", environment=local_value, in_memory=self.in_memory).__enter__()
         return self
 
