@@ -25,4 +25,7 @@ def site(number: int) -> wafl.Federation:
 
 def __getattr__(name: str) -> Any:
     """Return the function of a site, such as ``site_07``."""
-    return partial(site, int(name.removeprefix("site_")))
+    number = name.removeprefix("site_")
+    if not number.isdigit():
+        raise AttributeError(name)
+    return partial(site, int(number))
