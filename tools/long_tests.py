@@ -1,7 +1,8 @@
 """Measure the tests, and list those that take long in tests/long.txt: every test function whose cases sum to 0.3 s.
 
-    .venv/bin/python tools/long_tests.py          (ten minutes, one process, on an idle machine)
+    .venv/bin/python tools/long_tests.py          (half an hour, one process)
 
+Seconds are processor seconds of a usual machine: before each file, a million additions tell how slow this one is.
 ``make check`` leaves these out, ``make test`` runs the first case of each, and ``make test-full`` runs every case.
 The small references are never listed, nor what holds certificates above every attack, nor what refuses forged files and
 altered modules: each case is the only one of its method, its kind of network or its forgery that both of them run.
@@ -10,6 +11,8 @@ altered modules: each case is the only one of its method, its kind of network or
 from __future__ import annotations
 
 import os
+import time
+import timeit
 from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
@@ -20,6 +23,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests" / "long.txt"
 SECONDS = 0.3
+ADDITIONS = 0.015
+"""Processor seconds of a million additions on a usual machine."""
 ALWAYS = (
     "/test_small_references.py::",
     "/test_never_below.py::",
@@ -43,14 +48,22 @@ class Recorder:
 
     def __init__(self) -> None:
         self.seconds = defaultdict[str, float](float)
+        self.path, self.pace = Path(), 1.0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        if item.path != self.path:
+            self.path, self.pace = item.path, pace()
         before = sum(os.times()[:4])
         try:
             return (yield)
         finally:
-            self.seconds[item.nodeid.partition("[")[0]] += sum(os.times()[:4]) - before
+            self.seconds[item.nodeid.partition("[")[0]] += (sum(os.times()[:4]) - before) / self.pace
+
+
+def pace() -> float:
+    """Return how many times as long as a usual machine this one takes."""
+    return timeit.timeit("x += 1", "x = 0", timer=time.process_time, number=10**6) / ADDITIONS
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """AutoAttack: its strength, its ball and its box, and what it leaves untouched."""
 
-import importlib
+import importlib.util
 import logging
 import math
 import sys
@@ -14,9 +14,7 @@ from torch import nn
 from wafl import PGD, Federation, evaluate
 from wafl.models import MLR
 
-try:
-    import pyautoattack  # noqa: F401
-except ImportError:
+if importlib.util.find_spec("pyautoattack") is None:  # importing it takes seconds
     pytest.skip("AutoAttack is not installed: pip install 'wafl-learn[autoattack]'", allow_module_level=True)
 
 from wafl.attacks.autoattack import AutoAttack

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,19 +18,28 @@ from wafl.cli.main import app
 from wafl.data.preprocessing import Preprocessing
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch):
-    """A run on clients whose data are files, one each."""
-    monkeypatch.chdir(tmp_path)
-    Path("data").mkdir()
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the data of clients, one file each, a run on them and its certificate; and the run."""
+    folder = tmp_path_factory.mktemp("certified")
+    (folder / "data").mkdir()
     draw = np.random.default_rng(0)
     pairs = [(draw.normal(size=(6, 2)), np.arange(6) % 2) for _ in range(3)]
     for name, (x, y) in zip("abc", pairs, strict=True):
-        np.savez(f"data/{name}.npz", x=x, y=y)
+        np.savez(folder / "data" / f"{name}.npz", x=x, y=y)
     clients = wafl.Federation.from_arrays(pairs, names=list("abc"), test_fraction=0.0)
     run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=1, local_steps=1)
-    run.save("run")
-    publish(run, clients, radii=[0.5]).save("certificate.json")
+    run.save(folder / "run")
+    publish(run, clients, radii=[0.5]).save(folder / "certificate.json")
+    return folder, run
+
+
+@pytest.fixture
+def run(folder, tmp_path, monkeypatch):
+    """The run, in a working folder with a copy of all its files."""
+    original, run = folder
+    shutil.copytree(original, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     return run
 
 

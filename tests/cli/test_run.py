@@ -59,13 +59,17 @@ def test_run_trains_all_seven_methods_and_prints_one_table(finished: tuple[Path,
 
 @pytest.mark.processes
 @pytest.mark.parametrize("number", range(3))
-def test_each_of_the_three_commands_that_a_run_ends_with_works(finished: tuple[Path, str], number: int) -> None:
+def test_each_of_the_three_commands_that_a_run_ends_with_works(
+    finished: tuple[Path, str], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, text = finished
     commands = re.findall(r"^  wafl (.*?) +# ", text.split("Next:")[1], re.MULTILINE)
     assert [line.split()[0] for line in commands] == ["report", "certify", "next-client"]
     quick = [["--quick"], ["--radii", "0.5"], []][number]  # a whole page takes minutes
-    result = command(folder.parents[1], *shlex.split(commands[number]), *quick)
-    assert result.returncode == 0, result.stderr
+    monkeypatch.chdir(folder.parents[1])
+    runner = CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"})
+    result = runner.invoke(app, [*shlex.split(commands[number]), *quick])
+    assert result.exit_code == 0, result.output
     shown = ["Report: runs/digits/report.html", "Written: certificate.json", "the next client's certified error rate"]
     assert shown[number] in result.stdout
 
