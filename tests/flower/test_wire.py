@@ -8,6 +8,7 @@ import math
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -592,8 +593,9 @@ def test_a_node_refuses_non_finite_parameters_and_vectors(value: float) -> None:
 # -- Replies that are not what was agreed on --------------------------------------------------------------------
 
 
+@cache
 def readers() -> dict[str, tuple[Callable[[RecordDict], Any], RecordDict]]:
-    """Each kind of reply: how it is read, and a valid one."""
+    """Each kind of reply: how it is read, and a valid one, which tests copy to change it."""
     hello = Hello(("a", "b"), (0, 1), (5, 6), ("a",), (4,), 3, 3, "input units", (0.0, 1.0))
     survey = SurveyQuery(("a", "b"), torch.zeros(SIZE, dtype=torch.float64), 3, [{"gamma": 1.0}], 2.0, 0)
     tested = config_only("reply", sizes=[3, 4], losses=[0.5] * 4, right=[0.5] * 4)

@@ -62,7 +62,7 @@ def test_a_card_never_overwrites(card: Path) -> None:
 
 
 def test_the_command_tests_and_certifies_the_run_and_writes_its_card(tmp_path: Path) -> None:
-    clients = wafl.load_dataset("digits").partition(num_clients=2, iid=True)
+    clients = wafl.load_dataset("digits").partition(num_clients=2, labels_per_client=10, sizes=(40, 4))
     run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=1, local_steps=1)
     run.save(tmp_path / "run")
     done = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--format", "card"])

@@ -29,6 +29,7 @@ seeds = [0, 1]
 dataset = "digits"
 num_clients = 8
 labels_per_client = 4
+sizes = [30, 4]
 unseen = 0.3
 unseen_shift = "gaussian_noise"
 unseen_severity = 0.3
