@@ -974,10 +974,10 @@ def test_certificates_by_a_declared_constant_are_estimates_on_nodes_too(
     assert "its Lipschitz constant is only attested (model.lipschitz)" in content["caveat"]
 
 
-@pytest.mark.parametrize("kind", ["honest", "sly"])
-def test_a_module_of_your_own_is_compared_with_its_graph_where_the_examples_are(
+def certified_on_nodes(
     kind: str, stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> tuple[dict[str, Any], wafl.Certificates]:
+    """The certificates that nodes make of a module of your own, as a file has them, and those made in one place."""
     for name in ("largest_slope", "largest_curvature"):  # a search, which proves nothing and takes seconds
         monkeypatch.setattr(import_module("wafl.theory.constants.estimates"), name, lambda *_: 1.0)  # pyright: ignore[reportUnknownLambdaType]
     experiment = everyone({"method": "FedAvg"}, model={"kind": f"{FAKES}:{kind}"})
@@ -985,18 +985,29 @@ def test_a_module_of_your_own_is_compared_with_its_graph_where_the_examples_are(
     grid.seen.clear()
     folder = stage.study / "fedavg"
     server.certify(Post(grid), run_values(experiment, folder=folder, radii="[0.0, 0.5]"))  # type: ignore[arg-type]
-    content = json.loads((folder / "certificates.json").read_text())
+    assert sent(grid)["query.graph"] == GRAPH
     here = fakes.federation(stage.clients)
     expected = wafl.certify(load_run(folder, getattr(fakes, kind)(here)), here, radii=[0.0, 0.5], achieved=False)
-    assert expected.proven is (kind == "honest")
-    assert sent(grid)["query.graph"] == GRAPH
-    if kind == "honest":
-        for row, other in zip(content["certificates"], expected.to_json()["certificates"], strict=True):
-            assert_near(row, other)
-        assert content["column"] == "certified"
-    else:
-        assert (content["column"], {row["certified"] for row in content["certificates"]}) == ("estimate", {None})
-        assert "it computes something else than its layers on examples of c0" in content["caveat"]
+    return json.loads((folder / "certificates.json").read_text()), expected
+
+
+def test_a_module_of_your_own_is_compared_with_its_graph_where_the_examples_are(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, expected = certified_on_nodes("honest", stage, monkeypatch)
+    assert expected.proven
+    for row, other in zip(content["certificates"], expected.to_json()["certificates"], strict=True):
+        assert_near(row, other)
+    assert content["column"] == "certified"
+
+
+def test_a_module_that_computes_something_else_than_its_graph_is_not_proven_on_nodes(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, expected = certified_on_nodes("sly", stage, monkeypatch)
+    assert not expected.proven
+    assert (content["column"], {row["certified"] for row in content["certificates"]}) == ("estimate", {None})
+    assert "it computes something else than its layers on examples of c0" in content["caveat"]
 
 
 @pytest.mark.parametrize(("metric", "confidence"), [pytest.param("error", 0.9, marks=pytest.mark.slow), ("loss", 0.9)])
