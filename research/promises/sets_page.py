@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -166,8 +165,3 @@ def draw(rows: Sequence[Row], about: Mapping[str, Any]) -> Any:
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
     return figure
-
-
-def save(rows: Sequence[Row], about: Mapping[str, Any], path: Path) -> None:
-    """Write the figure to a file."""
-    draw(rows, about).savefig(path, dpi=110, metadata={"Software": None})
