@@ -1,21 +1,21 @@
 """Coverage in draws from known populations: each statement is judged on what it describes, sample or distribution.
 
-Scores of a client are normal around its effect. Thresholds come from :func:`smallest` and the conditions of
-:class:`Target`, as in :func:`search`, but numpy counts the scores of all clients at once.
+Scores of a client are normal around its effect. Thresholds come from formulas in numpy. In every draw, the conditions
+of :class:`Target` must hold at each threshold and at no smaller score: so it is the one that :func:`search` returns.
 """
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 from wafl.receipts.reply import upper_mean
 from wafl.sets.search import search
 from wafl.sets.target import Target
-from wafl.sets.thresholds import smallest
 from wafl.theory.population.intervals import Population
 from wafl.theory.population.levels import exact
 
@@ -57,21 +57,31 @@ class World:
         self.ends = np.cumsum(self.sizes)
         self.new, known = self.values[self.ends[-2] :], self.values[: self.ends[-2]]
         order = known.argsort(kind="stable")
-        self.owners = np.repeat(np.arange(count), self.sizes[:-1])[order]
-        self.candidates = known[order]
-        if ties:
-            self.candidates, starts = np.unique(self.candidates, return_index=True)
-            self.next_starts = np.append(starts[1:], len(known))
-        else:
-            self.next_starts = np.arange(1, len(known) + 1)
+        self.owners, self.ordered = np.repeat(np.arange(count), self.sizes[:-1])[order], known[order]
+        self.by_client = self.ordered[self.owners.argsort(kind="stable")]
         self.known = self.sizes[:-1].tolist()
 
-    def threshold(self, holds):
-        def is_high_enough(index):
-            above = np.bincount(self.owners[self.next_starts[index] :], minlength=len(self.known))
+    def example_threshold(self, allowed):
+        """The smallest score above which the clients' shares sum to at most `allowed`."""
+        shares = (1.0 / self.sizes)[self.owners[::-1]]
+        enough = int((np.cumsum(shares) - shares <= allowed + 1e-9).sum())  # from the largest score down
+        return float(self.ordered[-enough])
+
+    def client_threshold(self, allowed, rank):
+        """The number of this rank among the clients' smallest scores with at most `allowed` scores above."""
+        fits = allowed >= 0
+        each = np.where(fits, self.by_client[self.ends[:-1] - 1 - np.where(fits, allowed, 0)], math.inf)
+        return float(np.sort(each)[rank - 1])
+
+    def is_smallest(self, threshold, holds):
+        """Whether the condition holds at this threshold and not at the next smaller score."""
+        begin, end = (np.searchsorted(self.ordered, threshold, side) for side in ("left", "right"))
+
+        def is_high_enough(first):
+            above = np.bincount(self.owners[first:], minlength=len(self.known))
             return holds(list(zip(self.known, above.tolist(), strict=True)))
 
-        return float(smallest(self.candidates, is_high_enough))
+        return (threshold == math.inf or is_high_enough(end)) and not (begin and is_high_enough(begin))
 
     def missed(self, threshold):
         """The share of the next client's scores above the threshold."""
@@ -96,6 +106,16 @@ def upper(errors, size, failure):
     return upper_mean(errors / size, size, 1.0, failure)
 
 
+@cache
+def most(size, failure):
+    """The most of the scores that may be above: the largest number whose binomial tail is at most `failure`."""
+    return int((binom.cdf(np.arange(size), size, 1.0 - COVERAGE) <= failure * (1.0 - 1e-9)).sum()) - 1
+
+
+def most_of(sizes, failure):
+    return np.array([most(size, failure) for size in sizes.tolist()])
+
+
 def check(count, sizes, effect, ties, draws):
     rng = np.random.default_rng([count, list(SIZES).index(sizes), list(EFFECTS).index(effect), ties])
     confidence, missed = CONFIDENCE[count], []
@@ -105,9 +125,17 @@ def check(count, sizes, effect, ties, draws):
         Target(COVERAGE, confidence=confidence, own_sampling=each).supported(count).holds(count)
         for each in (False, True)
     )
+    level = exact(confidence)
+    share, failure = Fraction(2, 10), (1.0 - confidence) / 2.0 / count
     for draw in range(draws):
         world = World(rng, count, sizes, effect, ties)
-        thresholds = [world.threshold(holds) for holds in (example, client, own)]
+        known = world.sizes[:-1]
+        thresholds = [
+            world.example_threshold(float(share * (count + 1)) - 1.0),
+            world.client_threshold(np.floor(known / 5.0 + 1e-9).astype(int), math.ceil(level * (count + 1))),
+            world.client_threshold(most_of(known, failure), math.ceil((1 + level) / 2 * (count + 1))),
+        ]
+        assert all(map(world.is_smallest, thresholds, (example, client, own)))
         if draw < 3:
             assert thresholds == [search(world.clients(), None, holds) for holds in (example, client, own)]
         missed.append(world.missed(thresholds[0]))
@@ -116,9 +144,8 @@ def check(count, sizes, effect, ties, draws):
         hits["next"] += loss <= Population(losses, math.inf, 0.5).next_client(confidence)
         hits["sets of a distribution"] += world.beyond(thresholds[2]) <= 1.0 - COVERAGE
         *errors, _ = np.round(world.means(world.values > 0.5) * world.sizes).astype(int).tolist()
-        failure = (1.0 - confidence) / 2.0 / count
         uppers = [upper(wrong, size, failure) for wrong, size in zip(errors, world.known, strict=True)]
-        bound = Population(uppers, math.inf, 0.5).next_client((1 + exact(confidence)) / 2)
+        bound = Population(uppers, math.inf, 0.5).next_client((1 + level) / 2)
         hits["next of a distribution"] += world.beyond(0.5) <= bound
     noise = 4.0 * math.sqrt(confidence * (1.0 - confidence) / draws)
     assert np.mean(missed) <= 1.0 - COVERAGE + 4.0 * np.std(missed) / math.sqrt(draws)
