@@ -72,7 +72,8 @@ def _verdict(rows: Sequence[Row], about: Mapping[str, Any], absent: Mapping[str,
         wrong += [f"{task} ({method}, radius {radius:g}, client)" for task in failed]
         least = min(adjusted, key=adjusted.__getitem__)
         lines.append(
-            f"- `client`, {method}, radius {radius:g}: after Holm's procedure, the smallest p-value is {adjusted[least]:.2g} ({least})."
+            f"- `client`, {method}, radius {radius:g}: after Holm's procedure, the smallest p-value is "
+            f"{adjusted[least]:.2g} ({least})."
         )
     for (method, radius), tasks in groups(rows, about, "example").items():
         values = gaps(tasks)
