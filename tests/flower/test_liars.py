@@ -314,7 +314,7 @@ def keyed(grid: Grid) -> Grid:
 def thief(stage: Stage, about: dict[str, Any], names: list[str]) -> Host:
     """A node of another key that claims names of others; its updates would ruin the model."""
     data = fakes.write(stage.root / "thief", dict.fromkeys(names, stage.clients["c05"]))
-    node = Node.of({"data": str(data), "state": str(stage.root / "thief-state")}, fakes.flat(about))
+    node = Node.of({"data": str(data), "state": str(stage.root / "thief-state"), **fakes.ADMITTED}, fakes.flat(about))
     ruin = lambda reply: fakes.spoiled(reply, "vectors", "params", lambda x: -5.0 * x)  # noqa: E731
     return Host(1, node, lambda kind, _: ruin if kind == "train" else None, key=b"another key")
 
@@ -367,7 +367,7 @@ def test_without_names_by_key_a_node_takes_over_when_another_is_gone(stage: Stag
     """As in a trial without keys, where a restarted node has a new one."""
     about = experiment(flower={**BASE["flower"], "nodes": 2, "names_by_key": False})
     grid = keyed(stage.grid(about, HONEST))
-    data = {"data": str(stage.root / "node-1"), "state": str(stage.root / "state-1")}
+    data = {"data": str(stage.root / "node-1"), "state": str(stage.root / "state-1"), **fakes.ADMITTED}
     restarted = Host(1, Node.of(data, fakes.flat(about)), key=b"a new key")
 
     def before(kind: str, at: int | None) -> None:

@@ -17,7 +17,8 @@ from tests.flower.conftest import Stage
 from tests.oracles import flower_fakes as fakes
 from wafl.base.errors import ConfigError, TooFewRepliesError
 from wafl.flower.app import server
-from wafl.flower.node.queries import CutsQuery, answer
+from wafl.flower.node.examples import CutsQuery
+from wafl.flower.node.queries import answer
 from wafl.flower.node.refusals import check_refusal
 from wafl.flower.node.work import Node
 from wafl.flower.server.exchange import Post
@@ -92,7 +93,7 @@ def test_a_target_that_cannot_be_read_is_refused(stage: Stage) -> None:
 
 def test_a_node_refuses_cuts_that_it_should_not_make(tmp_path: Path) -> None:
     folder = fakes.write(tmp_path / "data", fakes.make_clients((3, 4)))
-    node = Node.of({"data": str(folder), "state": str(tmp_path / "state")}, fakes.flat(EXPERIMENT))
+    node = Node.of({"data": str(folder), "state": str(tmp_path / "state"), **fakes.ADMITTED}, fakes.flat(EXPERIMENT))
     target, g = torch.zeros(2, 4).double(), torch.zeros(2).double()
     asked = {
         "must all differ": CutsQuery(("c00", "c00"), (0, 0), target, g, 9, 0),

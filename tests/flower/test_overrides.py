@@ -45,7 +45,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def ask(app: Path, run_config: dict[str, Any]) -> RecordDict:
     """What a node with its own data answers when it is greeted."""
-    context = Context(1, 2, {"data": str(app.parent / "data")}, RecordDict(), run_config)
+    context = Context(1, 2, {"data": str(app.parent / "data"), **fakes.ADMITTED}, RecordDict(), run_config)
     message = Message(config_only("query", sizes=False), 5, "query.hello")
     message.metadata.__dict__["_message_id"] = "one"
     return client.client_app(message, context).content

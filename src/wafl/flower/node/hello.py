@@ -27,6 +27,8 @@ class Hello:
     """What its operator calls the node."""
     labels: tuple[str, ...] = ()
     """The names of the classes, if they have any."""
+    small: tuple[str, ...] = ()
+    """Clients that have too few examples to take part."""
 
     def encode(self) -> RecordDict:
         return config_only("reply", **{**vars(self), "node": self.node or None})
@@ -63,6 +65,7 @@ class Hello:
             None if bounds is None else (bounds[0], bounds[1]),
             read.one("node", str)[:LONGEST_NAME] if read.has("node") else "",
             tuple(labels),
+            read.different("small"),
         )
 
     @property

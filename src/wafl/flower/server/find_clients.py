@@ -39,7 +39,8 @@ class Finder:
         closed = differ or any(entry.method.client_weights.closed for entry in entries)
         data, caps = experiment.data, experiment.caps.settled(remote=True)
         unseen = None if data.unseen is None else (data.unseen, data.unseen_seed)
-        census = Census(self._post, experiment.flower, with_sizes, self._known, self._keep, closed, caps, unseen)
+        about = self._known, self._keep, closed, caps, unseen, data.num_classes
+        census = Census(self._post, experiment.flower, with_sizes, *about)
         census.gather()
         self.clients = GridClients(self._post, census, experiment, specs, self._folder)
         return self.clients

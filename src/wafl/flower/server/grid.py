@@ -22,7 +22,8 @@ from wafl.config.experiment import Experiment
 from wafl.config.plan import make_tolerance
 from wafl.evaluation.evaluate import draw_attacked
 from wafl.evaluation.score import ClientScore, Score
-from wafl.flower.node.queries import CutsQuery, GraphQuery, MeansQuery, SpreadQuery, SurveyQuery, TestQuery
+from wafl.flower.node.examples import CutsQuery, MeansQuery, SpreadQuery
+from wafl.flower.node.queries import GraphQuery, SurveyQuery, TestQuery
 from wafl.flower.node.work import Split, Tested
 from wafl.flower.server.census import Census
 from wafl.flower.server.claims import dominating, too_many

@@ -43,7 +43,8 @@ def next_client(post: Post, values: Mapping[str, Any], kind: Literal["next", "se
     unseen = experiment.data.unseen if known is None else None
     drawn = None if unseen is None else (unseen, experiment.data.unseen_seed)
     caps = experiment.caps.settled(remote=True)
-    census = Census(post, experiment.flower, False, known, caps=caps, unseen=drawn)
+    classes = experiment.data.num_classes
+    census = Census(post, experiment.flower, False, known, caps=caps, unseen=drawn, classes=classes)
     roster = census.gather()
     invited = _invited(roster, known, read_value("invited", values["invited"]))
     check_support(questions, kind, len(invited))
