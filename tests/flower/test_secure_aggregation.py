@@ -1,4 +1,4 @@
-"""Why Flower's secure aggregation does not protect the nodes of `wafl`: it takes other messages, and yields to a server.
+"""Why Flower's secure aggregation protects no node of `wafl`: it takes other messages, and yields to a server.
 
 If a test fails with another version of Flower, read docs/security.md again: its "no" may have become a "yes".
 """
