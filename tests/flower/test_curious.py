@@ -286,9 +286,8 @@ def test_every_question_counts(make_node: MakeNode, tmp_path: Path) -> None:
     node = make_node(app(*METHODS, tasks=["train", "certify", "mixture"], questions=QUESTIONS))
     for number, (kind, content) in enumerate(messages(node).items(), start=1):
         ask(node, kind, content)
-        counts = counted(tmp_path)
-        assert sum(counts.values()) == number, kind
-    assert counts.keys() == {"c00", "c02"}
+        assert sum(counted(tmp_path).values()) == number, kind
+    assert counted(tmp_path).keys() == {"c00", "c02"}
 
 
 def counted(folder: Path) -> dict[str, int]:
