@@ -156,6 +156,16 @@ def test_a_gamma_that_is_not_learned_stays_as_it_is(make_node: MakeNode) -> None
         ask(node, "train", query("wafl", {**SCALARS, "gamma": 1.0}))
 
 
+def test_a_node_of_an_app_with_partial_sums_sends_no_single_updates(make_node: MakeNode) -> None:
+    values = app()
+    content = query("fedavg", SCALARS)
+    ask(make_node(values), "train", content)
+    with pytest.raises(WireError, match=r"the app has flower\.partial_sums"):
+        ask(make_node({**values, "flower.partial_sums": True}), "train", content)
+    content["query"]["sums"] = True  # type: ignore[index]
+    ask(make_node({**values, "flower.partial_sums": True}), "train", content)
+
+
 # -- Crafted parameters ----------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,9 @@ from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import Fate, Grid, Host
 from wafl.base.errors import DivergedError
 from wafl.base.files import unsealed
+from wafl.flower.node.hello import Hello
 from wafl.flower.node.work import Node
+from wafl.flower.wire.values import WireError
 from wafl.results.saved import load_run
 from wafl.studies.folder import StudyFolder
 from wafl.studies.pages.progress import read_lines
@@ -409,10 +411,13 @@ def test_no_node_counts_for_more_of_the_tests_than_of_the_training(stage: Stage,
 
 
 @pytest.mark.parametrize("name", ["", "a" * 201, "c05\n", "c05\x1b[2J", "\u202ec05"])
-def test_a_name_that_cannot_be_printed_or_is_too_long_is_refused(name: str, stage: Stage, logged: Logged) -> None:
-    train(stage, experiment(), hello(names=[name]))
-    assert roster(stage)["names"] == ["c00", "c01", "c02", "c03", "c04"]
-    assert any("1 to 200 printable characters" in line for line in logged())
+def test_a_name_that_cannot_be_printed_or_is_too_long_is_refused(name: str) -> None:
+    def greeting(client: str) -> RecordDict:
+        return Hello((client,), None, None, (), (4,), 3, 3, "mm", None).encode()
+
+    assert Hello.decode(greeting("a" * 200), False).names == ("a" * 200,)
+    with pytest.raises(WireError, match="1 to 200 printable characters"):
+        Hello.decode(greeting(name), False)
 
 
 def test_every_run_prints_what_is_in_effect(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,6 +153,8 @@ class Node:
             raise WireError(f"iterates={short(tuple(first.iterates))}: {query.entry} does not ask clients for these")
         for each, wanted in zip(query.queries, specs, strict=True):
             check_values(each, wanted)
+        if self.experiment.flower.partial_sums and not query.partial_sums:
+            raise WireError("the app has flower.partial_sums = true: a node sends the mean of its clients' updates")
         if self.site.own and trains:
             check_update(first, spec.schedule, self.limits.min_examples)
         return spec
