@@ -140,7 +140,7 @@ def test_a_node_answers_about_one_model_and_again_only_after_enough_examples_cha
         folder = tmp_path / "data"
         folder.mkdir(exist_ok=True)
         np.savez(folder / "c00.npz", **rows)
-        settings = {"data": str(folder), "state": str(tmp_path / "state"), **config}
+        settings = {"data": str(folder), "state": str(tmp_path / "state"), **fakes.ADMITTED, **config}
         node = fakes.Node.of(settings, fakes.flat(experiment()))
         query = query_of(model, "c00", questions)
         (reply,) = query.read(queries.answer("query.next_client", lambda: node, query.encode()))

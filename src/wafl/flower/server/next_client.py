@@ -15,6 +15,7 @@ from wafl.flower.node.next_client import FEW, NextClientQuery
 from wafl.flower.server.census import Census
 from wafl.flower.server.certify import own_model
 from wafl.flower.server.exchange import Post
+from wafl.flower.server.find_clients import log_settings
 from wafl.flower.server.inquiry import Inquiry
 from wafl.flower.wire.logs import log
 from wafl.flower.wire.overrides import read_value
@@ -43,7 +44,9 @@ def next_client(post: Post, values: Mapping[str, Any], kind: Literal["next", "se
     unseen = experiment.data.unseen if known is None else None
     drawn = None if unseen is None else (unseen, experiment.data.unseen_seed)
     caps = experiment.caps.settled(remote=True)
-    census = Census(post, experiment.flower, False, known, caps=caps, unseen=drawn)
+    classes = experiment.data.num_classes
+    log_settings(experiment)
+    census = Census(post, experiment.flower, False, known, caps=caps, unseen=drawn, classes=classes)
     roster = census.gather()
     invited = _invited(roster, known, read_value("invited", values["invited"]))
     check_support(questions, kind, len(invited))
