@@ -17,7 +17,7 @@ from wafl.config.experiment import Experiment
 from wafl.config.plan import make_attack, make_entry, make_model
 from wafl.data.examples import Examples
 from wafl.evaluation.evaluate import examine, rows_of
-from wafl.flower.node.answered import Answered, allowed_models
+from wafl.flower.node.allowed import Answers, allowed_models
 from wafl.flower.node.keepsakes import Keepsakes, state_folder
 from wafl.flower.node.site import Site, open_site
 from wafl.flower.wire.run_config import from_run_config
@@ -77,7 +77,7 @@ class Node:
         self, site: Site, experiment: Experiment, state: Path, name: str = "", allowed_models: Collection[str] = ()
     ) -> None:
         self.site, self.experiment, self._state, self.name = site, experiment, state, name
-        self.answers = Answered(state, allowed_models)
+        self.answers = Answers(state, allowed_models)
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Self:
