@@ -158,6 +158,18 @@ def _upper(
     return upper_mean(mean, size, most, (1.0 - level) / 2.0 / invited)
 
 
+def check_invited(questions: Questions, invited: int) -> None:
+    """Raise PreconditionError, before any site is asked, if too few are invited for what is asked."""
+    own = questions.own_sampling and 0.0 in questions.radii
+    level = min(
+        supported(questions.confidence, invited, own_sampling=each, liars=questions.liars)
+        for each in ((False, True) if own else (False,))
+    )
+    if level <= 0.0:
+        remedy = ", or use own_sampling = false" if own else ""
+        raise PreconditionError(f"{invited} sites support no statement about the next client: invite more{remedy}")
+
+
 def largest_value(questions: Questions, model: nn.Module, clients: Federation, loss: Loss | None) -> float:
     """Return the largest loss or error of an example; raise PreconditionError if it is not known."""
     if questions.metric == "error":
