@@ -279,8 +279,10 @@ def _of_request(request: Request) -> Iterator[str]:
 
 
 def _of_questions(asked: Asked) -> Iterator[str]:
-    signed = (*asked.grid, *asked.radii, *(asked.gammas or ()))
-    if not all(abs(number) <= LARGEST_NUMBER for number in signed) or min((*asked.radii, *(asked.gammas or ()))) < 0:
+    distances = (*asked.radii, *(asked.gammas or ()))
+    if not all(abs(each) <= LARGEST_NUMBER for each in (*asked.grid, *distances)) or any(
+        each < 0 for each in distances
+    ):
         yield "its questions have a number that is not finite, or negative"
     if not asked.radii or not 0 < len(asked.grid) <= MOST_THRESHOLDS:
         yield f"its questions need at least 1 radius, and 1 to {MOST_THRESHOLDS} thresholds"

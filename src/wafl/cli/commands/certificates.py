@@ -154,7 +154,6 @@ def verify(
         run = None if model is None else only_run(model)[1]
         result: Checked
         if merged:
-            from wafl.cli.commands.receipts import own_data
             from wafl.receipts import verify as check_merged
 
             site = None if data is None else own_data(data, run, data_dir)
@@ -203,6 +202,15 @@ def read_data(folder: Path, run: "Run | None", data_dir: Path | None, *, held: b
     if prepare is None or clients.train.raw.dtype != torch.uint8:
         return clients  # numbers other than bytes are taken as they are
     return replace(clients.prepared_by(prepare), unit=prepare.unit, bounds=prepare.bounds)
+
+
+def own_data(folder: Path, run: "Run | None", data_dir: Path | None) -> "Federation":
+    """Return a site's own data, in the unit of the run if the files are not bytes, whose unit is known."""
+    from dataclasses import replace
+
+    clients = read_data(folder, run, data_dir)
+    unit = None if run is None else run.settings.get("unit")
+    return clients if unit is None or clients.unit != "input units" else replace(clients, unit=unit)
 
 
 def audit(

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from wafl.cli.commands.certificates import read_data
+from wafl.cli.commands.certificates import own_data
 from wafl.cli.saved import check_signing, only_run, prepare_output
 from wafl.cli.terminal import PublicKey, Trust, reading, say, tell
 
 if TYPE_CHECKING:
-    from wafl.data.federation import Federation
     from wafl.promises.receipts import Numbers
-    from wafl.results.run import Run
 
 Model = Annotated[Path, Option(metavar="RUN")]
 Signer = Annotated[Path, Option(metavar="KEY")]
@@ -89,15 +87,6 @@ def merge(
     for file, why in result.rejected.items():
         say(f"Does not count: {file}: {why}", typer.colors.YELLOW)
     tell(f"{result}\n\nWritten: {output} and {page}")
-
-
-def own_data(folder: Path, run: "Run | None", data_dir: Path | None) -> "Federation":
-    """Return a site's own data, in the unit of the run if the files are not bytes, whose unit is known."""
-    from dataclasses import replace
-
-    clients = read_data(folder, run, data_dir)
-    unit = None if run is None else run.settings.get("unit")
-    return clients if unit is None or clients.unit != "input units" else replace(clients, unit=unit)
 
 
 def in_words(reply: "Numbers | None", minimum: int) -> str:
