@@ -100,7 +100,8 @@ def sites(tmp_path: Path) -> Sites:
 
 
 def ask(sites: Sites, module: nn.Module | None = None, **options: Any) -> Any:
-    questions = Questions(**{"own_sampling": False, **options.pop("questions", {})})
+    values: dict[str, Any] = {"own_sampling": False, **options.pop("questions", {})}
+    questions = Questions(**values)
     return wafl.receipts.request(
         module or model(), questions, invite=sites.folder / "invited", key=sites.owner, **options
     )
@@ -178,7 +179,7 @@ def test_a_site_answers_no_request_that_is_not_for_it(sites: Sites, tmp_path: Pa
     over = sites.asked(Questions(), model=request.model, deadline=(now() - timedelta(seconds=1)).isoformat())
     with pytest.raises(ValueError, match=r"the deadline .* is over"):
         reply(sites, over, own)
-    nan = replace(own, train=replace(own.train, raw=own.train.raw * math.nan))
+    nan = replace(own, train=replace(own.train, raw=own.train.x * math.nan))
     with pytest.raises(ValueError, match="NaN"):
         reply(sites, request, nan)
 

@@ -9,17 +9,17 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar
 
 from wafl.base.files import check_place, read_limited, write_whole
 from wafl.base.json_types import as_type, parsed_table
-from wafl.promises.promise import to_bytes
+from wafl.promises.promise import as_table, to_bytes
 from wafl.promises.read import DIGEST, LARGEST_FILE, LARGEST_NUMBER, LONGEST_REASON, SIGNATURE, is_time
 from wafl.promises.sign import is_signed_with, sign
 
@@ -65,7 +65,7 @@ class _File:
     @property
     def content(self) -> bytes:
         """The bytes of the file."""
-        return to_bytes(asdict(cast(Any, self)))
+        return to_bytes(self)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the file, and return its path."""
@@ -80,7 +80,7 @@ class _Signed(_File):
     @cached_property
     def message(self) -> bytes:
         """What is signed: the domain string and all of the file but the signature."""
-        content = asdict(cast(Any, self))
+        content = as_table(self)
         del content["signature"]
         return f"{content['kind']}, format {content['format']}\n".encode() + to_bytes(content)
 
@@ -206,7 +206,7 @@ def collect(
         try:
             receipt = read(Receipt, file)
         except (OSError, ValueError) as error:
-            rejected[str(file)] = str(error)
+            rejected[str(file)] = str(error).removeprefix(f"{file} ")
             continue
         if (why := fault(receipt, request, revoked)) is not None:
             rejected[str(file)] = why

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from wafl.base.files import check_place, write_whole
@@ -58,7 +58,7 @@ def merge(request: Request | Place, receipts: Iterable[Place] | Place, *, revoke
     counted, rejected = collect(receipt_files(receipts), asked, keys)
     questions = questions_of(asked)
     given = {name: counted[name].reply for name in asked.invited if name in counted}
-    replies = {name: Reply.of(asdict(reply), questions) for name, reply in given.items() if reply is not None}
+    replies = {name: Reply.of(vars(reply), questions) for name, reply in given.items() if reply is not None}
     small = tuple(name for name, reply in given.items() if reply is None)
     missing = tuple(name for name in asked.invited if name not in given)
     conclusion = Conclusion(questions, asked.model, asked.unit, replies, small, missing)

@@ -77,5 +77,6 @@ def _target(saved: Mapping[str, Any]) -> Target:
     options = {name: value for name, value in saved.items() if name not in ("type", "shift")}
     if shift is None:
         return Target(**options)
-    moves = {name: value for name, value in shift.items() if name != "type"}
-    return Target(**options, shift=Shift(**{**moves, "norm": float(moves["norm"])}))
+    moves: dict[str, Any] = {name: value for name, value in shift.items() if name != "type"}
+    moves["norm"] = float(moves["norm"])
+    return Target(**options, shift=Shift(**moves))
