@@ -135,9 +135,7 @@ def test_bad_input_is_one_line_and_status_2(place: wafl.Federation) -> None:
             result.output,
         )
     Path("receipts/bad.json").write_text("{")
-    assert "Does not count: receipts/bad.json: receipts/bad.json is not a receipt" in done(
-        "merge request.json receipts"
-    )
+    assert "Does not count: receipts/bad.json: is not a receipt" in done("merge request.json receipts")
 
 
 CODE = """

@@ -15,7 +15,7 @@ from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from wafl.base.files import check_place, read_limited, write_whole
 from wafl.base.json_types import as_type, parsed_table

@@ -47,6 +47,8 @@ def load_sets(path: str | os.PathLike[str], model: Run | nn.Module) -> Predictio
     try:
         content = unsealed(file.read_bytes())
         check_types(content, SAVED)
+        if content["format"] != 1:
+            raise ValueError(f"it has format {content['format']}, this version reads 1: update wafl-learn")
         score = _score(content["score"])
         target = _target(content["target"])
         intake = Intake.from_json(content["intake"])
