@@ -72,7 +72,7 @@ def commands() -> list[str]:
 def test_the_commands_of_the_page_run(place: wafl.Federation) -> None:
     ask, reply, merge, check, own = commands()
     output = done(ask)
-    assert "Invited: s0, s1, s2, s3, s4, s5" in output
+    assert "Invited: s0, s1, s2, s3, s4, s5\nOf these may stay silent: 1\n" in output
     output = done(reply)
     assert re.search(r"The receipt says: \d+ examples", output)
     assert "scores above each threshold" in output

@@ -283,7 +283,8 @@ REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
 ASKED: dict[str, tuple[dict[str, Any], str]] = {
     "falling radii": ({"radii": (0.5, 0.0)}, "must rise"),
     "a negative radius": ({"radii": (-0.5,)}, "negative"),
-    "no radius": ({"radii": ()}, "at least 1 radius"),
+    "no radius": ({"radii": ()}, "1 to 10 radii"),
+    "radii for forty questions": ({"radii": tuple(index / 100 for index in range(11))}, "1 to 10 radii"),
     "a grid that stands": ({"grid": (0.0, 0.0)}, "must rise"),
     "no grid": ({"grid": ()}, "1 to 64 thresholds"),
     "a grid for forty questions": ({"grid": tuple(map(float, range(65)))}, "1 to 64 thresholds"),

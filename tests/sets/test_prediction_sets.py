@@ -147,7 +147,7 @@ def test_saved_sets_that_were_changed_or_are_of_another_model_are_refused(tmp_pa
     sets = wafl.prediction_sets(MODEL, CALIBRATION, coverage=0.8)
     file = sets.save(tmp_path / "sets.json")
     other = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, 2))
-    with pytest.raises(ValueError, match="is about the model .* and this one is"):
+    with pytest.raises(ValueError, match=r"is about the model .* and this one is"):
         wafl.load_sets(file, other)
     for old, new, message in (
         (f'"threshold": {sets.threshold!r}', '"threshold": 9.0', "checksum differs"),

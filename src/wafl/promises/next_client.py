@@ -215,7 +215,8 @@ def sentence(stated: Stated, merged: Merged) -> str:
         if asked.about == "example":
             covers = f"its next example{moved} with probability at least {percent(asked.coverage)}"
         finite = isinstance(stated.value, float)
-        which = f"labels whose {asked.score} is at most {stated.value:.6g}" if finite else "all labels"
+        things = "numbers" if asked.score.endswith("residual") else "labels"
+        which = f"{things} whose {asked.score} is at most {stated.value:.6g}" if finite else f"all {things}"
         what = f"for {who}, the set of {which} covers {covers}"
     if stated.value is None:
         return f"nothing follows about {who} {where}: {count} sites support no such statement"

@@ -24,7 +24,7 @@ from wafl.promises.read import DIGEST, LARGEST_FILE, LARGEST_NUMBER, LONGEST_REA
 from wafl.promises.sign import is_signed_with, sign
 
 NONCE = re.compile(r"[0-9a-f]{32}")
-MOST_THRESHOLDS, LONGEST_NAME, MOST_EXAMPLES = 64, 100, 2**40
+MOST_RADII, MOST_THRESHOLDS, LONGEST_NAME, MOST_EXAMPLES = 10, 64, 100, 2**40
 UNSIGNED = "0" * 128
 F = TypeVar("F", "Request", "Receipt", "Merged")
 S = TypeVar("S", "Request", "Receipt")
@@ -284,8 +284,8 @@ def _of_questions(asked: Asked) -> Iterator[str]:
         each < 0 for each in distances
     ):
         yield "its questions have a number that is not finite, or negative"
-    if not asked.radii or not 0 < len(asked.grid) <= MOST_THRESHOLDS:
-        yield f"its questions need at least 1 radius, and 1 to {MOST_THRESHOLDS} thresholds"
+    if not 0 < len(asked.radii) <= MOST_RADII or not 0 < len(asked.grid) <= MOST_THRESHOLDS:
+        yield f"its questions need 1 to {MOST_RADII} radii, and 1 to {MOST_THRESHOLDS} thresholds"
     if any(one >= other for values in (asked.radii, asked.grid) for one, other in pairwise(values)):
         yield "its radii and its grid must rise"
     if not 0.0 < asked.coverage < 1.0 or not (asked.confidence is None or 0.0 < asked.confidence < 1.0):

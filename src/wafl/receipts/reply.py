@@ -24,7 +24,7 @@ from wafl.tasks.task import Loss
 from wafl.theory.certificates.certify import certify, quantity_of
 from wafl.theory.certificates.mixture import Mixture
 from wafl.theory.certificates.sampling import Domain
-from wafl.theory.population.levels import supported
+from wafl.theory.population.levels import exact, supported
 from wafl.weights import uniform
 
 
@@ -168,6 +168,16 @@ def check_invited(questions: Questions, invited: int) -> None:
     if level <= 0.0:
         remedy = ", or use own_sampling = false" if own else ""
         raise PreconditionError(f"{invited} sites support no statement about the next client: invite more{remedy}")
+
+
+def spare(questions: Questions, invited: int) -> int:
+    """Return how many of the invited sites may stay silent, and statements about the next client's examples follow.
+
+    >>> spare(Questions(confidence=0.8), 20), spare(Questions(), 5)
+    (3, 0)
+    """
+    level = exact(supported(questions.confidence, invited, own_sampling=False, liars=questions.liars))
+    return invited - math.ceil(level * (invited + 1)) - questions.liars
 
 
 def largest_value(questions: Questions, model: nn.Module, clients: Federation, loss: Loss | None) -> float:

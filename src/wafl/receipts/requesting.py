@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
+from wafl.base.errors import PreconditionError
 from wafl.base.json_types import as_type
 from wafl.promises.promise import digest_of
 from wafl.promises.receipts import UNSIGNED, Asked, Request, now, signed
@@ -15,6 +16,9 @@ from wafl.promises.verify import module_and_loss
 from wafl.receipts.questions import Questions
 from wafl.receipts.reply import check_invited
 from wafl.results.run import Run
+from wafl.sets.answers import Scorer
+from wafl.sets.scores import make_score
+from wafl.sets.shifted import check_moves
 from wafl.tasks.losses import OutputLoss, spelled
 from wafl.tasks.task import Loss
 
@@ -55,6 +59,8 @@ def request(
     if not invited:
         raise ValueError(f"{invite} has no public keys: give a folder with NAME.pub or NAME.pem for each site")
     check_invited(asked, len(invited))
+    if isinstance(model, Run):
+        check_model(asked, model)
     module, name = module_and_loss(model, loss)
     known = model.settings.get("unit") if isinstance(model, Run) else None
     issued, until = now(), _time(deadline)
@@ -76,6 +82,15 @@ def request(
         signature=UNSIGNED,
     )
     return signed(whole, key)
+
+
+def check_model(questions: Questions, run: Run) -> None:
+    """Raise ValueError, before any site is asked, if the questions do not suit a run."""
+    score = make_score(questions.score, run.num_classes)
+    if questions.metric == "error" and not score.of_classes:
+        raise PreconditionError("metric='error' is for classes: use metric = \"loss\" for a regression")
+    if run.intake.shape is not None and any(radius > 0 for radius in questions.radii):
+        check_moves(Scorer.of_shape(run, score, run.intake.shape).problem, score)
 
 
 def loss_name(loss: OutputLoss) -> str:

@@ -5,13 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from wafl.base.files import unsealed
 from wafl.base.json_types import check_types
 from wafl.data.bring.intake import Intake
-from wafl.data.examples import Examples
 from wafl.promises.promise import digest_of
 from wafl.results.run import Run
 from wafl.sets.answers import Scorer
@@ -61,8 +59,7 @@ def load_sets(path: str | os.PathLike[str], model: Run | nn.Module) -> Predictio
     module = model.module if isinstance(model, Run) else model
     if (digest := digest_of(module)) != content["model"]:
         raise ValueError(f"{file} is about the model {content['model']}, and this one is {digest}: give that model")
-    probe = torch.zeros(1, *(intake.shape or ()))  # the model must take examples of this shape
-    scorer = Scorer.of(model, score, Examples(probe, torch.zeros(1, dtype=torch.int64), torch.tensor([0, 1])))
+    scorer = Scorer.of_shape(model, score, intake.shape or ())
     rest = tuple(content["missing"]), content["unit"], intake
     return PredictionSets(scorer, threshold, target, digest, calibrated, *rest)
 

@@ -34,6 +34,7 @@ def request(
         prepare_output(output)
         from wafl.receipts import Questions
         from wafl.receipts import request as ask
+        from wafl.receipts.reply import spare
 
         asked = Questions() if questions is None else Questions.read(questions)
         _, run = only_run(model)
@@ -41,8 +42,10 @@ def request(
         made.save(output)
     if trained is None:
         say("No --trained was given: nothing keeps a client that trained from answering.", typer.colors.YELLOW)
-    names = ", ".join(made.invited)
-    tell(f"Invited: {names}\nDeadline: {made.deadline}\nModel: {made.model}\nWritten: {output}")
+    few = spare(asked, len(made.invited))
+    hint = " (with a lower confidence, more may)" if few == 0 else ""
+    tell(f"Invited: {', '.join(made.invited)}\nOf these may stay silent: {few}{hint}")
+    tell(f"Deadline: {made.deadline}\nModel: {made.model}\nWritten: {output}")
 
 
 def receipt(
