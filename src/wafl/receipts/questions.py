@@ -75,8 +75,8 @@ class Questions:
                 object.__setattr__(self, name, tuple(map(float, value)))
         object.__setattr__(self, "norm", float(self.norm))
         _check_rising("radii", self.radii)
-        if not 0 < len(self.radii) <= RADII:
-            raise ValueError(f"radii has {len(self.radii)} numbers: give 1 to {RADII}")
+        if len(self.radii) > RADII:
+            raise ValueError(f"radii has {len(self.radii)} numbers: give at most {RADII}")
         if self.grid is not None:
             _check_rising("grid", self.grid)
             if len(self.grid) > THRESHOLDS:
