@@ -146,16 +146,17 @@ def verify(
         if accept not in (None, "attested"):
             raise ValueError(f"--accept {accept} must be attested: wrong lines are never accepted")
         from wafl.cli.tables import verification
-        from wafl.promises.receipts import is_merged
+        from wafl.promises.receipts import Merged, is_merged, read
 
         merged = is_merged(certificate)
         if receipts is not None and not merged:
             raise ValueError(f"--receipts are for a file that wafl merge wrote, and {certificate} is none")
-        run = None if model is None else only_run(model)[1]
         result: Checked
         if merged:
             from wafl.receipts import verify as check_merged
 
+            read(Merged, certificate)
+            run = None if model is None else only_run(model)[1]
             site = None if data is None else own_data(data, run, data_dir)
             result = check_merged(certificate, receipts=receipts, key=key, model=run, data=site, client=client)
             words, unsigned = result.page, UNSIGNED_REQUEST
@@ -164,6 +165,7 @@ def verify(
             from wafl.promises.verify import verify as check
 
             held = read_file(certificate)[0].parts.claim.part == "all"
+            run = None if model is None else only_run(model)[1]
             clients = None if data is None else read_data(data, run, data_dir, held=held)
             result = check(certificate, model=run, data=clients, key=key)
             words, unsigned = str(result.promise), UNSIGNED
