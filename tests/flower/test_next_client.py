@@ -17,6 +17,7 @@ from tests.flower.conftest import Stage
 from tests.flower.runs import BASE, NEXT_CLIENT, keys, only
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import GONE, Grid, spoiled
+from tests.promises.files import write_keys
 from wafl.base.errors import ConfigError, PreconditionError
 from wafl.flower.app import server
 from wafl.flower.node import queries
@@ -124,6 +125,27 @@ def test_a_client_that_answers_nan_or_nothing_counts_as_infinity_and_a_small_one
     values = sorted([*(each["values"][0] for each in again["replies"].values()), math.inf, math.inf])
     assert row["value"] == values[math.ceil(0.5 * (count + 1)) - 1]
     assert "with at least 10 examples" in row["sentence"]
+
+
+def test_a_receipt_has_the_numbers_of_a_node(crowd: Stage, tmp_path: Path) -> None:
+    content = ask(crowd, trained(crowd))
+    here, run = unseen(crowd), load_run(crowd.study / "fedavg")
+    (tmp_path / "keys").mkdir()
+    private = {}
+    for name in here.names:
+        private[name], public = write_keys(tmp_path, name)
+        public.rename(tmp_path / "keys" / f"{name}.pub")
+    key, _ = write_keys(tmp_path, "owner")
+    request = wafl.receipts.request(run, Questions.of(QUESTIONS), invite=tmp_path / "keys", key=key)
+    for index, name in enumerate(here.names):
+        own = here.of_clients([index])
+        receipt = wafl.receipts.receipt(request, run, own, key=private[name], state=tmp_path / "state")
+        receipt.save(tmp_path / f"{name}.json")
+    result = wafl.receipts.merge(request, [tmp_path / f"{name}.json" for name in here.names])
+    saved = json.loads(result.merged.content)
+    assert saved["replies"] == content["replies"]
+    for row, other in zip(saved["statements"], content["statements"], strict=True):
+        assert row == {name: value for name, value in other.items() if name != "sentence"}
 
 
 def query_of(module: torch.nn.Module, name: str, questions: Questions, invited: int = 9) -> Any:

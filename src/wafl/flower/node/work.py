@@ -18,7 +18,7 @@ from wafl.config.plan import make_attack, make_entry, make_model
 from wafl.data.examples import Examples
 from wafl.evaluation.evaluate import examine, rows_of
 from wafl.flower.node.agreed import check_update, check_values
-from wafl.flower.node.answered import Answered, allowed_models
+from wafl.flower.node.allowed import Answers, allowed_models
 from wafl.flower.node.keepsakes import Keepsakes, state_folder
 from wafl.flower.node.limits import Limits, Questions
 from wafl.flower.node.site import Site, open_site
@@ -86,7 +86,7 @@ class Node:
     ) -> None:
         self.site = site.without_small(limits.min_examples) if site.own else site
         self.experiment, self._state, self.limits, self.name = experiment, state, limits, name
-        self.answers, self._questions = Answered(state, allowed_models), Questions(state, limits.max_questions)
+        self.answers, self._questions = Answers(state, allowed_models), Questions(state, limits.max_questions)
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Self:

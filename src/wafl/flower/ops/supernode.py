@@ -34,7 +34,7 @@ from flwr.supernode.start_client_internal import (
     start_client_internal,
 )
 
-from wafl.flower.node.answered import ALLOWED, allowed_models
+from wafl.flower.node.allowed import ALLOWED, allowed_models
 from wafl.flower.node.limits import Limits, variable
 from wafl.flower.ops.guard import Guard, RefusedError
 

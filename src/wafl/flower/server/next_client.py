@@ -23,10 +23,9 @@ from wafl.flower.wire.run_config import from_run_config
 from wafl.promises.promise import digest_of
 from wafl.receipts.conclusion import Conclusion
 from wafl.receipts.questions import Questions
-from wafl.receipts.reply import Reply
+from wafl.receipts.reply import Reply, check_invited
 from wafl.results.saved import load_run
 from wafl.studies.roster import read_roster
-from wafl.theory.population.levels import supported
 from wafl.train.clients import Roster
 
 
@@ -74,9 +73,8 @@ def next_client(post: Post, values: Mapping[str, Any], kind: Literal["next", "se
 
 def check_support(questions: Questions, kind: Literal["next", "sets"], invited: int) -> None:
     """Raise PreconditionError, before any client is asked, if this number of clients cannot support what is asked."""
-    if kind == "next":
-        supported(questions.confidence, invited, own_sampling=False, liars=questions.liars)
-    else:
+    check_invited(questions, invited)
+    if kind == "sets":
         questions.target().supported(invited)
 
 
