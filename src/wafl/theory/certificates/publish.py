@@ -69,6 +69,8 @@ class Source:
     power: int
     inexpressible: str = ""
     """The options that no file can state, such as ``space='0'``; empty if there are none."""
+    digest: str = ""
+    """The digest of the model when it was certified, if a file can state the certificate."""
 
     @property
     def ball(self) -> Ball:
@@ -149,6 +151,8 @@ def _claim(
 ) -> Claim:
     """Return a claim about these examples of the source's clients."""
     digest, examples = digest_of(module_and_loss(source.model, source.loss)[0]), examples_of(source.clients, split)
+    if digest != source.digest:
+        raise PreconditionError("the model has changed since it was certified: certify it again")
     whose = tuple(
         Client(name, weight, int(examples.num_examples[index]), examples.of_clients([index]).digest(statistics=True))
         for index, (name, weight) in enumerate(zip(source.clients.names, weights, strict=True))

@@ -141,7 +141,8 @@ class Rounding:
             bent: Tensor | float = 0.0
             if errors is not None and step.bend > 0.0:
                 bent = step.bend * errors[step.inputs[0]] * (inputs[0] + off[0])
-            if step.rows is not None and not mixed[step.inputs[0]]:
+            flat = inputs[0].ndim == 2  # an input of a layer of tokens has a dimension more than its rows
+            if step.rows is not None and flat and not mixed[step.inputs[0]]:
                 # The inputs are those of the model in another order, and rows count by their dual norms.
                 lengths = power_norm(step.rows, dual(norm), 1)[None]
                 slope, drift = inputs[0].amax() * lengths, off[0].amax() * lengths
