@@ -180,9 +180,7 @@ def rounding_of(task: Task, params: Tensor) -> Rounding | None:
     """Return the rounding of a model at ``params [P]``; None if one of its layers is not known."""
     last = _LAST.get(task)
     if last is None or not torch.equal(last[0], params):
-        module = copy.deepcopy(task.module)
-        module.load_state_dict(dict(task.unflatten(params)), strict=False)
-        nodes = plain_graph(module).nodes
+        nodes = plain_graph(task.module_at(params)).nodes
         linear = task.linear(params[None]) is not None
         if linear:
             nodes = plain_graph(nn.Sequential(nn.Flatten(), *(node.module for node in nodes))).nodes
