@@ -72,7 +72,7 @@ flower deploy machines keys --node one --host localhost --listen 127.0.0.1 --por
 flower digest app
 flower run app --run-config schedule.rounds=2
 flower deploy open keys --any-app
-flower node --allow-app DIGEST --version
+flower node --allow-app DIGEST --allow-model DIGEST --version
 flower node --any-app --version
 """.replace("DIGEST", "0123456789abcdef" * 4)
 

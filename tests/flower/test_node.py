@@ -116,11 +116,17 @@ def test_test_examples_for_only_some_clients_are_refused(tmp_path: Path) -> None
         read_folder(tmp_path / "data")
 
 
-@pytest.mark.parametrize("make", [True, False])
-def test_a_folder_without_clients_is_refused(make: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (True, r"data='.*data' holds no \.npz.*give each client one, with x and y"),
+        (False, r"data='.*data' is not a folder: give one with a file NAME\.npz for each client"),
+    ],
+)
+def test_a_folder_without_clients_is_refused(make: bool, reason: str, tmp_path: Path) -> None:
     if make:
         (tmp_path / "data").mkdir()
-    with pytest.raises(ConfigError, match=r"data='.*data' holds no \.npz.*give each client one, with x and y"):
+    with pytest.raises(ConfigError, match=reason):
         open_site({"data": str(tmp_path / "data")}, DATA)
 
 

@@ -34,11 +34,11 @@ def certify(
         wanted = check_radii(parse_numbers("radii", radii))
         options: dict[str, Any] = {"norm": parse_norm(norm), "power": power, "metric": metric, "split": split}
         check_signing(sign, private=True)
-        prepare_output(output, page=True)
         if points is not None:
             from wafl.weights.transport.costs import transport_package
 
             transport_package()
+        prepare_output(output, page=True)
         name, model = only_run(run)
         from wafl.theory.certificates.certify import certify as search
 

@@ -154,7 +154,8 @@ class Node:
                 memory[run, client] = kept
         linear = task.linear(first.params[None]) is not None
         lanes = Lanes(with_fixed_features(client_task), None, memory, rows, query.pair)
-        with computing(client_task.work.precision, first.params.device), _one_thread() if linear else nullcontext():
+        alone = _one_thread() if linear else nullcontext()
+        with computing(work.precision, first.params.device, deterministic=work.deterministic), alone:
             replies = lanes.run(query.queries, query.runs)
         if keeps and first.kind == "train":
             for run, client in memory:
