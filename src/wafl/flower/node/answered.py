@@ -21,7 +21,6 @@ from wafl.data.examples import CHUNK
 from wafl.data.federation import Federation
 from wafl.flower.wire.values import WireError
 from wafl.receipts.questions import Questions
-from wafl.sets.held_out import all_examples
 
 ALLOWED = "WAFL_ALLOW_MODELS"
 """A variable of the node's own environment, which `wafl flower node --allow-model` sets."""
@@ -71,7 +70,7 @@ def allowed_models(node_config: Mapping[str, Any]) -> list[str]:
 
 def _digests(client: Federation) -> list[str]:
     """Return a digest of each example and its label."""
-    examples, digests = all_examples(client), list[str]()
+    examples, digests = client.examples, list[str]()
     for begin in range(0, len(examples.y), CHUNK):
         raw, y = (part[begin : begin + CHUNK] for part in (examples.raw, examples.y))
         pairs = zip(raw, y, strict=True)

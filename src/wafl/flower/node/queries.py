@@ -235,7 +235,7 @@ def graph(node: Node, content: RecordDict) -> RecordDict:
     task, start = task_of(node.model(num_outputs(content)), node.experiment.model.loss, traced=False)
     node.check_model(task, start, num_outputs(content))
     rows, clients = node.rows(Reader(content, "query").different("names")), node.site.federation
-    examples = clients.train.joined(clients.test).of_clients(rows)
+    examples = clients.examples.of_clients(rows)
     return config_only("reply", same=computes_its_graph(task, _params(content, start), examples))
 
 

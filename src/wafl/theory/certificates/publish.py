@@ -134,7 +134,7 @@ def publish_next_client(
     about = [("mean", None, None), ("share", float(share), None), ("next", None, next_confidence)]
     rows = [Row(each, part, radius, 0.0, lower) for each, part, lower in about]
     claim = _claim(theirs, "all", _equal(unseen), confidence, own_sampling, rows)
-    return _sealed(theirs, proof, claim, gammas, seen.train.joined(seen.test))
+    return _sealed(theirs, proof, claim, gammas, seen.examples)
 
 
 def _equal(clients: Federation) -> list[float]:
