@@ -17,7 +17,7 @@ from wafl.base.norms import norm_name
 from wafl.data.federation import Federation
 from wafl.evaluation.tables import Name, dense_table, plain_table
 from wafl.promises.audit import Audit
-from wafl.promises.verify import Verification
+from wafl.promises.verdict import Checked
 from wafl.results.run import Run
 from wafl.studies.attendance import absences, privacies
 from wafl.studies.folder import StudyFolder
@@ -113,7 +113,7 @@ def _cell(value: dict[str, Any], best: float, accuracy: bool) -> str:
     return f"[bold green]{text}[/]" if level else text
 
 
-def verification(file: Path, result: Verification) -> Table:
+def verification(file: Path, result: Checked) -> Table:
     """Return a table with one row per line of a certificate: recomputed, noted, attested or wrong."""
     signed = "signed by the owner of the key" if result.signed else "no signature was checked"
     caption = (

@@ -73,7 +73,10 @@ class PredictionSets:
         return SetRow(label, self.statement, self.threshold, covered, *numbers)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the threshold, the promise and the calibration to a JSON file; returns the file."""
+        """Write the threshold, the promise and the calibration to a JSON file, without the model; returns the file.
+
+        :func:`wafl.load_sets` reads it again.
+        """
         check_place(Path(path))
         content = {
             "format": 1,
@@ -83,6 +86,7 @@ class PredictionSets:
             "threshold": describe(self.threshold),
             "target": describe(self.target),
             "unit": self.unit,
+            "intake": self.intake.to_json(),
             "missing": self.missing,
             "calibration": self.calibrated.rows(),
         }
