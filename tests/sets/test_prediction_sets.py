@@ -13,7 +13,7 @@ from tests.oracles import conformal
 from tests.theory.population import MODEL, world
 from wafl.base.files import sealed, unsealed
 from wafl.sets.answers import Client, Scorer
-from wafl.sets.held_out import all_examples, read_clients
+from wafl.sets.held_out import read_clients
 from wafl.sets.scores import RAPS
 from wafl.sets.thresholds import on_grid
 
@@ -71,7 +71,7 @@ def test_a_grid_rounds_up_and_gives_the_bits_that_answers_of_clients_give():
     answers = []
     for client in range(CALIBRATION.num_clients):
         alone = CALIBRATION.of_clients([client])
-        examples = all_examples(alone)
+        examples = alone.examples
         scorer = Scorer.of(MODEL, sets.scorer.score, examples)
         answers.append(Client(scorer, examples.x, examples.y).answer(grid))
     assert on_grid(grid, answers, sets.target.holds(19)) == sets.threshold
@@ -325,5 +325,5 @@ def test_bytes_are_prepared_as_in_training():
     run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=1, local_epochs=1, progress=False)
     sets = wafl.prediction_sets(run, clients, coverage=0.5)
     (client, *_) = read_clients(sets.scorer, clients).values()
-    held = sets.predict(all_examples(clients).raw[:8])
+    held = sets.predict(clients.examples.raw[:8])
     assert torch.equal(held, client.sets(sets.threshold))

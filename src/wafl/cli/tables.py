@@ -120,7 +120,7 @@ def verification(file: Path, result: Checked) -> Table:
         f"Recomputed: {result.share:.1%} of the clients' weight. Attested: on the word of the file's issuer. Noted: an "
         "assumption that no computation checks, or something to know."
     )
-    table = plain_table("", "found", "", title=f"{file}: {signed}", caption=caption)
+    table = plain_table("", "found", "", title=escape(visible(f"{file}: {signed}")), caption=caption)
     colors = {"recomputed": "green", "noted": "dim", "attested": "yellow", "wrong": "red"}
     clients = list(result.clients.values())
     wrong = [line for line in clients[MOST_CLIENTS:] if line.status == "wrong"]
@@ -133,7 +133,7 @@ def audited(file: Path, audit: Audit) -> Table:
     """A table with one row per label of a site: its distance, that of a resample, what is certified and measured."""
     table = plain_table(
         *("", ">share", ">examples", ">distance", ">resample", ">", ">power", ">certified", ">measured"),
-        title=f"{file}: {audit.norm} distance from the federation, {audit.unit}",
+        title=f"{escape(visible(str(file)))}: {audit.norm} distance from the federation, {audit.unit}",
         caption="resample: how far as many new examples of the federation are; a site like it has a label outside with "
         f"probability 0.05 at most (Bonferroni); power: how probably a shift of {audit.shift:g} would have been "
         "noticed; certified: at least the expected loss, if the certificate's numbers of its clients are true; "

@@ -305,7 +305,7 @@ def check_output(path: str | os.PathLike[str], key: str | os.PathLike[str] | Non
 
 def examples_of(clients: Federation, split: Split) -> Examples:
     """Return the examples that a claim about this split is about."""
-    return clients.train.joined(clients.test) if split == "all" else getattr(clients, split)
+    return clients.examples if split == "all" else getattr(clients, split)
 
 
 def digest_of(module: nn.Module, version: int = FORMAT) -> str:

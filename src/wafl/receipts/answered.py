@@ -15,7 +15,6 @@ from typing import Any, cast
 from wafl.base.files import write_whole
 from wafl.data.examples import CHUNK
 from wafl.data.federation import Federation
-from wafl.sets.held_out import all_examples
 
 ENOUGH = 20
 """How many examples must have changed before a client answers again."""
@@ -62,7 +61,7 @@ class Answered:
 
 def _digests(client: Federation) -> list[str]:
     """Return a digest of each example and its label."""
-    examples, digests = all_examples(client), list[str]()
+    examples, digests = client.examples, list[str]()
     for begin in range(0, len(examples.y), CHUNK):
         raw, y = (part[begin : begin + CHUNK] for part in (examples.raw, examples.y))
         pairs = zip(raw, y, strict=True)

@@ -17,7 +17,6 @@ from wafl.base.options import NotNegative, frozen
 from wafl.data.federation import Federation
 from wafl.receipts.questions import Questions
 from wafl.sets.answers import Client, Scorer
-from wafl.sets.held_out import all_examples
 from wafl.sets.scores import Margin, make_score
 from wafl.sets.shifted import check_moves
 from wafl.tasks.task import Loss
@@ -105,7 +104,7 @@ def reply_of(
     """
     if client.num_clients != 1:
         raise ValueError(f"a reply is about 1 client, and these data have {client.num_clients}")
-    everything = all_examples(client)
+    everything = client.examples
     size = len(everything.y)
     if size < questions.minimum:
         raise TooFewExamplesError(f"{client.names[0]} has {size} examples, fewer than {questions.minimum}")

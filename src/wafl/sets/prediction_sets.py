@@ -20,7 +20,7 @@ from wafl.report.sections import SetRow
 from wafl.results.run import Run
 from wafl.sets.answers import Scorer, check_grid
 from wafl.sets.coverage import Coverage
-from wafl.sets.held_out import all_examples, check_held_out, check_source, read_clients
+from wafl.sets.held_out import check_held_out, check_source, read_clients
 from wafl.sets.scores import Score, make_score
 from wafl.sets.search import search, with_gamma
 from wafl.sets.shifted import Shift, check_moves
@@ -162,7 +162,7 @@ def prediction_sets(
     missing = check_invited(invited, calibration.names)
     check_source(model, calibration)
     num_classes = model.num_classes if isinstance(model, Run) else calibration.num_classes
-    scorer = Scorer.of(model, make_score(score, num_classes), all_examples(calibration))
+    scorer = Scorer.of(model, make_score(score, num_classes), calibration.examples)
     count = calibration.num_clients + len(missing)
     target = target.supported(count)
     if shift is not None:

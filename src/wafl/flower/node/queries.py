@@ -253,7 +253,7 @@ def graph(node: Node, content: RecordDict) -> RecordDict:
     node.check_model(task, start, num_outputs(content))
     params, clients = _params(content, start), node.site.federation
     rows = node.asked(Reader(content, "query").different("names"))
-    examples = clients.train.joined(clients.test).of_clients(rows)
+    examples = clients.examples.of_clients(rows)
     return config_only("reply", same=computes_its_graph(task, params, examples))
 
 

@@ -210,7 +210,7 @@ class Node:
             raise WireError(f"part={split!r}: the experiment has no data.unseen, so only test examples are tested")
         clients, problem = self.site.federation, Problem(task, params[None])
         if split != "test":
-            clients = replace(clients, test=clients.train if split == "train" else clients.train.joined(clients.test))
+            clients = replace(clients, test=clients.train if split == "train" else clients.examples)
         held = self.asked(names)
         attack = make_attack(self.experiment.attack) if attacked else None
         attack = None if attack is None else attack.within(clients.bounds)
