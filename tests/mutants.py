@@ -353,7 +353,7 @@ PROOFS = (
     ("theory/phi/linear_model.py", "behind / far).amin(-1)", "behind / far).amax(-1)", ERROR),
     ("theory/phi/incumbents.py", "-torch.ones_like(p[:, :1])", "torch.ones_like(p[:, :1])", SMALL_PROOFS),
     ("theory/phi/incumbents.py", "dual(self.norm), 1) for row", "self.norm, 1) for row", SMALL_PROOFS),
-    ("theory/phi/incumbents.py", "square / (4.0 * gamma**2)", "square / (2.0 * gamma**2)", SMALL_PROOFS),
+    ("theory/phi/incumbents.py", "square / (4.0 * gamma * gamma)", "square / (2.0 * gamma * gamma)", SMALL_PROOFS),
     ("theory/phi/incumbents.py", "a).sum(-1) - torch.xlogy(p, p)", "a).sum(-1) + torch.xlogy(p, p)", SMALL_PROOFS),
     ("theory/phi/incumbents.py", "rise.amax(-1) - (p * rise)", "rise.amin(-1) - (p * rise)", SMALL_PROOFS),
     ("theory/phi/settled.py", "(s.expm1() - s) / s.square()", "(s.expm1() - s) / (2.0 * s.square())", SETTLED),
