@@ -32,7 +32,7 @@ from wafl.data.federation import Federation
 from wafl.results.run import Run
 from wafl.sets.answers import Client, Scorer
 from wafl.sets.coverage import Coverage
-from wafl.sets.held_out import all_examples, read_clients
+from wafl.sets.held_out import read_clients
 
 NAME = "sealed-sets"
 NUMBERS = ROOT / "docs" / "evidence" / f"{NAME}.json"
@@ -132,7 +132,7 @@ def attacked(scorer: Scorer, clients: Federation, threshold: float, radius: floa
     """Return the share of each client's labels that are covered after an attack on a linear model in l2."""
     (layer,) = (each for each in scorer.problem.task.module.modules() if isinstance(each, nn.Linear))
     weight, bias = (each.detach().double().numpy() for each in (layer.weight, layer.bias))
-    examples, covered = all_examples(clients), list[float]()
+    examples, covered = clients.examples, list[float]()
     for begin, end in pairwise(examples.offsets.tolist()):
         rows = torch.arange(begin, end)
         x, y = examples.rows(rows, torch.float64), examples.y[rows]
