@@ -1,6 +1,6 @@
 """The ascent on the inputs themselves: any model, norm, power and bounds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -81,6 +81,20 @@ def num_classes(problem: Problem, x: Inputs) -> int:
     return problem.outputs(x).shape[-1]
 
 
+@dataclass(frozen=True)
+class _Moving:
+    """The examples that still move: their numbers among all, their moves ``[N, 1, D]``, and what decides these."""
+
+    rows: Tensor
+    delta: Tensor
+    gamma: Tensor
+    room: Room | None
+
+    def take(self, still: Tensor) -> "_Moving":
+        room = self.room and Room(self.room.down[still], self.room.up[still])
+        return _Moving(self.rows[still], self.delta[still], self.gamma[still], room)
+
+
 class LinearSpace(InputSpace):
     """The inputs of a linear model with a convex loss of bounded slopes, where the full step never descends."""
 
@@ -94,14 +108,25 @@ class LinearSpace(InputSpace):
 
         delta, outputs = (torch.zeros_like(self.flat), at_rest.mT) if start is None else (start, outputs_at(start))
         settled = torch.zeros_like(self.y, dtype=torch.bool)
+        moving = self._everyone(delta)
         for step in range(steps + 1):
-            aim = self.aim_at(torch.bmm(loss.gradient(outputs, self.y), weight))
-            enough = settling(tolerance, aim)
+            slope = torch.bmm(loss.gradient(outputs, self.y), weight).flatten(0, 1)[:, None]
+            if len(moving.rows) < len(slope):
+                slope = slope.index_select(0, moving.rows)
+            near = moving.delta if step else None
+            aim = linear_maximizer(slope, moving.gamma, self.norm, self.power, moving.room, near)
             if tolerance > 0 or step == steps:
-                settled = settled | close(self.length(aim - delta), enough, self.length(aim))
+                arrived = close(self.length(aim - moving.delta), settling(tolerance, aim), self.length(aim))[:, 0]
+                settled = settled.flatten().index_copy(0,moving.rows, settled.flatten()[moving.rows] | arrived).view_as(settled)
             if step == steps or (tolerance > 0 and everywhere(settled)):
                 break
-            delta = torch.lerp(aim, delta, settled[..., None].to(delta)) if tolerance > 0 else aim
+            if tolerance > 0:
+                still=(~arrived).nonzero().squeeze(1)
+                moving = replace(moving, delta=aim).take(still)
+                delta = delta.flatten(0,1)[:,None].index_copy(0, moving.rows, moving.delta).view_as(delta)
+            else:
+                moving = replace(moving, delta=aim)
+                delta = aim.view_as(delta)
             outputs = outputs_at(delta)
         cost = self.cost(delta)
         value, rest = loss.value(outputs, self.y) - self.gamma[:, None] * cost, loss.value(at_rest.mT, self.y)
@@ -113,3 +138,11 @@ class LinearSpace(InputSpace):
         x_adv = self.moved(delta)
         inputs = Inputs(x_adv, len(x_adv), outputs=outputs.mT)
         return Move(inputs, self.y, torch.maximum(value, rest), cost, settled)
+
+    def _everyone(self, delta: Tensor) -> _Moving:
+        def apart(values: Tensor) -> Tensor:
+            return values.flatten(0, 1)[:, None]
+
+        room = self.room and Room(apart(self.room.down), apart(self.room.up))
+        rows = torch.arange(self.y.numel(), device=delta.device)
+        return _Moving(rows, apart(delta), self.gamma.repeat_interleave(self.y.shape[1]), room)
