@@ -89,6 +89,18 @@ def boxed(smallest: bool) -> float:
     return within / free
 
 
+def ball(work: str, name: str) -> Callable[[bool], float]:
+    """Time one of the balls of ``benchmarks.speed --part norms``, and return its ratio to FedAvg."""
+
+    def measure(smallest: bool) -> float:
+        model, clients, rate = speed.WORKS[work]()
+        rounds, repeats = (1, 1) if smallest else (30, 3)
+        plain, robust = speed.to_fedavg(model, clients, speed.NORMS[work][name], rate, rounds, repeats)
+        return robust / plain
+
+    return measure
+
+
 def many(method: wafl.Method) -> Callable[[bool], float]:
     def measure(smallest: bool) -> float:
         sizes = (60, 600) if smallest else (100, 100_000)

@@ -83,16 +83,43 @@ def num_classes(problem: Problem, x: Inputs) -> int:
 
 @dataclass(frozen=True)
 class _Moving:
-    """The examples that still move: their numbers among all, their moves ``[N, 1, D]``, and what decides these."""
+    """The examples that have not settled, ``[L, B]`` or ``[N, 1]``: their moves, and what decides where they aim.
 
-    rows: Tensor
+    Within bounds, a CPU leaves settled examples out of what it computes for each example by itself; ``rows`` are the
+    numbers of the others.
+    """
+
     delta: Tensor
     gamma: Tensor
     room: Room | None
+    rows: Tensor | None = None
 
-    def take(self, still: Tensor) -> "_Moving":
-        room = self.room and Room(self.room.down[still], self.room.up[still])
-        return _Moving(self.rows[still], self.delta[still], self.gamma[still], room)
+    def part_of(self, values: Tensor) -> Tensor:
+        return values if self.rows is None else _chosen(values, self.rows)
+
+    def write(self, values: Tensor, part: Tensor) -> Tensor:
+        """Write values of these examples over those of all examples."""
+        if self.rows is None:
+            return part
+        values.view(-1, *values.shape[2:]).index_copy_(0, self.rows, part[:, 0])
+        return values
+
+    def at(self, aim: Tensor, settled: Tensor) -> "_Moving":
+        """Move the examples that have not settled to where they aim."""
+        if self.room is None or aim.is_cuda:
+            return replace(self, delta=torch.lerp(aim, self.delta, settled[..., None].to(aim)))
+        if not bool(settled.any()):
+            return replace(self, delta=aim)
+        still = settled.logical_not().flatten().nonzero().squeeze(1)
+        gamma = self.gamma.repeat_interleave(settled.shape[1]).index_select(0, still)
+        room = Room(_chosen(self.room.down, still), _chosen(self.room.up, still))
+        rows = still if self.rows is None else self.rows.index_select(0, still)
+        return _Moving(_chosen(aim, still), gamma, room, rows)
+
+
+def _chosen(values: Tensor, rows: Tensor) -> Tensor:
+    """Return some examples of all lanes, each as one lane."""
+    return values.flatten(0, 1).index_select(0, rows).unsqueeze(1)
 
 
 class LinearSpace(InputSpace):
@@ -106,27 +133,21 @@ class LinearSpace(InputSpace):
         def outputs_at(delta: Tensor) -> Tensor:
             return product(weight, delta, at_rest).mT
 
-        delta, outputs = (torch.zeros_like(self.flat), at_rest.mT) if start is None else (start, outputs_at(start))
-        settled = torch.zeros_like(self.y, dtype=torch.bool)
-        moving = self._everyone(delta)
+        delta, outputs = (
+            (torch.zeros_like(self.flat), at_rest.mT) if start is None else (start.clone(), outputs_at(start))
+        )
+        settled, near = torch.zeros_like(self.y, dtype=torch.bool), None
+        moving = _Moving(delta, self.gamma, self.room)
         for step in range(steps + 1):
-            slope = torch.bmm(loss.gradient(outputs, self.y), weight).flatten(0, 1)[:, None]
-            if len(moving.rows) < len(slope):
-                slope = slope.index_select(0, moving.rows)
-            near = moving.delta if step else None
+            slope = moving.part_of(torch.bmm(loss.gradient(outputs, self.y), weight))
             aim = linear_maximizer(slope, moving.gamma, self.norm, self.power, moving.room, near)
             if tolerance > 0 or step == steps:
-                arrived = close(self.length(aim - moving.delta), settling(tolerance, aim), self.length(aim))[:, 0]
-                settled = settled.flatten().index_copy(0,moving.rows, settled.flatten()[moving.rows] | arrived).view_as(settled)
+                arrived = close(self.length(aim - moving.delta), settling(tolerance, aim), self.length(aim))
+                settled = settled | arrived if moving.rows is None else moving.write(settled, arrived)
             if step == steps or (tolerance > 0 and everywhere(settled)):
                 break
-            if tolerance > 0:
-                still=(~arrived).nonzero().squeeze(1)
-                moving = replace(moving, delta=aim).take(still)
-                delta = delta.flatten(0,1)[:,None].index_copy(0, moving.rows, moving.delta).view_as(delta)
-            else:
-                moving = replace(moving, delta=aim)
-                delta = aim.view_as(delta)
+            moving = moving.at(aim, moving.part_of(settled)) if tolerance > 0 else replace(moving, delta=aim)
+            near, delta = moving.delta, moving.write(delta, moving.delta)
             outputs = outputs_at(delta)
         cost = self.cost(delta)
         value, rest = loss.value(outputs, self.y) - self.gamma[:, None] * cost, loss.value(at_rest.mT, self.y)
@@ -138,11 +159,3 @@ class LinearSpace(InputSpace):
         x_adv = self.moved(delta)
         inputs = Inputs(x_adv, len(x_adv), outputs=outputs.mT)
         return Move(inputs, self.y, torch.maximum(value, rest), cost, settled)
-
-    def _everyone(self, delta: Tensor) -> _Moving:
-        def apart(values: Tensor) -> Tensor:
-            return values.flatten(0, 1)[:, None]
-
-        room = self.room and Room(apart(self.room.down), apart(self.room.up))
-        rows = torch.arange(self.y.numel(), device=delta.device)
-        return _Moving(rows, apart(delta), self.gamma.repeat_interleave(self.y.shape[1]), room)

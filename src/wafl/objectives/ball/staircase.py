@@ -1,4 +1,4 @@
-"""Where a falling staircase meets a rising line, for every example at once and without sorting.
+"""Where a falling staircase meets a rising line, for every example at once.
 
 Within bounds, the l_inf and l1 moves are decided by one number per example: how far all coordinates move together, or
 how steep a coordinate must be to move at all. Coordinates drop out one by one as that number rises, so what is left of
@@ -19,9 +19,9 @@ def crossing(reach: Tensor, gain: Tensor, price: Tensor, inverse: Inverse, near:
     """The t >= 0 where the sum of ``gain`` over ``reach > t`` falls below a line that does not fall; ``[..., 1]``.
 
     A coordinate drops out at its ``reach [..., D]``, finite and at least 0, and adds its ``gain``, at least 0, until
-    then. Rounded sums do not grow as coordinates drop out either, so exactly one number is t: the one between where the
-    line has the heights of the staircase after it and before it. A few repetitions, from a number ``near`` t or from
-    the highest, mostly reach it; the other examples are narrowed down by themselves.
+    then. Rounded sums do not grow either as coordinates drop out, so exactly one number is t, however it is found: the
+    line has the height of the staircase after t at t or below, and the height before t at t or above. A few repetitions
+    mostly find it, from a number ``near`` t or from above; the other examples are computed by sorting.
     """
     if reach.is_cuda:
         return by_sorting(reach, gain, price, inverse)
@@ -43,7 +43,7 @@ def crossing(reach: Tensor, gain: Tensor, price: Tensor, inverse: Inverse, near:
 
 @dataclass(frozen=True)
 class _Line:
-    """Where the line has the height that the staircase has around t."""
+    """Where the line has the height of the staircase just after t and just before it."""
 
     reach: Tensor
     gain: Tensor
@@ -62,7 +62,7 @@ class _Line:
 
 
 def _walked(line: _Line) -> Tensor:
-    """The t of :func:`crossing`, from step to step, beginning where sums in another order cross the line."""
+    """The t of :func:`crossing`, walking from step to step; sums in another order tell where to begin."""
     rising, ends = _sorted(line.reach, line.gain, line.price, line.inverse)
     step = ends.argmax(-1, keepdim=True)
     while True:
@@ -80,7 +80,7 @@ def by_sorting(reach: Tensor, gain: Tensor, price: Tensor, inverse: Inverse) -> 
 
 
 def _sorted(reach: Tensor, gain: Tensor, price: Tensor, inverse: Inverse) -> tuple[Tensor, Tensor]:
-    """The reaches in rising order, and numbers of which the largest is t.
+    """Return the reaches in rising order, and numbers of which the largest is t.
 
     With ``S_k`` the gains from the k-th reach on, the staircase has height ``S_k`` up to the k-th reach. The line falls
     below it there or before, so ``t = max over k of min(line(S_k), reach_k)``.
