@@ -83,15 +83,16 @@ def num_classes(problem: Problem, x: Inputs) -> int:
 
 @dataclass(frozen=True)
 class _Moving:
-    """The examples that have not settled, ``[L, B]`` or ``[N, 1]``: their moves, and what decides where they aim.
+    """The examples that move, ``[L, B]`` or ``[N, 1]``: their moves, what decides where they aim, and who has settled.
 
-    Within bounds, a CPU leaves settled examples out of what it computes for each example by itself; ``rows`` are the
-    numbers of the others.
+    Within bounds, a CPU leaves settled examples out of what it computes for each example by itself, once they are half
+    of all; ``rows`` are the numbers of the others.
     """
 
     delta: Tensor
     gamma: Tensor
     room: Room | None
+    settled: Tensor
     rows: Tensor | None = None
 
     def part_of(self, values: Tensor) -> Tensor:
@@ -106,15 +107,16 @@ class _Moving:
 
     def at(self, aim: Tensor, settled: Tensor) -> "_Moving":
         """Move the examples that have not settled to where they aim."""
-        if self.room is None or aim.is_cuda:
-            return replace(self, delta=torch.lerp(aim, self.delta, settled[..., None].to(aim)))
-        if not bool(settled.any()):
-            return replace(self, delta=aim)
+        at_hand = self.room is not None and not aim.is_cuda
+        count = int(settled.sum()) if at_hand else 1
+        if self.room is None or not at_hand or 2 * count < settled.numel():
+            delta = torch.lerp(aim, self.delta, settled[..., None].to(aim)) if count else aim
+            return replace(self, delta=delta, settled=settled)
         still = settled.logical_not().flatten().nonzero().squeeze(1)
         gamma = self.gamma.repeat_interleave(settled.shape[1]).index_select(0, still)
         room = Room(_chosen(self.room.down, still), _chosen(self.room.up, still))
         rows = still if self.rows is None else self.rows.index_select(0, still)
-        return _Moving(_chosen(aim, still), gamma, room, rows)
+        return _Moving(_chosen(aim, still), gamma, room, settled.new_zeros(len(still), 1), rows)
 
 
 def _chosen(values: Tensor, rows: Tensor) -> Tensor:
@@ -136,19 +138,19 @@ class LinearSpace(InputSpace):
         delta, outputs = (
             (torch.zeros_like(self.flat), at_rest.mT) if start is None else (start.clone(), outputs_at(start))
         )
-        settled, near = torch.zeros_like(self.y, dtype=torch.bool), None
-        moving = _Moving(delta, self.gamma, self.room)
+        moving, near = _Moving(delta, self.gamma, self.room, torch.zeros_like(self.y, dtype=torch.bool)), None
         for step in range(steps + 1):
             slope = moving.part_of(torch.bmm(loss.gradient(outputs, self.y), weight))
             aim = linear_maximizer(slope, moving.gamma, self.norm, self.power, moving.room, near)
+            settled = moving.settled
             if tolerance > 0 or step == steps:
-                arrived = close(self.length(aim - moving.delta), settling(tolerance, aim), self.length(aim))
-                settled = settled | arrived if moving.rows is None else moving.write(settled, arrived)
+                settled = settled | close(self.length(aim - moving.delta), settling(tolerance, aim), self.length(aim))
             if step == steps or (tolerance > 0 and everywhere(settled)):
                 break
-            moving = moving.at(aim, moving.part_of(settled)) if tolerance > 0 else replace(moving, delta=aim)
+            moving = moving.at(aim, settled) if tolerance > 0 else replace(moving, delta=aim)
             near, delta = moving.delta, moving.write(delta, moving.delta)
             outputs = outputs_at(delta)
+        settled = moving.write(torch.ones_like(self.y, dtype=torch.bool), settled)
         cost = self.cost(delta)
         value, rest = loss.value(outputs, self.y) - self.gamma[:, None] * cost, loss.value(at_rest.mT, self.y)
         settled = settled & (value > -torch.inf)  # a move whose cost overflows is no maximum

@@ -34,10 +34,10 @@ def crossing(reach: Tensor, gain: Tensor, price: Tensor, inverse: Inverse, near:
     else:
         last = near.clamp(line.after(near), line.before(near))
         t = torch.where(last == near, last, line.after(last))
-    wrong = last != t
-    if bool(wrong.any()):
-        rows = wrong.squeeze(-1).nonzero(as_tuple=True)
-        t[rows] = _walked(_Line(reach[rows], gain[rows], price.expand_as(t)[rows], inverse))
+    if torch.equal(last, t):
+        return t
+    rows = (last != t).squeeze(-1).nonzero(as_tuple=True)
+    t[rows] = _walked(_Line(reach[rows], gain[rows], price.expand_as(t)[rows], inverse))
     return t
 
 
