@@ -138,7 +138,8 @@ class LinearSpace(InputSpace):
         delta, outputs = (
             (torch.zeros_like(self.flat), at_rest.mT) if start is None else (start.clone(), outputs_at(start))
         )
-        moving, near = _Moving(delta, self.gamma, self.room, torch.zeros_like(self.y, dtype=torch.bool)), None
+        settled, near = torch.zeros_like(self.y, dtype=torch.bool), None
+        moving = _Moving(delta, self.gamma, self.room, settled)
         for step in range(steps + 1):
             slope = moving.part_of(torch.bmm(loss.gradient(outputs, self.y), weight))
             aim = linear_maximizer(slope, moving.gamma, self.norm, self.power, moving.room, near)
