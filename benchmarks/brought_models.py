@@ -66,6 +66,21 @@ class VisionTransformer(nn.Module):
         return self.head(self.blocks(self.patches(x).flatten(2).transpose(1, 2) + self.places).mean(1))
 
 
+def encoder(classes: int, width: int = 128, layers: int = 4) -> nn.Module:
+    """The TransformerEncoder of torch.nn on patches of 4 x 4 pixels."""
+    patches = nn.Sequential(nn.Conv2d(3, width, 4, stride=4), nn.Flatten(2))
+    block = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
+    blocks = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
+    return nn.Sequential(patches, Transposed(), blocks, nn.Flatten(), nn.Linear(64 * width, classes))
+
+
+class Transposed(nn.Module):
+    """The last two dimensions, swapped."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2)
+
+
 class TextTransformer(nn.Module):
     """Words as vectors, blocks, and the mean over words."""
 

@@ -25,4 +25,6 @@ def site(number: int) -> wafl.Federation:
 
 def __getattr__(name: str) -> Any:
     """Return the function of a site, such as ``site_07``."""
+    if not name.startswith("site_"):
+        raise AttributeError(name)
     return partial(site, int(name.removeprefix("site_")))

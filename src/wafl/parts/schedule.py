@@ -31,6 +31,7 @@ class LocalWork:
     batch_size: int | None
     statistics: str = FROZEN
     precision: str = FLOAT32
+    deterministic: bool = True
     shift: int = 0
     flip: float = 0.0
 
@@ -88,6 +89,9 @@ class Schedule:
         "What the layers of a network are computed with: float32, or, to be faster on a GPU, tf32 or bfloat16; "
         "everything else stays float32.",
     ] = FLOAT32
+    deterministic: Annotated[
+        bool, "Whether a GPU gives the same bits each time; without it, convolutions may be faster."
+    ] = True
     shift: Annotated[int, Count(0), "Images are moved by up to so many pixels in every step."] = 0
     flip: Annotated[float, Range(0, 1), "The probability that an image is mirrored in a step."] = 0.0
 
@@ -113,7 +117,7 @@ class Schedule:
     @property
     def local_work(self) -> LocalWork:
         work = self.local_steps, self.local_epochs, self.batch_size, self.statistics, self.precision
-        return LocalWork(*work, self.shift, self.flip)
+        return LocalWork(*work, self.deterministic, self.shift, self.flip)
 
     def scalars(self, round: int) -> dict[str, float]:
         """The numbers that clients are sent for a round."""

@@ -16,6 +16,8 @@ from wafl.parts.schedule import LocalWork
 
 SMALLEST = 16
 """Below this many examples a step takes as long as with one."""
+FEW = 2**15
+"""Below this many draws, a CPU makes them sooner than a GPU is asked for each operation on them."""
 
 
 def room_for(count: int, smallest: int = SMALLEST) -> int:
@@ -48,6 +50,10 @@ def draw_batches(work: LocalWork, key: Key, sizes: Tensor, room: int) -> Batches
     counts: list[int] = sizes.tolist()
     steps, device, width = work.num_steps(counts), sizes.device, max(counts)
     shape, cut = (len(counts), max(steps), room), work.batch_size or width
+    if device.type != "cpu" and shape[0] * shape[1] * cut <= FEW:
+        here = Key(*(part.cpu() for part in (key.seed, key.round, key.client, key.step)))
+        drawn = draw_batches(work, here, sizes.cpu(), room)
+        return Batches(drawn.index.to(device), drawn.real.to(device), steps)
     lane, last, per_epoch = (
         torch.tensor(values, device=device)[:, None]
         for values in (range(len(counts)), steps, [work.steps_per_epoch(count) for count in counts])

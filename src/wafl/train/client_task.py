@@ -183,11 +183,12 @@ def mapped(function: Callable[..., Tensor], first: T, *others: T) -> T:
 
 def tensors_of(value: Any) -> list[Tensor]:
     """Return all tensors of a value."""
-    tensors: list[Tensor] = []
-
-    def take(tensor: Tensor) -> Tensor:
-        tensors.append(tensor)
-        return tensor
-
-    mapped(take, value)
-    return tensors
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        parts = list(cast(Mapping[str, Any], value).values())
+    elif is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, field.name) for field in fields(value)]
+    else:
+        return []
+    return [tensor for part in parts for tensor in tensors_of(part)]

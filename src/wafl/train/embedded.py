@@ -149,7 +149,7 @@ class Embedded:
         lanes = Lanes(with_fixed_features(client), chunk_size, progress.memory, captures=captures)
 
         def run(queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
-            with computing(client.work.precision, self.device):
+            with computing(client.work.precision, self.device, deterministic=client.work.deterministic):
                 replies = lanes.run(queries, runs)
             if lanes.chunk_size is not None:
                 progress.chunk_sizes[group] = lanes.chunk_size

@@ -96,7 +96,9 @@ class Captured(Eager):
 
 
 def _copy(targets: T, values: T) -> None:
-    mapped(lambda target, value: target if target is value else _one(target).copy_(_one(value)), targets, values)
+    for target, value in zip(tensors_of(targets), tensors_of(values), strict=True):
+        if target is not value:
+            _one(target).copy_(_one(value))
 
 
 def _one(tensor: torch.Tensor) -> torch.Tensor:
