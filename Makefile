@@ -17,6 +17,7 @@ SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 
 demo: .venv/installed
 	$(BIN)/wafl run
+	$(BIN)/wafl next-client runs/digits/wafl --metric error
 
 # Two minutes on two cores: the tests that are short and start no Python processes, without the examples of docstrings.
 check: .venv/installed-dev

@@ -1,13 +1,15 @@
-"""How long certificates take.
+"""How long certificates and prediction sets take.
 
     python -m benchmarks.certificates [--smallest] [--norm inf] [--data mnist] [--device cuda]
+    OMP_NUM_THREADS=1 python -m benchmarks.certificates --models sets --threads 1
     OMP_NUM_THREADS=1 python -m benchmarks.certificates --models mlr cnn network --data mnist --threads 1
 
 ``mlr``: 100 clients x 525 images x 784 pixels in [0, 1], ten classes, multinomial logistic regression trained by WAFL,
 five radii. The images are patterns with noise, or MNIST's. ``cnn``: the default CNN, trained by FedAvg on 500 of the
 images, three radii. ``network``: a 6-32-2 ReLU network, trained by FedAvg on 1,600 rows, one radius. Printed are
 certified over reached loss at each radius, and the seconds of all radii together: those that passed, and those of the
-processor. The reference is a fixed loop of matrix products, whose seconds say how busy the machine is.
+processor. ``sets``: prediction sets of a linear model, which 200 clients x 250 images calibrate, at rest and moved by
+0.1. The reference is a fixed loop of matrix products, whose seconds say how busy the machine is.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -34,7 +37,7 @@ Work = tuple[nn.Module | wafl.Run, wafl.Federation, Sequence[float]]
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options.make_parser(__doc__)
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=["mlr"])
+    parser.add_argument("--models", nargs="+", choices=[*MODELS, "sets"], default=["mlr"])
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--examples", type=int, default=525, help="per client")
     parser.add_argument("--images", type=int, default=500, help="of the CNN")
@@ -47,12 +50,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--no-attack", action="store_true", help="without the loss that is reached")
-    small = {"models": list(MODELS), "images": 2, "rows": 40, "radii": [0.3]}
+    parser.add_argument("--calibration", type=int, nargs=2, default=(200, 250), help="clients, and images of each")
+    small = {"models": [*MODELS, "sets"], "images": 2, "rows": 40, "radii": [0.3], "calibration": (12, 5)}
     given = options.read(parser, argv, clients=2, examples=20, rounds=1, **small)
     torch.set_num_threads(given.threads)
     busy = reference(3 if given.smallest else 300)
     for name in given.models:
-        certify(name, given, busy)
+        if name == "sets":
+            calibrate(given, busy)
+        else:
+            certify(name, given, busy)
 
 
 def certify(name: str, given: argparse.Namespace, busy: float) -> None:
@@ -73,6 +80,24 @@ def certify(name: str, given: argparse.Namespace, busy: float) -> None:
         f"{len(radii)} radii, {given.threads} threads: {passed:.1f} s, {spent:.1f} s of the processor; "
         f"reference: {busy:.2f} s"
     )
+
+
+def calibrate(given: argparse.Namespace, busy: float) -> None:
+    """Time prediction sets of a linear model, each promise at rest and after a shift."""
+    count, examples = given.calibration
+    clients = make_clients(count + 10, examples)
+    seen, calibration = clients.set_apart(range(10))
+    run = wafl.fit(wafl.models.mlr(seen), seen, wafl.FedAvg(), rounds=given.rounds, local_epochs=1, learning_rate=0.1)
+    table = Table("promise", "radius", "threshold", "seconds of the processor", title=f"sets, {count} x {examples}")
+    for about in ("client", "example"):
+        for radius in (0.0, 0.1):
+            spent = time.process_time()
+            options: dict[str, Any] = {"about": about, "radius": radius, "coverage": 0.8, "training": seen}
+            sets = wafl.prediction_sets(run, calibration, norm=given.norm, **options)
+            spent = time.process_time() - spent
+            table.add_row(about, f"{radius:g}", f"{sets.threshold:.4f}", f"{spent:.1f}")
+    Console().print(table)
+    Console().print(f"{given.threads} threads; reference: {busy:.2f} s")
 
 
 def linear(given: argparse.Namespace) -> Work:

@@ -65,6 +65,10 @@ REGISTERED = (
         "promised-distances", "Promised error by distance, and what happened to sealed clients",
         "research.promises.distances", "docs/promises.md", "registered/front-picture.toml",
     ),
+    Experiment(
+        "sealed-sets", "Prediction sets at sealed clients, as they are and attacked",
+        "research.promises.sets", "docs/sealed-sets.md", "registered/sealed-sets.toml",
+    ),
 )  # fmt: skip
 """Our own experiments that were registered before they ran."""
 

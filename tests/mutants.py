@@ -308,6 +308,9 @@ GAINED = of_file(
 )
 SHARES = of_file("promises/shares", "no_move_gains_more_than_the_shares_say")
 SINGULAR = of_file("promises/singular")
+FOLLOWS = of_file("promises/next_client_check", "what_follows_is_proven_and_what_is_next_to_it_is_wrong")
+FORGED = of_file("promises/forged_receipts", "a_signature_counts_for_its_own_bytes_and_domain_alone")
+ONCE = of_file("receipts/receipts", "numbers_about_nearly_the_same_examples_are_given_once")
 ROUNDED = of_file("promises/issue", "what_float64_loses_is_less_than_what_is_added")
 CHECKER = of_file(
     "promises/issue",
@@ -350,7 +353,7 @@ PROOFS = (
     ("theory/phi/linear_model.py", "behind / far).amin(-1)", "behind / far).amax(-1)", ERROR),
     ("theory/phi/incumbents.py", "-torch.ones_like(p[:, :1])", "torch.ones_like(p[:, :1])", SMALL_PROOFS),
     ("theory/phi/incumbents.py", "dual(self.norm), 1) for row", "self.norm, 1) for row", SMALL_PROOFS),
-    ("theory/phi/incumbents.py", "square / (4.0 * gamma**2)", "square / (2.0 * gamma**2)", SMALL_PROOFS),
+    ("theory/phi/incumbents.py", "square / (4.0 * gamma * gamma)", "square / (2.0 * gamma * gamma)", SMALL_PROOFS),
     ("theory/phi/incumbents.py", "a).sum(-1) - torch.xlogy(p, p)", "a).sum(-1) + torch.xlogy(p, p)", SMALL_PROOFS),
     ("theory/phi/incumbents.py", "rise.amax(-1) - (p * rise)", "rise.amin(-1) - (p * rise)", SMALL_PROOFS),
     ("theory/phi/settled.py", "(s.expm1() - s) / s.square()", "(s.expm1() - s) / (2.0 * s.square())", SETTLED),
@@ -455,11 +458,12 @@ PROOFS = (
     ("theory/population/levels.py", "Fraction((2 if own_sampling else 1) *", "Fraction(1 *", FEW),
     ("theory/population/levels.py", "* (liars + 1), count + 1)", "* (liars + 1), count + 2)", FEW),
     ("theory/population/levels.py", "* (liars + 1), count + 1)", "* 1, count + 1)", CONCLUDED),
-    ("sets/thresholds.py", "return above + liars + 1 <= missed", "return above + liars <= missed", CONCLUDED),
-    ("sets/thresholds.py", "return above + liars + 1 <= missed", "return above + 1 <= missed", CONCLUDED),
+    ("sets/thresholds.py", "(invited + 1) - liars - 1 - (", "(invited + 1) - liars - (", CONCLUDED),
+    ("sets/thresholds.py", "(invited + 1) - liars - 1 - (", "(invited + 1) - 1 - (", CONCLUDED),
+    ("sets/thresholds.py", "if abs(near) > 1e-9 * (invited + 1):", "if True:", SAMPLED),
     ("sets/thresholds.py", "* (invited + 1)) + liars", "* (invited + 1))", CONCLUDED),
     ("sets/thresholds.py", "* (invited + 1)) + liars", "* invited) + liars", CONCLUDED),
-    ("sets/thresholds.py", "Fraction(invited - len(answers))", "Fraction(0)", CONCLUDED),
+    ("sets/thresholds.py", " - (invited - len(answers))", "", CONCLUDED),
     ("sets/thresholds.py", "failure = float((1 - level) / 2 / invited)", "failure = float((1 - level) / 2)", SAMPLED),
     ("sets/shifted.py", "0.0 if self.gamma is None else self.gamma * self.radius", "0.0 * self.radius", MOVED_SETS),
     ("receipts/conclusion.py", "+ questions.liars - 1]", "- 1]", CONCLUDED),
@@ -528,6 +532,12 @@ PROOFS = (
     ("promises/shares.py", "rest * slopes.gather(1, far)", "0.2 * rest * slopes.gather(1, far)", SHARES),
     ("promises/shares.py", "rest * inner.logsumexp(1)", "rest * inner.amax(1)", SHARES),
     ("promises/shares.py", "(level[:, corners] + entropy)", "level[:, corners]", SHARES),
+    ("promises/next_client.py", "if low < rank <= high", "if low <= rank <= high", FOLLOWS),
+    ("promises/next_client.py", "(count + 1)) + liars", "(count + 1))", FOLLOWS),
+    ("promises/next_client.py", "above + asked.liars + 1 <=", "above + asked.liars <=", FOLLOWS),
+    ("promises/next_client.py", "if place and is_high_enough(place - 1)", "if False", FOLLOWS),
+    ("promises/receipts.py", "if not is_signed(receipt):", "if False:", FORGED),
+    ("receipts/answered.py", "0 < changed < ENOUGH", "0 < changed < 2", ONCE),
     ("promises/layers.py", "+ WIDER * float(product)", "", SINGULAR),
     ("promises/layers.py", "return 1.0 + WIDER * float(off", "return 1.0 + 0.0 * float(off", SINGULAR),
     ("promises/known.py", "math.sqrt(inputs) * WIDER if", "WIDER if", GAINED),

@@ -113,6 +113,11 @@ COMMANDS: dict[str, tuple[tuple[str, ...], Callable[[Case], list[Any]]]] = {
     },
     "certify": (SIGN, lambda case: ["certify", case.model, "--sign", case.key, "-o", case.new / "a.json"]),
     "next-client": (SIGN, lambda case: ["next-client", case.model, "--sign", case.key, "-o", case.new / "a.json"]),
+    "request": (SIGN, lambda case: ["request", case.model, "--invite", case.folder, "--sign", case.key]),
+    "receipt": (
+        SIGN,
+        lambda case: ["receipt", case.file, "--model", case.model, "--data", case.study, "--sign", case.key],
+    ),
     "verify": (SIGN, lambda case: ["verify", case.promise, "--model", case.model, "--key", case.public]),
     "audit": (
         SIGN,

@@ -30,6 +30,8 @@ ALWAYS = (
     "/test_never_below.py::",
     "promises/test_read.py::",
     "promises/test_unusual_modules.py::",
+    "promises/test_forged_receipts.py::",
+    "promises/test_next_client_check.py::test_what_follows_is_proven_and_what_is_next_to_it_is_wrong",
     "promises/test_next_client_file.py::test_what_does_not_fit_together_is_refused",
     "promises/test_shares.py::test_no_move_gains_more_than_the_shares_say",
     "promises/test_verdicts.py::test_a_signature_has_one_spelling",

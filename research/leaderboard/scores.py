@@ -39,7 +39,7 @@ class Model:
 @torch.no_grad()
 def scores(model: Model, task: NaturalTask, clients: Federation, seed: int) -> Scores:
     """The scores of a model; under several shifts, their mean."""
-    examples = clients.test if model.alone else clients.train.joined(clients.test)
+    examples = clients.test if model.alone else clients.examples
     who = torch.repeat_interleave(torch.arange(clients.num_clients), examples.num_examples)
     x, y = examples.x, examples.y
 

@@ -164,7 +164,7 @@ def happened_to(module: nn.Module, promise: Promise, clients: Federation) -> lis
     claim, model = promise.parts.claim, known(module, output_loss(_loss(clients)))
     assert model is not None
     ball, radius, gamma = ball_of(claim), claim.rows[0].radius, promise.parts.witnesses[0].gamma
-    examples, losses = clients.train.joined(clients.test), list[float]()
+    examples, losses = clients.examples, list[float]()
     for client in range(clients.num_clients):
         parts = [candidates(model, ball, x, y, gamma, radius) for x, y in chunks(examples, client, model.at_once)]
         values, costs = (torch.cat(each) for each in zip(*parts, strict=True))

@@ -1,4 +1,4 @@
-"""Draw the figures of docs/certified-frontier.md and docs/few-examples.md from their numbers in docs/evidence.
+"""Draw the figures of certified-frontier.md, few-examples.md and sealed-sets.md in docs from docs/evidence.
 
 ``python -m research pages`` calls it.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from research.promises import sets_page
 from research.registered import certified_frontier, few_examples
 from research.registration import registered
 from wafl.report.plotting import COLORS, MARKERS
@@ -22,7 +23,7 @@ IMAGES = ROOT / "docs" / "images"
 
 
 def main() -> None:
-    for name, draw in (("certified-frontier", draw_frontiers), ("few-examples", draw_regrets)):
+    for name, draw in DRAWN.items():
         path = ROOT / "docs" / "evidence" / f"{name}.json"
         if path.exists():
             figure = draw(json.loads(path.read_bytes())["rows"], registered(name)[0])
@@ -88,3 +89,7 @@ def draw_regrets(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> Figur
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
     return figure
+
+
+DRAWN = {"certified-frontier": draw_frontiers, "few-examples": draw_regrets, "sealed-sets": sets_page.draw}
+"""What draws each figure, from the rows of the numbers and the registration."""

@@ -5,6 +5,7 @@ from . import flower as flower
 from . import local as local
 from . import models as models
 from . import objectives as objectives
+from . import receipts as receipts
 from . import servers as servers
 from . import shifts as shifts
 from . import sklearn as sklearn
@@ -84,6 +85,7 @@ from .results.saved import load_run as load_run
 from .sets.coverage import Coverage as Coverage
 from .sets.prediction_sets import PredictionSets as PredictionSets
 from .sets.prediction_sets import prediction_sets as prediction_sets
+from .sets.saved import load_sets as load_sets
 from .studies.pages.write import write_report as write_report
 from .tasks.losses import MarginLoss as MarginLoss
 from .tasks.losses import OutputLoss as OutputLoss

@@ -64,6 +64,8 @@ def test_completion_offers_commands_and_their_options() -> None:
         "run",
         "resume",
         "repair",
+        "request",
+        "receipt",
         "runs",
         "report",
     }

@@ -57,6 +57,12 @@ prediction-sets runs/held --coverage 0.4 --about client --confidence 0.5 --score
     --power 1 --output sets.json --data-dir data --trust
 prediction-sets runs/held --coverage 0.4 --confidence 0.3 --own-sampling
 verify next.json --model runs/held --data runs/held --key issuer.pub.pem --data-dir data
+request runs/one --invite sites --sign issuer.pem --questions q.toml --trained trained.txt --deadline 2999-01-01
+    --output request.json --trust
+receipt request.json --model runs/one --data mine --sign site.pem --key issuer.pub.pem --again
+    --output receipts/site.json --trust
+merge request.json receipts --revoked trained.txt --output merged.json
+verify merged.json --receipts receipts
 weights -s usps -t mnist --sample 5 --seed 1 --label-aware --size 8 --preprocess unit --data-dir data
 weights -s mnist -s usps --sample 5 --label-cost 1 --data-dir data
 export runs/one/fedavg --format safetensors --output model.out --data-dir data --trust
@@ -72,7 +78,7 @@ flower deploy machines keys --node one --host localhost --listen 127.0.0.1 --por
 flower digest app
 flower run app --run-config schedule.rounds=2
 flower deploy open keys --any-app
-flower node --allow-app DIGEST --allow-model DIGEST --version
+flower node --allow-app DIGEST --allow-model DIGEST --min-examples 8 --max-questions 99 --version
 flower node --any-app --version
 """.replace("DIGEST", "0123456789abcdef" * 4)
 
@@ -104,6 +110,11 @@ def test_every_line_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     write_keys(Path())
     Path("mine").mkdir()
     np.savez("mine/site.npz", x=np.random.default_rng(0).uniform(size=(20, 1, 8, 8)), y=np.arange(20) % 10)
+    Path("sites").mkdir()
+    for name in ("site", "other"):
+        write_keys(Path(), name)[1].rename(f"sites/{name}.pub")
+    Path("q.toml").write_text("own_sampling = false\nliars = 0\n")
+    Path("trained.txt").write_bytes(Path("issuer.pub.pem").read_bytes())
     draw = np.random.default_rng(0)
     for name, side in (("mnist", 28), ("usps", 16)):
         images = {f"x_{part}": draw.integers(0, 256, (30, side, side), np.uint8) for part in ("train", "test")}

@@ -131,7 +131,7 @@ def test_a_node_is_called_by_its_name_in_the_log(
     clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = fakes.write(tmp_path / "data", fakes.make_clients((3, 4)))
-    node = Node.of({"data": str(folder), "name": "north\x1b[2J"}, fakes.flat(EXPERIMENT))
+    node = Node.of({"data": str(folder), "name": "north\x1b[2J", **fakes.ADMITTED}, fakes.flat(EXPERIMENT))
     grid = fakes.Grid(clock, [fakes.Host(5, node)])
     result = census(grid, nodes=1, min_nodes=1)
     result.gather()

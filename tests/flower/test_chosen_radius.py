@@ -17,7 +17,7 @@ from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import HANG, carried
 from wafl.base.errors import ConfigError, TooFewRepliesError
 from wafl.flower.node import queries
-from wafl.flower.node.queries import SpreadQuery
+from wafl.flower.node.examples import SpreadQuery
 from wafl.flower.node.refusals import check_refusal
 from wafl.flower.node.work import Node
 from wafl.flower.wire.values import WireError, arrays, config_only
@@ -91,7 +91,7 @@ CLIENTS = fakes.make_clients((3, 4))
 def make_node(folder: Path, **options: Any) -> Node:
     experiment = {"schedule": {"rounds": 3, "local_steps": 2}, "methods": [{"method": "WAFL", **options}]}
     data = fakes.write(folder / "data", CLIENTS)
-    return Node.of({"data": str(data), "state": str(folder / "state")}, fakes.flat(experiment))
+    return Node.of({"data": str(data), "state": str(folder / "state"), **fakes.ADMITTED}, fakes.flat(experiment))
 
 
 def test_a_node_says_how_far_examples_lie_from_the_mean_of_their_client(tmp_path: Path) -> None:

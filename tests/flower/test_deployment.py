@@ -140,6 +140,7 @@ def deploy(base: Path) -> Outcome:
     experiment = parse_experiment(
         {
             "name": "wards",
+            "data": {"num_classes": 10},  # each ward lacks some
             "schedule": {"rounds": ROUNDS, "local_epochs": EPOCHS, "learning_rate": RATE},
             "methods": [{"method": "WAFL", "gamma": 1.0}],
             "flower": {"nodes": 2, "min_nodes": 2, "wait": 90.0, "round_timeout": 120.0},

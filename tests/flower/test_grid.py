@@ -447,7 +447,7 @@ def sent(grid: Grid) -> dict[str, set[str]]:
     return collected
 
 
-OPTIONAL = {"reply.bounds", "reply.labels", "reply.node", "reply.numbers"}
+OPTIONAL = {"reply.small", "reply.bounds", "reply.labels", "reply.node", "reply.numbers"}
 """What only some nodes have to say when they connect."""
 SURVEY = {"reply.format", "reply.count", "numbers.value", "numbers.cost"}
 MOMENTS = {"reply.sizes"}
@@ -692,7 +692,7 @@ def test_a_node_that_leaves_is_left_out_and_rejoins_under_another_number(stage: 
         first.here = False
 
     def come_back() -> None:
-        config = {"data": str(stage.root / "node-0"), "state": str(stage.root / "state-0")}
+        config = {"data": str(stage.root / "node-0"), "state": str(stage.root / "state-0"), **fakes.ADMITTED}
         grid.hosts.append(Host(1000, Node.of(config, fakes.flat(experiment))))
 
     steps = [during(2, leave), during(3, come_back)]
@@ -710,7 +710,7 @@ def test_if_two_nodes_without_keys_claim_a_client_the_first_is_asked_until_it_is
     """A node was restarted, and the SuperLink still lists the old one."""
     experiment = everyone({"method": "AFL"})
     grid = stage.grid(experiment)
-    again = Host(1, Node.of({"data": str(stage.root / "node-0")}, fakes.flat(experiment)))
+    again = Host(1, Node.of({"data": str(stage.root / "node-0"), **fakes.ADMITTED}, fakes.flat(experiment)))
     grid.before_push = during(1, lambda: grid.hosts.append(again))
     grid.hosts[0].fate = lambda kind, at: HANG if at == 3 or (at is None and grid.clock.now > 1) else None
     stage.train(experiment, grid)
@@ -839,7 +839,7 @@ def test_a_node_with_data_of_another_kind_takes_no_part(stage: Stage) -> None:
     label = {"d2": {"x": stage.clients["c00"]["x"], "y": stage.clients["c00"]["y"] + 1}}
     for index, odd in enumerate((fakes.make_clients((4,), shape=(5,)), fakes.make_clients((4,), targets=3), label)):
         folder = fakes.write(stage.root / f"odd-{index}", odd)
-        later.append(Host(100 + index, Node.of({"data": str(folder)}, fakes.flat(experiment))))
+        later.append(Host(100 + index, Node.of({"data": str(folder), **fakes.ADMITTED}, fakes.flat(experiment))))
     grid.before_push = during(1, lambda: grid.hosts.extend(later))
     stage.train(experiment, grid)
     assert {seen.kind for seen in grid.seen if seen.node >= 100} == {"query.hello"}

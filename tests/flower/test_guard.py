@@ -114,7 +114,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_app_whose_digest_is_allowed_runs(app: Path) -> None:
-    harmless = {"folder": "/srv/runs 12:30/one", "task": "certify", "schedule.rounds": 5, "output": "C:\\runs"}
+    harmless = {"folder": "/srv/runs 12:30/one", "norm": 1.0, "schedule.rounds": 5, "output": "C:\\runs"}
     link = SuperLink.with_app(guard.bundle(app), **harmless)
     assert link.ask(node(guard.app_digest(app), "0" * 64)) is None
     assert link.ask(node()) is None, "whose apps run is then for Flower's trusted entities to say"

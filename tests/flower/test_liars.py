@@ -17,7 +17,9 @@ from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import Fate, Grid, Host
 from wafl.base.errors import DivergedError
 from wafl.base.files import unsealed
+from wafl.flower.node.hello import Hello
 from wafl.flower.node.work import Node
+from wafl.flower.wire.values import WireError
 from wafl.results.saved import load_run
 from wafl.studies.folder import StudyFolder
 from wafl.studies.pages.progress import read_lines
@@ -314,7 +316,7 @@ def keyed(grid: Grid) -> Grid:
 def thief(stage: Stage, about: dict[str, Any], names: list[str]) -> Host:
     """A node of another key that claims names of others; its updates would ruin the model."""
     data = fakes.write(stage.root / "thief", dict.fromkeys(names, stage.clients["c05"]))
-    node = Node.of({"data": str(data), "state": str(stage.root / "thief-state")}, fakes.flat(about))
+    node = Node.of({"data": str(data), "state": str(stage.root / "thief-state"), **fakes.ADMITTED}, fakes.flat(about))
     ruin = lambda reply: fakes.spoiled(reply, "vectors", "params", lambda x: -5.0 * x)  # noqa: E731
     return Host(1, node, lambda kind, _: ruin if kind == "train" else None, key=b"another key")
 
@@ -367,7 +369,7 @@ def test_without_names_by_key_a_node_takes_over_when_another_is_gone(stage: Stag
     """As in a trial without keys, where a restarted node has a new one."""
     about = experiment(flower={**BASE["flower"], "nodes": 2, "names_by_key": False})
     grid = keyed(stage.grid(about, HONEST))
-    data = {"data": str(stage.root / "node-1"), "state": str(stage.root / "state-1")}
+    data = {"data": str(stage.root / "node-1"), "state": str(stage.root / "state-1"), **fakes.ADMITTED}
     restarted = Host(1, Node.of(data, fakes.flat(about)), key=b"a new key")
 
     def before(kind: str, at: int | None) -> None:
@@ -381,3 +383,50 @@ def test_without_names_by_key_a_node_takes_over_when_another_is_gone(stage: Stag
     rounds = {seen.round for seen in grid.seen if seen.node == 1 and seen.kind == "train"}
     assert rounds == {1, 2}, "round 1 is tried again without the node that is gone"
     assert json.loads((stage.study / "metrics.jsonl").read_text().splitlines()[-1])["excluded"] == []
+
+
+def test_no_node_counts_for_more_of_the_tests_than_of_the_training(stage: Stage, logged: Logged) -> None:
+    """A claim of a million wrong tests would make the report say 0.0 for a model that is right everywhere else."""
+
+    def lie(reply: RecordDict) -> RecordDict:
+        claims = {**reply["reply"], "sizes": [10**6], "right": [0.0, 0.0]}
+        return RecordDict({**reply, "reply": ConfigRecord(claims)})
+
+    def perfect(reply: RecordDict) -> RecordDict:
+        return RecordDict({**reply, "reply": ConfigRecord({**reply["reply"], "right": [1.0, 1.0]})})
+
+    means = list[float]()
+    for share in (1.0, "double"):
+        about = experiment(caps={"client_share": share}, flower={**BASE["flower"], "nodes": 6})
+        layout = [[f"c{client:02d}"] for client in range(len(SIZES))]
+        grid = stage.grid(about, layout)
+        for host, told in zip(grid.hosts, [*[perfect] * 5, lie], strict=True):
+            host.fate = lambda kind, _, told=told: told if kind == "evaluate.test" else None
+        folder = stage.root / f"share-{share}"
+        fakes.train(grid, about, folder)
+        means.append(StudyFolder(folder).read_results()["methods"]["FedAvg"]["clean"]["mean"])
+    assert means[0] < 0.01
+    assert means[1] == pytest.approx(100 * 2 / 3), "one node of six counts for a third at most"
+    assert any("c05 claims a larger share of all tests than a node may have" in line for line in logged())
+
+
+@pytest.mark.parametrize("name", ["", "a" * 201, "c05\n", "c05\x1b[2J", "\u202ec05"])
+def test_a_name_that_cannot_be_printed_or_is_too_long_is_refused(name: str) -> None:
+    def greeting(client: str) -> RecordDict:
+        return Hello((client,), None, None, (), (4,), 3, 3, "mm", None).encode()
+
+    assert Hello.decode(greeting("a" * 200), False).names == ("a" * 200,)
+    with pytest.raises(WireError, match="1 to 200 printable characters"):
+        Hello.decode(greeting(name), False)
+
+
+def test_every_run_prints_what_is_in_effect(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr("wafl.flower.server.find_clients.log", lambda _, text, *parts: lines.append(text % parts))  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType]
+    train(stage, experiment({"method": "AFL", "learning_rate": [0.1, 0.2]}), lambda *_: None)
+    (schedule,) = [line for line in lines if line.startswith("schedule of afl: ")]
+    for setting in ("rounds = 3", "local_steps = 1", "learning_rate = [0.1, 0.2]", "seed = [2]", "batch_size = 2"):
+        assert setting in schedule
+    assert any(line.startswith("caps: ") and "client_share = 1.0" in line for line in lines)
+    assert any(line.startswith("tolerance: ") and "clip = 2.5" in line for line in lines)
+    assert "privacy: none" in lines

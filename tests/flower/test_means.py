@@ -12,7 +12,8 @@ from flwr.app import RecordDict
 
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import carried
-from wafl.flower.node.queries import MeansQuery, answer
+from wafl.flower.node.examples import MeansQuery
+from wafl.flower.node.queries import answer
 from wafl.flower.node.refusals import check_refusal
 from wafl.flower.node.work import Node
 from wafl.flower.wire.values import NodeQuery, WireError, arrays, config_only, encode_query
@@ -22,9 +23,10 @@ CLIENTS = fakes.make_clients((3, 4, 5))
 
 
 def make_node(folder: Path, **options: Any) -> Node:
-    experiment = {"schedule": {"rounds": 3, "local_steps": 2}, "methods": [{"method": "WAFL", **options}]}
+    schedule = {"rounds": 3, "local_steps": 2, "learning_rate": 0.1}
+    experiment = {"schedule": schedule, "methods": [{"method": "WAFL", **options}]}
     data = fakes.write(folder / "data", CLIENTS)
-    return Node.of({"data": str(data), "state": str(folder / "state")}, fakes.flat(experiment))
+    return Node.of({"data": str(data), "state": str(folder / "state"), **fakes.ADMITTED}, fakes.flat(experiment))
 
 
 def refused(node: Node, kind: str, content: RecordDict) -> str:
@@ -79,4 +81,4 @@ def test_a_node_refuses_to_train_without_a_usable_shape(shape: torch.Tensor | No
     content = encode_query(NodeQuery("wafl", (0,), (query,), {0: "c00"}, 3, "training"))
     if shape is not None:
         content["cost_matrix"] = arrays(matrix=shape.double())
-    assert "matrix" in refused(make_node(tmp_path, cost_matrix="clients"), "train", content)
+    assert "matrix" in refused(make_node(tmp_path, cost_matrix="clients", gamma=2.0), "train", content)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from tests.flower.conftest import Stage
 from tests.oracles import flower_fakes as fakes
 from wafl.base.errors import ConfigError, TooFewRepliesError
 from wafl.flower.app import server
-from wafl.flower.node.queries import CutsQuery, answer
+from wafl.flower.node.examples import CutsQuery
+from wafl.flower.node.queries import answer
 from wafl.flower.node.refusals import check_refusal
 from wafl.flower.node.work import Node
 from wafl.flower.server.exchange import Post
@@ -39,6 +41,12 @@ def solve(stage: Stage, grid: fakes.Grid, experiment: dict[str, Any] = EXPERIMEN
     post: Any = grid
     server.mixture(Post(post), {**OWN, **fakes.flat(experiment), "target": target, "output": str(stage.root)})
     return json.loads((stage.root / "study-mixture.json").read_text())
+
+
+@pytest.fixture
+def stage(stage: Stage) -> Stage:
+    """Clients that are large enough to cut."""
+    return replace(stage, clients=fakes.make_clients((53, 58, 50, 55, 60, 52)))
 
 
 def write_target(folder: Path) -> np.ndarray[Any, Any]:
@@ -63,7 +71,7 @@ def test_weights_equal_those_computed_from_all_examples_in_one_place(stage: Stag
 
 
 def test_a_client_alone_has_the_distance_that_nearest_gives_it(stage: Stage) -> None:
-    aim, stage.clients = write_target(stage.root), fakes.make_clients((8,))
+    aim, stage.clients = write_target(stage.root), fakes.make_clients((51,))
     experiment = {**EXPERIMENT, "flower": {"nodes": 1}}
     result = solve(stage, stage.grid(experiment, [["c00"]]), experiment)
     here, exact = (
@@ -91,15 +99,15 @@ def test_a_target_that_cannot_be_read_is_refused(stage: Stage) -> None:
 
 
 def test_a_node_refuses_cuts_that_it_should_not_make(tmp_path: Path) -> None:
-    folder = fakes.write(tmp_path / "data", fakes.make_clients((3, 4)))
-    node = Node.of({"data": str(folder), "state": str(tmp_path / "state")}, fakes.flat(EXPERIMENT))
+    folder = fakes.write(tmp_path / "data", fakes.make_clients((50, 51)))
+    node = Node.of({"data": str(folder), "state": str(tmp_path / "state"), **fakes.ADMITTED}, fakes.flat(EXPERIMENT))
     target, g = torch.zeros(2, 4).double(), torch.zeros(2).double()
     asked = {
-        "must all differ": CutsQuery(("c00", "c00"), (0, 0), target, g, 9, 0),
-        "target": CutsQuery(("c00",), (0,), target * math.nan, g, 9, 0),
-        "g": CutsQuery(("c00",), (0,), target, g * math.nan, 9, 0),
-        "count": CutsQuery(("c00",), (0,), torch.zeros(301, 4).double(), torch.zeros(301).double(), 9, 0),
-        "shape": CutsQuery(("c00",), (0,), target[:, :3], g, 9, 0),
+        "must all differ": CutsQuery(("c00", "c00"), (0, 0), target, g, 1000, 5),
+        "target": CutsQuery(("c00",), (0,), target * math.nan, g, 1000, 5),
+        "g": CutsQuery(("c00",), (0,), target, g * math.nan, 1000, 5),
+        "count": CutsQuery(("c00",), (0,), torch.zeros(301, 4).double(), torch.zeros(301).double(), 1000, 5),
+        "shape": CutsQuery(("c00",), (0,), target[:, :3], g, 1000, 5),
     }
     for message, query in asked.items():
         with pytest.raises(WireError, match=message):

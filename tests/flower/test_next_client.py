@@ -17,6 +17,7 @@ from tests.flower.conftest import Stage
 from tests.flower.runs import BASE, NEXT_CLIENT, keys, only
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import GONE, Grid, spoiled
+from tests.promises.files import write_keys
 from wafl.base.errors import ConfigError, PreconditionError
 from wafl.flower.app import server
 from wafl.flower.node import queries
@@ -126,6 +127,27 @@ def test_a_client_that_answers_nan_or_nothing_counts_as_infinity_and_a_small_one
     assert "with at least 10 examples" in row["sentence"]
 
 
+def test_a_receipt_has_the_numbers_of_a_node(crowd: Stage, tmp_path: Path) -> None:
+    content = ask(crowd, trained(crowd))
+    here, run = unseen(crowd), load_run(crowd.study / "fedavg")
+    (tmp_path / "keys").mkdir()
+    private = {}
+    for name in here.names:
+        private[name], public = write_keys(tmp_path, name)
+        public.rename(tmp_path / "keys" / f"{name}.pub")
+    key, _ = write_keys(tmp_path, "owner")
+    request = wafl.receipts.request(run, Questions.of(QUESTIONS), invite=tmp_path / "keys", key=key)
+    for index, name in enumerate(here.names):
+        own = here.of_clients([index])
+        receipt = wafl.receipts.receipt(request, run, own, key=private[name], state=tmp_path / "state")
+        receipt.save(tmp_path / f"{name}.json")
+    result = wafl.receipts.merge(request, [tmp_path / f"{name}.json" for name in here.names])
+    saved = json.loads(result.merged.content)
+    assert saved["replies"] == content["replies"]
+    for row, other in zip(saved["statements"], content["statements"], strict=True):
+        assert row == {name: value for name, value in other.items() if name != "sentence"}
+
+
 def query_of(module: torch.nn.Module, name: str, questions: Questions, invited: int = 9) -> Any:
     return NextClientQuery((name,), module.state_dict(), 3, invited, questions)
 
@@ -140,7 +162,7 @@ def test_a_node_answers_about_one_model_and_again_only_after_enough_examples_cha
         folder = tmp_path / "data"
         folder.mkdir(exist_ok=True)
         np.savez(folder / "c00.npz", **rows)
-        settings = {"data": str(folder), "state": str(tmp_path / "state"), **config}
+        settings = {"data": str(folder), "state": str(tmp_path / "state"), **fakes.ADMITTED, **config}
         node = fakes.Node.of(settings, fakes.flat(experiment()))
         query = query_of(model, "c00", questions)
         (reply,) = query.read(queries.answer("query.next_client", lambda: node, query.encode()))

@@ -522,7 +522,7 @@ def test_the_client_app_answers_with_its_nodes_own_clients(tmp_path: Path) -> No
         reply = ask(
             "query.hello",
             config_only("query", sizes=False),
-            {"data": str(tmp_path / f"{index}")},
+            {"data": str(tmp_path / f"{index}"), **fakes.ADMITTED},
             config,
         )
         assert Hello.decode(reply, False).names == names
@@ -534,7 +534,7 @@ def test_flowers_clipping_mod_works_around_our_client_app(tmp_path: Path) -> Non
     clients = fakes.make_clients((3,))
     folder = fakes.write(tmp_path / "data", clients)
     experiment = {"methods": [{"method": "FedAvg"}], "schedule": {"rounds": 1, "local_steps": 2, "learning_rate": 5.0}}
-    config = {"data": str(folder), "state": str(tmp_path / "state")}
+    config = {"data": str(folder), "state": str(tmp_path / "state"), **fakes.ADMITTED}
     start, weight = torch.linspace(-1, 1, 15), torch.ones(1, dtype=torch.float64)
     scalars = {"learning_rate": 5.0, "momentum": 0.0, "weight_decay": 0.0}
     query = NodeQuery("fedavg", (0,), (Query("train", 0, 0, (0,), weight, start, scalars),), {0: "c00"}, 3, "training")
@@ -577,18 +577,21 @@ def test_a_node_without_data_tells_its_own_log_why_and_the_server_only_that(
 # -- What it refuses --------------------------------------------------------------------------------------------
 
 
-def test_a_node_with_more_labels_than_outputs_refuses(tmp_path: Path) -> None:
+def test_a_node_refuses_a_model_with_other_outputs_than_the_app_declares_or_its_labels_have(tmp_path: Path) -> None:
     folder = fakes.write(tmp_path / "data", fakes.make_clients((3, 4)))
-    node = Node.of({"data": str(folder)}, fakes.flat({"methods": [{"method": "AFL"}], "schedule": {"rounds": 1}}))
-    with pytest.raises(WireError, match=r"labels up to 2, the model 2 outputs"):
-        node.model(2)
-    assert [tuple(part.shape) for part in node.model(5).parameters()] == [(5, 4), (5,)]
+    experiment = {"methods": [{"method": "AFL"}], "schedule": {"rounds": 1}}
+    data = {"data": str(folder), **fakes.ADMITTED}
+    for outputs in (2, 5):
+        with pytest.raises(WireError, match=rf"has 3 classes or targets, the model {outputs} outputs.*num_classes"):
+            Node.of(data, fakes.flat(experiment)).model(outputs)
+    declared = Node.of(data, fakes.flat({**experiment, "data": {"num_classes": 5}}))
+    assert [tuple(part.shape) for part in declared.model(5).parameters()] == [(5, 4), (5,)]
 
 
 def test_a_node_computes_on_the_device_that_its_own_configuration_names(tmp_path: Path) -> None:
     fakes.write(tmp_path / "data", fakes.make_clients((3, 4)))
     experiment = fakes.flat({"methods": [{"method": "AFL"}], "schedule": {"rounds": 1}, "device": "cuda:7"})
-    data = {"data": str(tmp_path / "data")}
+    data = {"data": str(tmp_path / "data"), **fakes.ADMITTED}
     assert Node.of(data, experiment).experiment.device == "cuda:7"
     node = Node.of({**data, "device": "cpu"}, experiment)
     assert node.task(3)[1].device.type == "cpu"

@@ -1,4 +1,4 @@
-"""What `flwr run -c` changes of an app on a node: open numbers, and never which code runs."""
+"""What `flwr run -c` changes of an app on a node: open keys within ranges, and never which code runs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from wafl.flower.wire.values import WireError, config_only
 
 EXPERIMENT: dict[str, Any] = {
     "methods": [{"method": "FedAvg", "client_weights": "uniform"}, {"method": "WAFL", "gamma": 1.0}],
-    "schedule": {"rounds": 1, "local_steps": 1},
-    "data": {"source": "mine:clients"},
+    "schedule": {"rounds": 1, "local_steps": 2, "batch_size": 32, "clip_norm": 0.5, "learning_rate": 0.2},
+    "data": {"source": "mine:clients", "num_classes": 3},
+    "flower": {"tasks": ["train"]},
 }
 MINE = "from pathlib import Path\n\nPath(__file__).with_name('ran').touch()\n\n\ndef model(clients):\n    return None\n"
 
@@ -45,7 +46,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def ask(app: Path, run_config: dict[str, Any]) -> RecordDict:
     """What a node with its own data answers when it is greeted."""
-    context = Context(1, 2, {"data": str(app.parent / "data")}, RecordDict(), run_config)
+    context = Context(1, 2, {"data": str(app.parent / "data"), **fakes.ADMITTED}, RecordDict(), run_config)
     message = Message(config_only("query", sizes=False), 5, "query.hello")
     message.metadata.__dict__["_message_id"] = "one"
     return client.client_app(message, context).content
@@ -75,7 +76,38 @@ def test_there_are_twenty_and_the_schema_alone_would_let_code_pass() -> None:
     assert passed >= 8, "so it is the rule about overrides that refuses them"
 
 
-def test_numbers_of_schedule_and_methods_may_change() -> None:
+def test_rounds_and_seeds_may_change() -> None:
+    config = fakes.flat(EXPERIMENT)
+    result = from_run_config(AppConfig(config).on_node({**config, "schedule.rounds": 7, "seeds": "[4, 5]"}))
+    assert (result.schedule.rounds, result.seeds) == (7, [4, 5])
+
+
+def test_an_app_opens_keys_within_ranges() -> None:
+    config = fakes.flat(EXPERIMENT)
+    ranges = {"schedule.learning_rate": [1e-4, 0.5], "methods.wafl.gamma": [1, 2]}
+    app = AppConfig.of({"tool": {"wafl": {"open": ranges}, "flwr": {"app": {"config": config}}}})
+    for key, value in (
+        ("schedule.learning_rate", 1e-4),
+        ("schedule.learning_rate", 0.5),
+        ("schedule.learning_rate", "[0.1, 0.2]"),
+        ("methods.wafl.gamma", 2),
+    ):
+        assert app.on_node({**config, key: value})[key] == value
+    for key, value in (
+        ("schedule.learning_rate", 0.51),
+        ("schedule.learning_rate", 0.0),
+        ("schedule.learning_rate", "[0.1, 1e9]"),
+        ("schedule.learning_rate", "nan"),
+        ("schedule.learning_rate", float("nan")),
+        ("schedule.learning_rate", True),
+        ("schedule.learning_rate", ""),
+        ("methods.wafl.gamma", '"1"'),
+    ):
+        with pytest.raises(ConfigError, match="nodes take numbers in"):
+            app.on_node({**config, key: value})
+
+
+def test_where_nodes_hold_a_part_of_the_experiments_data_set_all_numbers_may_change() -> None:
     config = fakes.flat(EXPERIMENT)
     given = {
         "schedule.rounds": 7,
@@ -83,15 +115,17 @@ def test_numbers_of_schedule_and_methods_may_change() -> None:
         "schedule.local_epochs": 2,
         "methods.wafl.gamma": "[1, 2]",
     }
-    result = from_run_config(AppConfig(config).on_node({**config, **given}))
+    result = from_run_config(AppConfig(config).on_node({**config, **given}, own_data=False))
     assert (result.schedule.rounds, result.schedule.local_steps, result.schedule.local_epochs) == (7, None, 2)
     assert result.methods[1].model_dump()["gamma"] == [1, 2]
+    with pytest.raises(ConfigError, match="is not open"):
+        AppConfig(config).on_node({**config, "device": "cuda:0"}, own_data=False)
 
 
 def test_what_the_server_alone_reads_never_reaches_a_nodes_experiment() -> None:
     config = fakes.flat(EXPERIMENT)
     given = {
-        "folder": "os:system", "task": "certify", "output": "/tmp", "target": "x.npz", "radii": "[1]", "name": "other",
+        "folder": "os:system", "output": "/tmp", "target": "x.npz", "radii": "[1]", "name": "other",
         "flower.nodes": 9, "caps.examples": 1, "trackers.project": "os:system", "evaluation.every": 3,
     }  # fmt: skip
     assert AppConfig(config).on_node({**config, **given}) == config
@@ -103,21 +137,42 @@ def test_keys_of_an_app_of_ones_own_are_closed_until_it_opens_them() -> None:
     for given in ({"trainer": "os:system"}, {"lr": 0.5}, {"methods-of": 1}):
         with pytest.raises(ConfigError, match="is not open"):
             AppConfig(config).on_node(given)
-    assert AppConfig(config, ("lr", "trainer")).on_node({"lr": 0.5})["lr"] == 0.5
-    with pytest.raises(ConfigError, match="nodes take numbers and names of our lists"):
-        AppConfig(config, ("lr", "trainer")).on_node({"trainer": "os:system"})
+    app = AppConfig(config, {"lr": [0.01, 0.5], "trainer": ["sgd", "adam"]})
+    assert app.on_node({"lr": 0.5, "trainer": "adam"}) == {**config, "lr": 0.5, "trainer": "adam"}
+    with pytest.raises(ConfigError, match="nodes take sgd or adam"):
+        app.on_node({"trainer": "os:system"})
 
 
-def test_an_app_opens_keys_for_names_of_our_lists() -> None:
+def test_an_app_opens_keys_for_the_texts_that_it_names() -> None:
     config = fakes.flat(EXPERIMENT)
-    app = AppConfig.of({"tool": {"wafl": {"open": ["attack.kind", "attack.*"]}, "flwr": {"app": {"config": config}}}})
-    assert app.on_node({"attack.kind": "none", "attack.steps": 3})["attack.kind"] == "none"
+    ranges = {"attack.kind": ["none", "fgsm"]}
+    app = AppConfig.of({"tool": {"wafl": {"open": ranges}, "flwr": {"app": {"config": config}}}})
+    assert app.on_node({"attack.kind": "none"})["attack.kind"] == "none"
     assert app.on_node({"attack.kind": '"fgsm"'})["attack.kind"] == '"fgsm"', "as the experiment reads it"
-    for given in ({"attack.kind": "os:system"}, {"attack.kind": "strange"}, {"schedule.rounds": 5}):
-        with pytest.raises(ConfigError):
+    for given in ({"attack.kind": "os:system"}, {"attack.kind": "apgd"}, {"attack.kind": 1}):
+        with pytest.raises(ConfigError, match="nodes take none or fgsm"):
             app.on_node(given)
-    with pytest.raises(ConfigError, match="must be a list of keys"):
-        AppConfig.of({"tool": {"wafl": {"open": "attack"}, "flwr": {"app": {}}}})
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        (["schedule.*", "methods.*"], r"must be a table with the range of each key: .*schedule\.learning_rate"),
+        ("attack", "must be a table"),
+        ({"schedule.learning_rat": [0, 1]}, "schedule.learning_rat in open .* is not a key of this app"),
+        ({"schedule": {"learning_rate": [0, 1]}}, "schedule in open .* is not a key of this app"),
+        ({"schedule.learning_rate": [1, 0]}, r"must be \[low, high\], or a list of texts"),
+        ({"schedule.learning_rate": [0, 1, 2]}, "must be"),
+        ({"schedule.learning_rate": [True, False]}, "must be"),
+        ({"schedule.learning_rate": []}, "must be"),
+        ({"schedule.learning_rate": 0.5}, "must be"),
+        ({"attack.kind": ["none", 1]}, "must be"),
+    ],
+)
+def test_the_old_form_and_other_ranges_show_the_right_one(named: Any, why: str) -> None:
+    config = {"schedule.learning_rate": 0.1, "attack.kind": "pgd"}
+    with pytest.raises(ConfigError, match=why):
+        AppConfig.of({"tool": {"wafl": {"open": named}, "flwr": {"app": {"config": config}}}})
 
 
 @pytest.mark.parametrize("kind", ["yaml:unsafe_load", "shutil:rmtree", "elsewhere:model"])

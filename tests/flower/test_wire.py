@@ -22,9 +22,10 @@ from torch import Tensor
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import carried
 from wafl.flower.node import queries
+from wafl.flower.node.examples import CutsQuery, MeansQuery
 from wafl.flower.node.hello import Hello
 from wafl.flower.node.next_client import NextClientQuery
-from wafl.flower.node.queries import CutsQuery, MeansQuery, SurveyQuery, answer
+from wafl.flower.node.queries import SurveyQuery, answer
 from wafl.flower.node.refusals import check_refusal, refusal
 from wafl.flower.node.work import Node
 from wafl.flower.wire.logs import log, shown_safely
@@ -47,7 +48,7 @@ SIZE = 15
 NAMES = {0: "c00", 4: "c02", 7: "c01"}
 EXPERIMENT: dict[str, Any] = {
     "seeds": [3, 1],
-    "schedule": {"rounds": 3, "local_steps": 2, "batch_size": 2},
+    "schedule": {"rounds": 3, "local_steps": 2, "batch_size": 2, "learning_rate": 0.1},
     "methods": [
         {"method": "DRFA", "local": {"kind": "control_variates"}},
         {"method": "WAFL", "gamma": 2.0},
@@ -104,7 +105,7 @@ def like(dtype: torch.dtype = torch.float32) -> Tensor:
 def node(tmp_path_factory: pytest.TempPathFactory) -> Node:
     base = tmp_path_factory.mktemp("node")
     folder = fakes.write(base / "data", fakes.make_clients((3, 4, 5)))
-    return Node.of({"data": str(folder), "state": str(base / "state")}, fakes.flat(EXPERIMENT))
+    return Node.of({"data": str(folder), "state": str(base / "state"), **fakes.ADMITTED}, fakes.flat(EXPERIMENT))
 
 
 def assert_equal(query: NodeQuery, other: NodeQuery) -> None:

@@ -7,10 +7,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import wafl
 from tests.oracles import objective as oracles
 from wafl.objectives.ball.ascent import Room, linear_maximizer
+from wafl.objectives.ball.wasserstein import wasserstein
+from wafl.tasks.problem import Problem
+from wafl.tasks.structured import make_task
 
 NORMS = (1, 2, math.inf)
 SLOPES = st.floats(-3, 3).map(lambda value: round(value, 2))
@@ -77,6 +81,39 @@ def test_within_bounds_the_linear_maximizer_is_that_of_sorting_all_coordinates(n
                 )
                 off = np.linalg.norm(result[lane, example].double().numpy() - expected, ord=norm)
                 assert off <= tolerance * np.linalg.norm(expected, ord=norm), (gamma, example)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("norm", [1, math.inf])
+@pytest.mark.parametrize("levels", [None, 4])
+def test_a_maximizer_nearby_changes_no_bit(norm, power, levels):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.rand(6, 40, 30, generator=generator)
+    x = x if levels is None else (x * levels).round() / levels
+    room, gammas = Room.within(x, (0.0, 1.0)), torch.tensor([1e-3, 0.1, 1.0, 10.0, 100.0, 1e4])
+    gradient, other = torch.randn(2, *x.shape, generator=generator)
+    expected = linear_maximizer(gradient, gammas, norm, power, room)
+    for change in (0.0, 1e-6, 1e-2, 1.0):
+        near = linear_maximizer(gradient + change * other, gammas, norm, power, room)
+        assert torch.equal(linear_maximizer(gradient, gammas, norm, power, room, near), expected)
+    for near in (torch.zeros_like(x), room.along(-gradient), torch.full_like(x, 1e9)):
+        assert torch.equal(linear_maximizer(gradient, gammas, norm, power, room, near), expected)
+
+
+@pytest.mark.parametrize("norm", [1, math.inf])
+def test_within_bounds_a_settled_example_does_not_depend_on_its_neighbors(norm):
+    """A CPU leaves settled examples out; alone, an example takes the same steps to the same bits."""
+    generator = torch.Generator().manual_seed(2)
+    x, y = torch.rand(3, 8, 12, generator=generator), torch.randint(4, (3, 8), generator=generator)
+    task = make_task(nn.Linear(12, 4))
+    problem = Problem(task, torch.randn(3, task.num_params, generator=generator))
+    ball = wasserstein(gamma=2.0, norm=norm, bounds=(0.0, 1.0), tolerance=1e-4, steps=40)
+    together = ball(problem, x, y)
+    for steps in range(1, 12):  # where each one was, and whether it had settled, after that many steps
+        early = ball.changed(steps=steps)(problem, x, y)
+        assert torch.equal(early.x_adv[early.converged], together.x_adv[early.converged])
+    assert together.converged.all()
+    assert not ball.changed(steps=1)(problem, x, y).converged.all()
 
 
 @pytest.mark.parametrize("norm", [1, math.inf])

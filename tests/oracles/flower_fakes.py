@@ -215,6 +215,8 @@ def federation(clients: Mapping[str, Client]) -> wafl.Federation:
 
 BELIEVED = {"client_share": 1.0, "clients_per_node": 1000}
 """Caps as in the embedded engine, with which grids are compared."""
+ADMITTED = {"min-examples": 1}
+"""What the operators of nodes with small clients configure."""
 EVERYONE: list[wafl.Federation] = []
 """What :func:`everyone` returns; a test appends its own."""
 
@@ -386,7 +388,9 @@ def write(folder: Path, clients: Mapping[str, Client]) -> Path:
 
 def flat(experiment: Mapping[str, Any], seed: int = 0, **extra: Any) -> dict[str, Any]:
     """The run config as nodes and the server get it: dotted keys, in random order."""
-    experiment = {**experiment, "engine": "flower", "caps": {**BELIEVED, **experiment.get("caps", {})}}
+    declared = {"tasks": ["train", "certify", "mixture"], **experiment.get("flower", {})}
+    caps = {**BELIEVED, **experiment.get("caps", {})}
+    experiment = {**experiment, "engine": "flower", "caps": caps, "flower": declared}
     values = flatten_dict({**to_run_config(parse_experiment(experiment, "here")), **extra})
     keys = list(values)
     random.Random(seed).shuffle(keys)
@@ -418,7 +422,7 @@ def make_grid(
         folder = base / f"node-{part}"
         if not folder.exists():
             write(folder, {name: clients[name] for name in names})
-        config = {"data": str(folder), "state": str(base / f"state-{part}")}
+        config = {"data": str(folder), "state": str(base / f"state-{part}"), **ADMITTED}
         hosts.append(Host(7 * part + 3, node.of(config, flat(experiment, part))))
     return Grid(clock, hosts, random.Random(len(layout)))
 

@@ -150,6 +150,7 @@ def test_the_upper_bound_has_the_divergence_that_the_failure_allows() -> None:
     ("values", "message"),
     [
         ({"radii": (0.1, 0.0)}, "must rise"),
+        ({"radii": tuple(range(11))}, "radii has 11 numbers: give at most 10"),
         ({"grid": (0.0, 0.0)}, "must rise"),
         ({"grid": tuple(range(65))}, "at most 64"),
         ({"score": "residual"}, "has the unit of the targets"),

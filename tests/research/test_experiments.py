@@ -92,7 +92,7 @@ def test_every_table_of_numbers_has_a_command_that_makes_it_again(capsys: pytest
     assert "docs/liars.md" in capsys.readouterr().out
     # tools/methods_page.py and python -m research pages make these.
     pages = ("methods", "reproduction", "leaderboard", "promises", "attack-frontier", "certified-frontier", "domains")
-    made = {ROOT / "docs" / f"{name}.md" for name in (*pages, "few-examples")}
+    made = {ROOT / "docs" / f"{name}.md" for name in (*pages, "few-examples", "sealed-sets")}
     for page in {ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/README.md")} - made:
         name, lines = str(page.relative_to(ROOT)), page.read_text().splitlines()
         for index, line in enumerate(lines[:-2]):

@@ -11,9 +11,10 @@ import torch
 import wafl
 from tests.oracles import conformal
 from tests.theory.population import MODEL, world
-from wafl.base.files import unsealed
+from wafl.base.files import sealed, unsealed
 from wafl.sets.answers import Client, Scorer
-from wafl.sets.held_out import all_examples, read_clients
+from wafl.sets.held_out import read_clients
+from wafl.sets.scores import RAPS
 from wafl.sets.thresholds import on_grid
 
 
@@ -70,7 +71,7 @@ def test_a_grid_rounds_up_and_gives_the_bits_that_answers_of_clients_give():
     answers = []
     for client in range(CALIBRATION.num_clients):
         alone = CALIBRATION.of_clients([client])
-        examples = all_examples(alone)
+        examples = alone.examples
         scorer = Scorer.of(MODEL, sets.scorer.score, examples)
         answers.append(Client(scorer, examples.x, examples.y).answer(grid))
     assert on_grid(grid, answers, sets.target.holds(19)) == sets.threshold
@@ -121,6 +122,56 @@ def test_a_file_holds_the_promise_and_detects_accidents(tmp_path):
     (tmp_path / "sets.json").write_text((tmp_path / "sets.json").read_text().replace("0.8", "0.9"))
     with pytest.raises(ValueError, match="checksum"):
         unsealed((tmp_path / "sets.json").read_bytes())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"radius": 0.01, "norm": math.inf, "invited": [*CALIBRATION.names, "x"]},
+        {"score": RAPS(penalty=0.1, free=1)},
+        {"about": "example"},
+        {"own_sampling": True},
+    ],
+    ids=["moved", "raps", "example", "distribution"],
+)
+def test_saved_sets_are_loaded_again_bit_for_bit_for_the_same_model(options, tmp_path):
+    sets = wafl.prediction_sets(MODEL, CALIBRATION, coverage=0.8, **options)
+    loaded = wafl.load_sets(sets.save(tmp_path / "sets.json"), MODEL)
+    assert str(loaded) == str(sets)
+    assert (loaded.target, loaded.calibrated, loaded.missing) == (sets.target, sets.calibrated, sets.missing)
+    assert torch.equal(loaded.predict(TEST.train.x), sets.predict(TEST.train.x))
+    assert loaded.evaluate(TEST) == sets.evaluate(TEST)
+
+
+def test_saved_sets_that_were_changed_or_are_of_another_model_are_refused(tmp_path):
+    sets = wafl.prediction_sets(MODEL, CALIBRATION, coverage=0.8)
+    file = sets.save(tmp_path / "sets.json")
+    other = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"is about the model .* and this one is"):
+        wafl.load_sets(file, other)
+    for old, new, message in (
+        (f'"threshold": {sets.threshold!r}', '"threshold": 9.0', "checksum differs"),
+        ('"format": 1', '"format": 2', "checksum differs"),
+    ):
+        text = file.read_text()
+        assert old in text
+        (tmp_path / "changed.json").write_text(text.replace(old, new))
+        with pytest.raises(ValueError, match=message):
+            wafl.load_sets(tmp_path / "changed.json", MODEL)
+    content = unsealed(file.read_bytes())
+    for changes, message in (
+        ({"format": 2}, "format 2"),
+        ({"score": {"type": "Mine"}}, "its score Mine is not one of wafl's"),
+        ({"score": {"type": "Margin", "free": 1}}, "unexpected keyword"),
+        ({"calibration": []}, "not enough values"),
+        ({"target": {}}, "'shift'"),
+        ({"threshold": "low"}, "could not convert"),
+    ):
+        (tmp_path / "changed.json").write_bytes(sealed({**content, **changes}))
+        with pytest.raises(ValueError, match=f"does not hold prediction sets, or was changed: .*{message}"):
+            wafl.load_sets(tmp_path / "changed.json", MODEL)
+    with pytest.raises(FileNotFoundError, match=r"give one that wafl.PredictionSets.save wrote"):
+        wafl.load_sets(tmp_path / "none.json", MODEL)
 
 
 def test_coverage_is_drawn_and_tabulated(tmp_path):
@@ -274,5 +325,5 @@ def test_bytes_are_prepared_as_in_training():
     run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=1, local_epochs=1, progress=False)
     sets = wafl.prediction_sets(run, clients, coverage=0.5)
     (client, *_) = read_clients(sets.scorer, clients).values()
-    held = sets.predict(all_examples(clients).raw[:8])
+    held = sets.predict(clients.examples.raw[:8])
     assert torch.equal(held, client.sets(sets.threshold))

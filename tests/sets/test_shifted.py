@@ -10,102 +10,12 @@ from scipy.optimize import linprog
 from torch import nn
 
 import wafl
-from wafl.base.norms import dual
+from tests.sets.attack import NORMS, attack, random_model, rows_of
 from wafl.data.examples import Examples
 from wafl.sets.answers import Client, Scorer
 from wafl.sets.scores import Margin, Residual
 from wafl.sets.shifted import Shift
 from wafl.sets.thresholds import for_example
-
-NORMS = (1, 2, math.inf)
-
-
-def length(delta, norm):
-    return np.linalg.norm(delta, ord=norm, axis=-1)
-
-
-def rows_of(outputs, y, score):
-    """The score of each example, in numpy."""
-    if score == "residual":
-        return np.abs(np.ravel(y) - outputs[:, 0])
-    others = outputs.copy()
-    others[np.arange(len(y)), y] = -np.inf
-    return others.max(1) - outputs[np.arange(len(y)), y]
-
-
-def toward(gradient, norm):
-    """The move of length 1 that raises a linear function with this gradient the most."""
-    if norm == 2:
-        return gradient / np.linalg.norm(gradient)
-    if norm == math.inf:
-        return np.sign(gradient)
-    move = np.zeros_like(gradient)
-    index = np.abs(gradient).argmax()
-    move[index] = np.sign(gradient[index])
-    return move
-
-
-def linear_crossing(weight, bias, x, y, threshold, norm, score):
-    """The shortest move of one example to just above the threshold, by trying every class, or both signs."""
-    outputs = weight @ x + bias
-    if score == "residual":
-        pairs = [(sign * weight[0], threshold - sign * (outputs[0] - float(y))) for sign in (1.0, -1.0)]
-    else:
-        rivals = [j for j in range(len(bias)) if j != y]
-        pairs = [(weight[j] - weight[y], threshold - (outputs[j] - outputs[y])) for j in rivals]
-    moves = []
-    for gradient, gap in pairs:
-        steep = np.linalg.norm(gradient, ord=dual(norm))
-        size = max(gap, 0.0) / steep * (1.0 + 1e-9) + 1e-12 * (gap >= 0)
-        moves.append(toward(gradient, norm) * size)
-    return min(moves, key=lambda move: float(length(move, norm)))
-
-
-def network_crossing(model, x, y, threshold, norm, score, steps=8):
-    """A short move of one example above the threshold, by steps along the gradient; None if it fails."""
-    delta = np.zeros_like(x)
-    for _ in range(steps):
-        inputs = torch.tensor(x + delta, requires_grad=True)
-        outputs = model(inputs[None])[0]
-        if score == "residual":
-            value = (outputs[0] - float(y)).abs()
-        else:
-            rivals = [j for j in range(len(outputs)) if j != y]
-            value = max(outputs[j] for j in rivals) - outputs[int(y)]
-        if float(value.detach()) > threshold:
-            return delta
-        (gradient,) = torch.autograd.grad(value, inputs)
-        steep = np.linalg.norm(gradient.numpy(), ord=dual(norm))
-        if steep < 1e-9:
-            return None
-        size = (threshold - float(value.detach())) / steep * 1.0001 + 1e-9
-        delta = delta + min(size, 1.0) * toward(gradient.numpy(), norm)
-    return None
-
-
-def moved_within(x, moves, radius, norm, power):
-    """Move the nearest examples first, each whole, while the budget lasts."""
-    cost = np.array([math.inf if move is None else float(length(move, norm)) ** power for move in moves])
-    left, result = len(x) * radius**power, x.copy()
-    for index in np.argsort(cost):
-        if cost[index] > left:
-            break
-        left -= cost[index]
-        result[index] = x[index] + moves[index]
-    assert np.mean(length(result - x, norm) ** power) <= radius**power * (1.0 + 1e-9)
-    return result
-
-
-def random_model(rng, score, features, hidden):
-    outputs = 1 if score == "residual" else int(rng.integers(2, 5))
-    layers = (
-        [nn.Linear(features, outputs)] if not hidden else [nn.Linear(features, 8), nn.ReLU(), nn.Linear(8, outputs)]
-    )
-    model = nn.Sequential(*layers).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.tensor(rng.normal(size=parameter.shape)) * (0.5 if hidden else 1.0))
-    return model
 
 
 def scored(model, x, y, score, norm):
@@ -127,20 +37,6 @@ def draw_case(rng, hidden, score):
         y = np.where(wrong, rng.integers(0, outputs.shape[1], size), y)
     threshold = float(np.quantile(rows_of(outputs, y, score), rng.uniform(0.3, 1.0)) + rng.uniform(0.0, 1.0))
     return model, x, y, threshold
-
-
-def attack(case, score, norm, radius, power, hidden):
-    """Return how many scores are above the threshold after the attack."""
-    model, x, y, threshold = case
-    if hidden:
-        moves = [network_crossing(model, row, label, threshold, norm, score) for row, label in zip(x, y, strict=True)]
-    else:
-        weight, bias = (value.detach().numpy() for value in (model[0].weight, model[0].bias))
-        about = threshold, norm, score
-        moves = [linear_crossing(weight, bias, row, label, *about) for row, label in zip(x, y, strict=True)]
-    moved = moved_within(x, moves, radius, norm, power)
-    with torch.no_grad():
-        return int((rows_of(model(torch.tensor(moved)).numpy(), y, score) > threshold).sum())
 
 
 @pytest.mark.parametrize(("score", "hidden"), list(product(("margin", "residual"), (False, True))))

@@ -77,6 +77,17 @@ def test_exact_decimals_accept_nine_clients_and_refuse_eight():
         Target(0.9, "client", 0.9, own_sampling=True).supported(9)
 
 
+def test_sums_of_fractions_are_exact():
+    """(sum_k m_k + 1) / 10 = 0.2 is allowed, and one score of a hundred million more is not."""
+    holds = for_example(9, 0.8)
+    assert holds([(3, 1), (6, 4), *[(10, 0)] * 7])
+    assert not holds([(3, 1), (6, 4), *[(10, 0)] * 6, (10**8, 1)])
+    for coverage, most in ((0.9, 1.0), (0.7, 3.0), (0.3, 7.0)):
+        holds = for_client(9, coverage, 0.8, own_sampling=False)
+        assert holds([(10, most)] * 8)
+        assert not holds([(10, most + 2.0**-20)] * 8)
+
+
 def test_only_the_usual_confidence_falls_back():
     target = Target(0.9).supported(5)
     assert (target.confidence, target.fallen) == (0.833333, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,46 @@ def test_json_that_is_no_certificate_is_named(content: str, tmp_path: Path) -> N
             assert "give a file that wafl certify or certificate.save wrote" in str(error.value)
     with pytest.raises(FileNotFoundError, match=r"nothing\.json is not a file: give a certificate"):
         wafl.verify(tmp_path / "nothing.json")
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_weights_that_are_no_numbers_are_refused(layers: int) -> None:
+    model = nn.Sequential(*[nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2)][3 - layers :])
+    model[0].weight.data[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="the model gives NaN or infinity for the first example, before any training"):
+        wafl.certify(model, CLIENTS, radii=[0.1])
+
+
+def test_a_client_without_a_weight_changes_nothing_whatever_it_loses() -> None:
+    x, y = RNG.normal(size=(8, 3)), np.arange(8) % 2
+    model = nn.Linear(3, 2).double()
+    model.weight.data.mul_(1e10)
+    far = wafl.Federation.from_arrays([(x, y), (1e300 * x, y)], num_classes=2, test_fraction=0.0)
+    weights = wafl.weights.fixed([1.0, 0.0])
+    both = wafl.certify(model, far, radii=[0.0, 0.1], client_weights=weights, achieved=False)
+    alone = wafl.certify(model, far.of_clients([0]), radii=[0.0, 0.1], achieved=False)
+    for row, twin in zip(both.rows, alone.rows, strict=True):
+        assert row.certified == pytest.approx(twin.certified, rel=1e-9)
+
+
+@pytest.mark.parametrize("last", [nn.Identity(), nn.LayerNorm(2)], ids=str)
+def test_a_model_that_changed_after_it_was_certified_is_not_saved(
+    last: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("largest_slope", "largest_curvature"):
+        monkeypatch.setattr(import_module("wafl.theory.constants.estimates"), name, lambda *_: 10.0)
+    model = nn.Sequential(nn.Linear(3, 2), last, nn.Linear(2, 2))
+    certificate = wafl.certify(model, CLIENTS, radii=[0.1], achieved=False)
+    model[0].weight.data.mul_(2.0)
+    with pytest.raises(ValueError, match="the model has changed since it was certified: certify it again"):
+        certificate.save(tmp_path / "c.json")
+    model[0].weight.data.div_(2.0)
+    certificate.save(tmp_path / "c.json")
+
+
+def test_statements_about_a_model_that_changed_are_not_saved(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    statements = wafl.next_client(model, SEEN, UNSEEN)
+    model.weight.data.mul_(2.0)
+    with pytest.raises(ValueError, match="the model has changed since it was certified: certify it again"):
+        statements.save(tmp_path / "n.json", own_sampling=False)

@@ -177,6 +177,16 @@ def test_numbers_that_no_margin_loss_has_are_refused() -> None:
         wafl.certify(linear(), CLASSES, radii=[0.3], loss=loss)
 
 
+def test_numbers_of_a_class_of_their_own_are_only_a_claim() -> None:
+    class Zero(float):
+        def __mul__(self, other: object) -> object:
+            return 0.0 * other  # type: ignore[operator]
+
+    assert is_built_in(MarginLoss(np.float64(1.0), 1))
+    assert not is_built_in(MarginLoss(1.0, Zero(0.5)))
+    assert not wafl.certify(linear(), CLASSES, radii=[0.3], loss=MarginLoss(1.0, Zero(0.5)), achieved=False).certifies
+
+
 def test_a_loss_without_a_dictionary_is_no_built_in() -> None:
     class Slotted:
         __slots__ = ()

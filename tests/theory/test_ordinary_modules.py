@@ -332,3 +332,40 @@ def test_a_smooth_network_may_join_values_from_before_its_first_activation(conca
         assert row.certified is not None
         assert row.achieved is not None
         assert row.achieved <= row.certified
+
+
+class Tokens(nn.Module):
+    """A layer that is applied to each of several rows of an example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 3), nn.Linear(9, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x)).flatten(1))
+
+
+@pytest.mark.parametrize("norm", [1, 2, math.inf])
+def test_a_layer_of_tokens_is_a_block_diagonal_matrix(norm: float) -> None:
+    torch.manual_seed(0)
+    model, whole = Tokens().double(), nn.Linear(6, 9).double()
+    whole.weight.data.copy_(torch.block_diag(*[model.first.weight.data] * 3))
+    whole.bias.data.copy_(model.first.bias.data.repeat(3))
+    flat = nn.Sequential(nn.Flatten(), whole, nn.Tanh(), nn.Flatten(), model.last)
+    some = clients((3, 2))
+    one, other = (wafl.certify(each, some, radii=[0.3], norm=norm, achieved=False) for each in (model, flat))
+    assert one.certifies
+    assert one.L_z == pytest.approx(other.L_z, rel=1e-9)
+    x, y = some.train.rows(torch.arange(len(some.train.y)), torch.float64), some.train.y
+    inner = (2, 0.3 / math.sqrt(6)) if norm == 1 else (norm, 0.3)  # the l1 ball has this l2 ball inside
+    assert attacked(model, x, y, inner[1], inner[0]).mean() <= one[0].certified
+    assert one[0].certified <= one.loss + 0.3 * other.L_z * (1 + 1e-9)
+
+
+def test_a_network_with_one_class_has_no_loss() -> None:
+    x = np.random.default_rng(0).normal(size=(6, 3))
+    some = wafl.Federation.from_arrays([(x, np.zeros(6, np.int64))], num_classes=1, test_fraction=0.0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    certificates = wafl.certify(model, some, radii=[0.0, 0.5])
+    assert certificates.proven
+    assert all(0.0 <= row.certified <= 1e-9 for row in certificates.rows)

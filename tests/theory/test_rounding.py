@@ -351,6 +351,32 @@ def test_float32_at_attacked_points_stays_below(name: str) -> None:
         assert float(nn.functional.cross_entropy(single(moved.float()), y).double()) <= wider[0].value
 
 
+@pytest.mark.parametrize("loss", ["cross_entropy", "margin(1, 0.001)", "squared_error"])
+@pytest.mark.parametrize("size", [0.0, 1e-6, 1.0, 30.0])
+def test_the_rounding_of_the_loss_itself_counts_in_float32(loss: str, size: float) -> None:
+    random, classes = np.random.default_rng(int(size)), 10
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, classes))
+    if loss == "squared_error":
+        model = nn.Sequential(nn.Linear(3, classes))  # a network has no proof with this loss
+    for value in model.parameters():
+        value.data.copy_(size * torch.from_numpy(random.normal(size=tuple(value.shape))))
+    x = random.normal(size=(20, 3))
+    y = random.normal(size=(20, classes)) if loss == "squared_error" else np.arange(20) % classes
+    clients = wafl.Federation.from_arrays([(x, y)], test_fraction=0.0)
+    certificates = wafl.certify(model, clients, radii=[0.0], loss=loss, dtype="float32", achieved=False)
+    with torch.no_grad():
+        outputs, labels = model(torch.from_numpy(x).float()), torch.from_numpy(y)
+        if loss == "squared_error":
+            losses = (outputs - labels.float()).square().sum(1)
+        elif loss == "cross_entropy":
+            losses = functional.cross_entropy(outputs, labels, reduction="none")
+        else:
+            raised = (outputs - functional.one_hot(labels, classes)) / 0.001
+            losses = 0.001 * functional.cross_entropy(raised, labels, reduction="none")
+    assert certificates.certifies
+    assert losses.double().mean() <= certificates[0].certified <= losses.double().mean() * (1 + 1e-4) + 1e-3 * size
+
+
 def test_an_unknown_dtype_is_refused() -> None:
     model, x = near_30_million()
     with pytest.raises(ValueError, match="dtype='float16' must be one of 'float64', 'float32'"):

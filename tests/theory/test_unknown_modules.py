@@ -236,3 +236,56 @@ def test_a_hook_of_every_module_is_one_of_a_single_layer() -> None:
             assert known(model, CrossEntropy()) is None
         finally:
             handle.remove()
+
+
+class Ignored(nn.Parameter):
+    """A weight whose products are ten times as large far from the examples."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(function, types, args, kwargs or {})
+        if function is not nn.functional.linear:
+            return result
+        far = args[0].norm(dim=-1, keepdim=True) > 100.0
+        return torch.where(far, 10.0 * result.as_subclass(Tensor), result.as_subclass(Tensor))
+
+
+@pytest.mark.parametrize("make", [a_linear_model, a_network])
+def test_weights_of_a_subclass_are_not_proven(make: Callable[[], nn.Sequential]) -> None:
+    model = make()
+    model[-1].weight = Ignored(model[-1].weight.detach())
+    result = wafl.certify(model, clients(), radii=[1.0], achieved=False)
+    assert not result.certifies
+    assert "has weights of a subclass of torch.Tensor" in result.reason
+    assert known(model, CrossEntropy()) is None
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+@pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.parametrize("make", [a_linear_model, a_network])
+def test_gradients_that_a_hook_may_change_prove_nothing(make: Callable[[], nn.Sequential], everywhere: bool) -> None:
+    def nothing(module: nn.Module, inputs: tuple[Tensor | None, ...], outputs: object) -> tuple[Tensor | None, ...]:
+        return tuple(None if value is None else 0.0 * value for value in inputs)
+
+    model = make()
+    if everywhere:
+        handle = nn.modules.module.register_module_full_backward_hook(nothing)
+    else:
+        handle = model[-1].register_full_backward_hook(nothing)
+    try:
+        result = wafl.certify(model, clients(), radii=[1e-3], achieved=False)
+    finally:
+        handle.remove()
+    assert not result.certifies
+    assert "has hooks" in result.reason
+
+
+@pytest.mark.parametrize("make", [a_linear_model, a_network])
+def test_hooks_that_change_what_is_loaded_change_no_certificate(make: Callable[[], nn.Sequential]) -> None:
+    def smaller(state: dict[str, Tensor], prefix: str, *_: object) -> None:
+        state.update({name: 1e-3 * value for name, value in state.items() if name.startswith(prefix)})
+
+    model = make()
+    model[-1]._register_load_state_dict_pre_hook(smaller)
+    rows, plain = (wafl.certify(each, clients(), radii=[0.0, 0.5], achieved=False).rows for each in (model, make()))
+    assert [row.certified for row in rows] == [row.certified for row in plain]

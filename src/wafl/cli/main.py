@@ -27,6 +27,7 @@ MODULES = {
     "weights": "data",
     "methods": "config",
     **dict.fromkeys(("certify", "next-client", "prediction-sets", "verify", "audit"), "certificates"),
+    **dict.fromkeys(("request", "receipt", "merge"), "receipts"),
 }
 """The modules of commands that share one; any other command's module has its name."""
 

@@ -17,7 +17,7 @@ from wafl.base.norms import norm_name
 from wafl.data.federation import Federation
 from wafl.evaluation.tables import Name, dense_table, plain_table
 from wafl.promises.audit import Audit
-from wafl.promises.verify import Verification
+from wafl.promises.verdict import Checked
 from wafl.results.run import Run
 from wafl.studies.attendance import absences, privacies
 from wafl.studies.folder import StudyFolder
@@ -113,14 +113,14 @@ def _cell(value: dict[str, Any], best: float, accuracy: bool) -> str:
     return f"[bold green]{text}[/]" if level else text
 
 
-def verification(file: Path, result: Verification) -> Table:
+def verification(file: Path, result: Checked) -> Table:
     """Return a table with one row per line of a certificate: recomputed, noted, attested or wrong."""
     signed = "signed by the owner of the key" if result.signed else "no signature was checked"
     caption = (
         f"Recomputed: {result.share:.1%} of the clients' weight. Attested: on the word of the file's issuer. Noted: an "
         "assumption that no computation checks, or something to know."
     )
-    table = plain_table("", "found", "", title=f"{file}: {signed}", caption=caption)
+    table = plain_table("", "found", "", title=escape(visible(f"{file}: {signed}")), caption=caption)
     colors = {"recomputed": "green", "noted": "dim", "attested": "yellow", "wrong": "red"}
     clients = list(result.clients.values())
     wrong = [line for line in clients[MOST_CLIENTS:] if line.status == "wrong"]
@@ -133,7 +133,7 @@ def audited(file: Path, audit: Audit) -> Table:
     """A table with one row per label of a site: its distance, that of a resample, what is certified and measured."""
     table = plain_table(
         *("", ">share", ">examples", ">distance", ">resample", ">", ">power", ">certified", ">measured"),
-        title=f"{file}: {audit.norm} distance from the federation, {audit.unit}",
+        title=f"{escape(visible(str(file)))}: {audit.norm} distance from the federation, {audit.unit}",
         caption="resample: how far as many new examples of the federation are; a site like it has a label outside with "
         f"probability 0.05 at most (Bonferroni); power: how probably a shift of {audit.shift:g} would have been "
         "noticed; certified: at least the expected loss, if the certificate's numbers of its clients are true; "

@@ -113,6 +113,8 @@ class Data(Section):
     """``module:function`` that returns a wafl.Federation, instead of a data set."""
     data_dir: str | None = None
     """Where data sets are; by default $WAFL_DATA, or a cache folder of this user."""
+    num_classes: Count | None = None
+    """How many classes there are, for nodes that lack examples of some; by default as many as every node has."""
     num_clients: Count | None = None
     """How many clients; with by_group, how many of the groups (by default all)."""
     labels_per_client: Count | None = None
@@ -218,9 +220,15 @@ class Tune(Section):
     """By option of a method or the schedule: a list of values, or { low = ..., high = ... }."""
 
 
+Task = Literal["train", "certify", "mixture"]
+
+
 class Flower(Section):
     """How a server on Flower deals with its nodes."""
 
+    tasks: list[Task] = Field(default=["train"], min_length=1)
+    """The tasks that nodes with data of their own answer: train, certify, mixture. Those about the next client are
+    declared by [questions]."""
     nodes: Count = 2
     """Nodes to wait for; in a simulation, how many there are."""
     min_nodes: Count = 1

@@ -19,12 +19,11 @@ from wafl.base.describe import some
 from wafl.base.errors import ConfigError
 from wafl.callbacks import EVALUATED
 from wafl.config import experiment as config
+from wafl.config.clients import make_clients
 from wafl.config.method_keys import CENTER, KINDS, PARTS, MethodTable, OwnMethod
 from wafl.config.own_code import imported, imports, own_code
 from wafl.config.unseen import check_unseen, shifted
-from wafl.data import load_dataset
 from wafl.data.federation import Federation
-from wafl.data.named.natural import NATURAL
 from wafl.evaluation.evaluate import present_clients
 from wafl.methods import METHODS, Method
 from wafl.models import Described
@@ -222,23 +221,6 @@ def _check_stopping(experiment: config.Experiment) -> None:
     if stopping is not None and stopping.metric not in known:
         hint = "; it needs evaluation.every" if stopping.metric in EVALUATED[:2] else ""
         raise ConfigError(f"early_stopping.metric = {stopping.metric!r}: use one of {', '.join(sorted(known))}{hint}")
-
-
-def make_clients(data: config.Data) -> Federation:
-    """The federation of all clients of an experiment, those that never train included."""
-    if data.source is not None:
-        clients = imported("data.source", data.source)()
-        if not isinstance(clients, Federation):
-            raise ConfigError(f"data.source = {data.source!r} returned {type(clients).__name__}, not a wafl.Federation")
-        return clients
-    apart = {"dataset", "source", "data_dir", "unseen", "unseen_seed", "unseen_shift", "unseen_severity"}
-    options = data.model_dump(exclude=apart, exclude_none=True)
-    if data.sizes is not None:
-        options["sizes"] = tuple(data.sizes)
-    ways = ("labels_per_client", "dirichlet", "iid", "by_group")
-    if data.dataset not in NATURAL and not any(options.get(way) for way in ways):
-        raise ConfigError("data: give one of labels_per_client, dirichlet, iid = true or by_group = true")
-    return load_dataset(data.dataset, data.data_dir).partition(**options)
 
 
 def make_model(model: config.Model, clients: Described) -> nn.Module:

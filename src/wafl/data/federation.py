@@ -302,6 +302,11 @@ class Federation:
         return self.train.num_clients
 
     @property
+    def examples(self) -> Examples:
+        """Each client's training examples, followed by its test examples."""
+        return self.train.joined(self.test) if len(self.test.y) else self.train
+
+    @property
     def num_examples(self) -> list[int]:
         """How many training and test examples each client has."""
         return (self.train.num_examples + self.test.num_examples).tolist()

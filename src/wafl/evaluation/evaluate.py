@@ -75,7 +75,7 @@ def scores_of(
     populations = [clients]
     if unseen is not None:
         check_alike(clients, unseen)
-        populations += [replace(clients, test=clients.train), replace(unseen, test=unseen.train.joined(unseen.test))]
+        populations += [replace(clients, test=clients.train), replace(unseen, test=unseen.examples)]
     tested = [_scores(model, each, attacks, attacked, seed, loss) for each in populations]
     if unseen is None:
         return tested[0]

@@ -72,6 +72,12 @@ class GammaLearner:
         """Return the scalars of the objective besides gamma."""
         return {"radius": self.target, **({"excess": FIRST_EXCESS, "pace": FIRST_PACE} if self.averages_cost else {})}
 
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Return the range of each scalar that may change from round to round."""
+        endless = 0.0, math.inf
+        radius = endless if self.undecided else (FIRST_BALL * self.target, self.target)
+        return {"gamma": endless, "radius": radius, "excess": endless, "pace": (-MOST_PACE, MOST_PACE)}
+
     def warm_up(self, rounds: int) -> int:
         """Return over how many of so many rounds the ball grows."""
         return min(LONGEST_WARM_UP, rounds // 3)

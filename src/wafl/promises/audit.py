@@ -133,7 +133,7 @@ def audit(
         raise PreconditionError("no proof is known for this model and loss, so nothing can be certified with it")
     if {len(point) for each in parts.labels.labels for point in each.points} != {inputs}:
         raise ValueError(f"the examples have {inputs} inputs, and the certificate's points do not")
-    ball, whole = ball_of(parts.claim), data.train.joined(data.test)
+    ball, whole = ball_of(parts.claim), data.examples
     slope, published = steepest_slope(proof, ball, inputs), {each.label: each for each in parts.labels.labels}
     moved = max(row.radius for row in parts.claim.rows) if shift is None else shift
     if not (moved >= 0.0 and math.isfinite(moved)):

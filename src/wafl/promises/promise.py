@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
 from hashlib import sha256
 from importlib.resources import files
@@ -305,7 +305,7 @@ def check_output(path: str | os.PathLike[str], key: str | os.PathLike[str] | Non
 
 def examples_of(clients: Federation, split: Split) -> Examples:
     """Return the examples that a claim about this split is about."""
-    return clients.train.joined(clients.test) if split == "all" else getattr(clients, split)
+    return clients.examples if split == "all" else getattr(clients, split)
 
 
 def digest_of(module: nn.Module, version: int = FORMAT) -> str:
@@ -314,9 +314,14 @@ def digest_of(module: nn.Module, version: int = FORMAT) -> str:
     return model_digest(whole, dtypes=version > 2, arrays=version > 2)
 
 
-def to_bytes(content: Mapping[str, Any]) -> bytes:
+def to_bytes(content: Any) -> bytes:
     """The one way in which a certificate is written, so that each byte can be checked."""
-    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+    return (json.dumps(content, indent=1, allow_nan=False, default=as_table) + "\n").encode()
+
+
+def as_table(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass by name."""
+    return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
 def whole_file(content: Mapping[str, Any], signature: str | None) -> bytes:

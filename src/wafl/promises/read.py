@@ -39,6 +39,8 @@ def read_file(path: Path) -> tuple[Promise, str | None]:
 def read_promise(data: bytes) -> tuple[Promise, str | None]:
     """What a file holds, and its signature, if it has one; a ValueError if it is not a certificate."""
     content = parsed_table(data)
+    if "kind" in content:
+        raise ValueError(f"it is a {content['kind']!a}: wafl.receipts.verify checks what wafl merge writes")
     if content.get("format") not in FORMATS:
         raise ValueError(_of_another_format(content.get("format")))
     signature: Any = content.pop("signature", None)
@@ -104,13 +106,17 @@ def _complaints(content: Content) -> Iterator[str]:
         yield "a client has no example, or more than anyone has"
     if not all(map(DIGEST.fullmatch, [claim.model, *(client.sha256 for client in claim.clients)])):
         yield "a digest is not one of SHA-256"
-    try:
-        when = datetime.fromisoformat(content.issued)
-        dated = when.tzinfo is not None and when.isoformat() == content.issued
-    except ValueError:
-        dated = False
-    if not dated:
+    if not is_time(content.issued):
         yield "it does not say when it was issued"
+
+
+def is_time(text: str) -> bool:
+    """Return whether a text is a time with its zone, in the one way in which Python writes it."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return when.tzinfo is not None and when.isoformat() == text
 
 
 def _of_witnesses(content: Content) -> Iterator[str]:

@@ -11,10 +11,10 @@ half on the clients.
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,13 +36,13 @@ from wafl.promises.promise import (
 from wafl.promises.quantities import quantity_of
 from wafl.promises.read import read_file
 from wafl.promises.sign import is_signed_by
+from wafl.promises.verdict import Checked
 from wafl.results.run import Run
 from wafl.tasks.losses import OutputLoss, output_loss, spelled
 from wafl.tasks.structure.graph import is_leaf, plain_graph
 from wafl.tasks.structure.trace import agrees
 from wafl.tasks.task import Loss
 
-Verdict = Literal["PROVEN", "ATTESTED", "WRONG"]
 TRACED = "assuming that global state does not change, and that the module computes what its graph computes"
 
 
@@ -96,15 +96,8 @@ def _compared(claim: Claim, model: Known, examples: Examples) -> Iterator[Tensor
             yield from (point for point in points if bool(model.plain(point).isfinite().all()))
 
 
-VERDICTS: dict[Verdict, str] = {
-    "PROVEN": "PROVEN: every value was recomputed from the model and the data",
-    "ATTESTED": "ATTESTED: nothing is refuted, but some values are only the word of the issuer",
-    "WRONG": "WRONG: do not rely on this file",
-}
-
-
 @dataclass(frozen=True)
-class Verification:
+class Verification(Checked):
     """What :func:`wafl.verify` found.
 
     Args:
@@ -115,39 +108,7 @@ class Verification:
         promise: what the file says; as text, it is the statement in words.
     """
 
-    lines: tuple[Line, ...]
-    clients: Mapping[str, Line]
-    share: float
-    signed: bool
     promise: Promise
-
-    @property
-    def verdict(self) -> Verdict:
-        """``PROVEN`` if every value was recomputed, ``WRONG`` if a line is, otherwise ``ATTESTED``."""
-        return "PROVEN" if self.recomputed else "ATTESTED" if self.ok else "WRONG"
-
-    def verdict_of(self, client: str) -> Verdict:
-        """Return the verdict on the line of one client, who may have only its own data; ``WRONG`` for a wrong file."""
-        if client not in self.clients:
-            raise ValueError(f"{client!r} is not in the certificate: its clients are {', '.join(self.clients)}")
-        if not self.ok:
-            return "WRONG"
-        return "PROVEN" if self.clients[client].status == "recomputed" else "ATTESTED"
-
-    @property
-    def ok(self) -> bool:
-        """Whether no line is wrong; lines that are only attested may still be untrue."""
-        return all(line.status != "wrong" for line in (*self.lines, *self.clients.values()))
-
-    @property
-    def recomputed(self) -> bool:
-        """Whether all that is promised was proven again."""
-        return self.ok and all(line.status == "recomputed" for line in self.lines if line.name.startswith("radius "))
-
-    def __str__(self) -> str:
-        lines = (*self.lines, *self.clients.values())
-        table = [f"{line.name:<12} {line.status:<11} {line.why}" for line in lines]
-        return "\n".join([VERDICTS[self.verdict], *table, f"recomputed: {self.share:.1%} of the clients' weight"])
 
 
 def verify(

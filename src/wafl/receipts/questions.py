@@ -21,6 +21,8 @@ INSIDE = Range(0.0, 1.0, low_open=True, high_open=True)
 FINITE = Range(-math.inf, math.inf)
 THRESHOLDS = 64
 """The most thresholds of a grid."""
+RADII = 10
+"""The most radii: the numbers at many radii would tell how far single examples are from another answer."""
 NAMES = ("margin", "probability", "aps", "raps", "residual", "scaled_residual")
 
 
@@ -73,6 +75,8 @@ class Questions:
                 object.__setattr__(self, name, tuple(map(float, value)))
         object.__setattr__(self, "norm", float(self.norm))
         _check_rising("radii", self.radii)
+        if len(self.radii) > RADII:
+            raise ValueError(f"radii has {len(self.radii)} numbers: give at most {RADII}")
         if self.grid is not None:
             _check_rising("grid", self.grid)
             if len(self.grid) > THRESHOLDS:

@@ -17,14 +17,13 @@ from wafl.base.options import NotNegative, frozen
 from wafl.data.federation import Federation
 from wafl.receipts.questions import Questions
 from wafl.sets.answers import Client, Scorer
-from wafl.sets.held_out import all_examples
 from wafl.sets.scores import Margin, make_score
 from wafl.sets.shifted import check_moves
 from wafl.tasks.task import Loss
 from wafl.theory.certificates.certify import certify, quantity_of
 from wafl.theory.certificates.mixture import Mixture
 from wafl.theory.certificates.sampling import Domain
-from wafl.theory.population.levels import supported
+from wafl.theory.population.levels import exact, supported
 from wafl.weights import uniform
 
 
@@ -105,7 +104,7 @@ def reply_of(
     """
     if client.num_clients != 1:
         raise ValueError(f"a reply is about 1 client, and these data have {client.num_clients}")
-    everything = all_examples(client)
+    everything = client.examples
     size = len(everything.y)
     if size < questions.minimum:
         raise TooFewExamplesError(f"{client.names[0]} has {size} examples, fewer than {questions.minimum}")
@@ -156,6 +155,28 @@ def _upper(
             f"{invited} clients support no statement about a distribution: use own_sampling = false, or invite more"
         )
     return upper_mean(mean, size, most, (1.0 - level) / 2.0 / invited)
+
+
+def check_invited(questions: Questions, invited: int) -> None:
+    """Raise PreconditionError, before any site is asked, if too few are invited for what is asked."""
+    own = questions.own_sampling and 0.0 in questions.radii
+    level = min(
+        supported(questions.confidence, invited, own_sampling=each, liars=questions.liars)
+        for each in ((False, True) if own else (False,))
+    )
+    if level <= 0.0:
+        remedy = ", or use own_sampling = false" if own else ""
+        raise PreconditionError(f"{invited} sites support no statement about the next client: invite more{remedy}")
+
+
+def spare(questions: Questions, invited: int) -> int:
+    """Return how many of the invited sites may stay silent, and statements about the next client's examples follow.
+
+    >>> spare(Questions(confidence=0.8), 20), spare(Questions(), 5)
+    (3, 0)
+    """
+    level = exact(supported(questions.confidence, invited, own_sampling=False, liars=questions.liars))
+    return invited - math.ceil(level * (invited + 1)) - questions.liars
 
 
 def largest_value(questions: Questions, model: nn.Module, clients: Federation, loss: Loss | None) -> float:

@@ -51,6 +51,12 @@ class Scorer:
             raise ValueError(f"score={score.name!r} needs a model with {what}, and this one has the shape {shape}")
         return cls(Problem(task, params[None]), score)
 
+    @classmethod
+    def of_shape(cls, model: Run | nn.Module, score: Score, shape: Sequence[int]) -> Self:
+        """Read a model without examples at hand, which must accept some of this shape."""
+        label = torch.zeros(1, dtype=torch.int64)
+        return cls.of(model, score, Examples(torch.zeros(1, *shape), label, torch.tensor([0, 1])))
+
     def outputs(self, x: Tensor) -> Tensor:
         """Return the outputs ``[n, C]`` of examples in float64, a few thousand at a time."""
         task, params = self.problem.task, self.problem.params[0]

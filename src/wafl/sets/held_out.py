@@ -4,15 +4,9 @@ import torch
 from torch import nn
 
 from wafl.data.arguments import check_alike
-from wafl.data.examples import Examples
 from wafl.data.federation import Federation
 from wafl.results.run import Run
 from wafl.sets.answers import Client, Scorer
-
-
-def all_examples(clients: Federation) -> Examples:
-    """Return the training and test examples of each client together."""
-    return clients.train.joined(clients.test) if len(clients.test.y) else clients.train
 
 
 def read_clients(
@@ -26,7 +20,7 @@ def read_clients(
         norm: the ground norm of shifts, if there are any.
         most: how many examples of each client are read at most.
     """
-    examples, dtype = all_examples(clients), scorer.problem.params.dtype
+    examples, dtype = clients.examples, scorer.problem.params.dtype
     scored: dict[str, Client] = {}
     for index, name in enumerate(clients.names):
         begin, end = examples.offsets[index : index + 2].tolist()
@@ -58,7 +52,7 @@ def check_held_out(calibration: Federation, training: Federation | None) -> None
 
 def _digests(clients: Federation) -> dict[str, str]:
     """Return a digest of each client's examples, by name."""
-    examples = all_examples(clients)
+    examples = clients.examples
     return {name: examples.of_clients([index]).digest() for index, name in enumerate(clients.names)}
 
 

@@ -20,7 +20,7 @@ from wafl.report.sections import SetRow
 from wafl.results.run import Run
 from wafl.sets.answers import Scorer, check_grid
 from wafl.sets.coverage import Coverage
-from wafl.sets.held_out import all_examples, check_held_out, check_source, read_clients
+from wafl.sets.held_out import check_held_out, check_source, read_clients
 from wafl.sets.scores import Score, make_score
 from wafl.sets.search import search, with_gamma
 from wafl.sets.shifted import Shift, check_moves
@@ -73,7 +73,10 @@ class PredictionSets:
         return SetRow(label, self.statement, self.threshold, covered, *numbers)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the threshold, the promise and the calibration to a JSON file; returns the file."""
+        """Write the threshold, the promise and the calibration to a JSON file, without the model; returns the file.
+
+        :func:`wafl.load_sets` reads it again.
+        """
         check_place(Path(path))
         content = {
             "format": 1,
@@ -83,6 +86,7 @@ class PredictionSets:
             "threshold": describe(self.threshold),
             "target": describe(self.target),
             "unit": self.unit,
+            "intake": self.intake.to_json(),
             "missing": self.missing,
             "calibration": self.calibrated.rows(),
         }
@@ -158,7 +162,7 @@ def prediction_sets(
     missing = check_invited(invited, calibration.names)
     check_source(model, calibration)
     num_classes = model.num_classes if isinstance(model, Run) else calibration.num_classes
-    scorer = Scorer.of(model, make_score(score, num_classes), all_examples(calibration))
+    scorer = Scorer.of(model, make_score(score, num_classes), calibration.examples)
     count = calibration.num_clients + len(missing)
     target = target.supported(count)
     if shift is not None:

@@ -66,8 +66,11 @@ def for_example(invited: int, coverage: float, spent: float = 0.0, liars: int = 
         totals: dict[int, float] = {}
         for size, count in answers:  # sums of multiples of 2^-20 are exact
             totals[size] = totals.get(size, 0.0) + count
-        above = sum((Fraction(total) / size for size, total in totals.items()), Fraction(invited - len(answers)))
-        return above + liars + 1 <= missed * (invited + 1)
+        room = missed * (invited + 1) - liars - 1 - (invited - len(answers))
+        near = math.fsum(total / size for size, total in totals.items()) - float(room)
+        if abs(near) > 1e-9 * (invited + 1):  # more than rounding
+            return near < 0.0
+        return sum(Fraction(total) / size for size, total in totals.items()) <= room
 
     return holds
 
@@ -83,10 +86,20 @@ def for_client(invited: int, coverage: float, confidence: float, *, own_sampling
     failure = float((1 - level) / 2 / invited)
 
     @cache
-    def most(size: int) -> Fraction:
-        return Fraction(most_above(size, float(missed), failure)) if own_sampling else missed * size
+    def most(size: int) -> float:
+        return most_above(size, float(missed), failure) if own_sampling else below(missed * size)
 
-    return lambda answers: sum(Fraction(count) <= most(size) for size, count in answers) >= rank
+    return lambda answers: sum(count <= most(size) for size, count in answers) >= rank
+
+
+def below(number: Fraction) -> float:
+    """Return the largest float that is at most `number`.
+
+    >>> below(Fraction(1, 10)) < 0.1, below(Fraction(1, 2))
+    (True, 0.5)
+    """
+    value = float(number)
+    return value if Fraction(value) <= number else math.nextafter(value, -math.inf)
 
 
 def most_above(size: int, missed: float, failure: float) -> int:

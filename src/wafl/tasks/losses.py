@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal, Protocol, TypeGuard, runtime_checkable
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -260,6 +261,8 @@ def is_built_in(loss: object) -> TypeGuard[CrossEntropy | MarginLoss | SquaredEr
     if kind not in BUILT_IN or _functions(kind) != _ORIGINAL[kind]:
         return False
     values = vars(loss)
+    if any(type(each) not in (int, float, numpy.float64) for each in values.values()):
+        return False  # numbers of another class may compute something else
     return list(values) == [each.name for each in fields(kind)] and kind(**values) == loss  # which checks the numbers
 
 

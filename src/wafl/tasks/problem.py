@@ -37,7 +37,9 @@ class Problem:
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:
         """The gradient of each loss in its example ``[L, B, ...]``."""
-        return self.loss_and_gradient(x, y)[1]
+        if self.linear is None:
+            return self.loss_and_gradient(x, y)[1]
+        return torch.bmm(self.output_loss.gradient(self.outputs(x), y), self.linear[0]).view_as(x)
 
     def loss_and_gradient(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return self._reader.input_gradient(self.params, x, y, self.masks)

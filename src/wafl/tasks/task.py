@@ -123,6 +123,16 @@ class Task:
         named = {name: piece.view(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)}
         return {**named, **{name: named[name].detach() for name in self.layout.statistics}}
 
+    def module_at(self, params: Tensor) -> nn.Module:
+        """Return a copy of the module with the parameters ``[P]``; hooks of its ``load_state_dict`` are not called."""
+        module = copy.deepcopy(self.module)
+        parts = (each(remove_duplicate=False) for each in (module.named_parameters, module.named_buffers))
+        own = {name: value for part in parts for name, value in part}
+        with torch.no_grad():
+            for name, value in self.unflatten(params).items():
+                own[name].copy_(value)
+        return module
+
     def with_loss(self, loss: OutputLoss) -> Self:
         """The same model with another loss of its outputs."""
         other = copy.copy(self)

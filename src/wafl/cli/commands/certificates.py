@@ -12,6 +12,7 @@ from wafl.cli.terminal import PublicKey, StudyOrRun, Trust, make_console, parse_
 
 if TYPE_CHECKING:
     from wafl.data.federation import Federation
+    from wafl.promises.verdict import Checked
     from wafl.results.run import Run
 
 
@@ -121,6 +122,10 @@ UNSIGNED = (
     "No key was given: whoever changes the file can change its numbers with it, and a digest only detects accidents. "
     "Give --key, a public key that you have from the issuer."
 )
+UNSIGNED_REQUEST = (
+    "No key was given: anyone can make a request, and answer it with keys of their own. Give --key, a public key that "
+    "you have from the owner."
+)
 
 
 def verify(
@@ -131,6 +136,7 @@ def verify(
     data_dir: Path | None = None,
     client: Annotated[str | None, Option(metavar="NAME")] = None,
     accept: Annotated[str | None, Option(metavar="attested")] = None,
+    receipts: Annotated[Path | None, Option(metavar="FOLDER")] = None,
     trust: Trust = False,
 ) -> None:
     """Check a certificate: recompute every value that the model and the data allow, and try to refute the others."""
@@ -140,19 +146,34 @@ def verify(
         if accept not in (None, "attested"):
             raise ValueError(f"--accept {accept} must be attested: wrong lines are never accepted")
         from wafl.cli.tables import verification
-        from wafl.promises.read import read_file
-        from wafl.promises.verify import VERDICTS
-        from wafl.promises.verify import verify as check
+        from wafl.promises.receipts import Merged, is_merged, read
 
-        held = read_file(certificate)[0].parts.claim.part == "all"
-        run = None if model is None else only_run(model)[1]
-        clients = None if data is None else read_data(data, run, data_dir, held=held)
-        result = check(certificate, model=run, data=clients, key=key)
+        merged = is_merged(certificate)
+        if receipts is not None and not merged:
+            raise ValueError(f"--receipts are for a file that wafl merge wrote, and {certificate} is none")
+        result: Checked
+        if merged:
+            from wafl.receipts import verify as check_merged
+
+            read(Merged, certificate)
+            run = None if model is None else only_run(model)[1]
+            site = None if data is None else own_data(data, run, data_dir)
+            result = check_merged(certificate, receipts=receipts, key=key, model=run, data=site, client=client)
+            words, unsigned = result.page, UNSIGNED_REQUEST
+        else:
+            from wafl.promises.read import read_file
+            from wafl.promises.verify import verify as check
+
+            held = read_file(certificate)[0].parts.claim.part == "all"
+            run = None if model is None else only_run(model)[1]
+            clients = None if data is None else read_data(data, run, data_dir, held=held)
+            result = check(certificate, model=run, data=clients, key=key)
+            words, unsigned = str(result.promise), UNSIGNED
         verdict = result.verdict if client is None else result.verdict_of(client)
-    tell(f"{VERDICTS[verdict] if client is None else f'{verdict}: the line of {client}'}\n\n{result.promise}\n")
+    tell(f"{result.VERDICTS[verdict] if client is None else f'{verdict}: the line of {client}'}\n\n{words}\n")
     make_console().print(verification(certificate, result))
     if key is None:
-        say(UNSIGNED, typer.colors.YELLOW)
+        say(unsigned, typer.colors.YELLOW)
     code = {"PROVEN": 0, "ATTESTED": 0 if accept == "attested" else 3, "WRONG": 1}[verdict]
     if code:
         raise typer.Exit(code)
@@ -183,6 +204,15 @@ def read_data(folder: Path, run: "Run | None", data_dir: Path | None, *, held: b
     if prepare is None or clients.train.raw.dtype != torch.uint8:
         return clients  # numbers other than bytes are taken as they are
     return replace(clients.prepared_by(prepare), unit=prepare.unit, bounds=prepare.bounds)
+
+
+def own_data(folder: Path, run: "Run | None", data_dir: Path | None) -> "Federation":
+    """Return a site's own data, in the unit of the run if the files are not bytes, whose unit is known."""
+    from dataclasses import replace
+
+    clients = read_data(folder, run, data_dir)
+    unit = None if run is None else run.settings.get("unit")
+    return clients if unit is None or clients.unit != "input units" else replace(clients, unit=unit)
 
 
 def audit(

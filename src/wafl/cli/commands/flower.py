@@ -147,12 +147,15 @@ def node(
     allow_app: AllowApp = None,
     any_app: AnyApp = False,
     allow_model: Annotated[list[str] | None, Option(metavar="DIGEST")] = None,
+    min_examples: Annotated[int | None, Option(min=1)] = None,
+    max_questions: Annotated[int | None, Option(min=1)] = None,
 ) -> None:
     """Run flower-supernode with its own options, and no app but those that are allowed."""
     with one_line_errors():
         from wafl.flower.ops.supernode import run_node
 
-        run_node(context.args, allow_app or [], any_app=any_app, models=allow_model or [])
+        limits = {"min-examples": min_examples, "max-questions": max_questions}
+        run_node(context.args, allow_app or [], any_app=any_app, models=allow_model or [], limits=limits)
 
 
 @flower_app.command()

@@ -17,6 +17,7 @@ from wafl.base.files import write_whole
 from wafl.callbacks import Callback, Moment
 from wafl.config.experiment import Experiment
 from wafl.data.unpack import read_npz
+from wafl.flower.node.examples import POINTS
 from wafl.flower.server.bulletin import Bulletin
 from wafl.flower.server.certify import certify
 from wafl.flower.server.exchange import Post
@@ -38,8 +39,6 @@ NODES = {"flower", "tolerance", "caps"}
 """The sections about nodes, which may change when a study is resumed."""
 FREE = NODES | {"engine", "checkpoint_every", "checkpoint_seconds", "trackers", "methods", "tune"}
 """What need not be the same in a study and in the run config that resumes it; methods are compared one by one."""
-POINTS = 1000
-"""The most examples of a client that count in a mixture, as in :func:`wafl.weights.mixture`."""
 
 
 @server_app.main()

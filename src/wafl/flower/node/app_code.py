@@ -23,12 +23,12 @@ INSTALLED = "WAFL_INSTALLED_CODE"
 def load_app(run_config: str, *, own_data: bool) -> dict[str, Any]:
     """Return the run config of a node's experiment, and load the modules that it names from the app's folder.
 
-    Nothing is imported before all of it is checked. With ``own_data`` the node's data are its own, and what the
-    experiment names for them does not count.
+    Nothing is imported before all of it is checked. With ``own_data`` the node's data are its own: what the experiment
+    names for them does not count, and a Flower run may change only what the app opens.
     """
     folder, config = _find()
     try:
-        values = config.on_node(json.loads(run_config))
+        values = config.on_node(json.loads(run_config), own_data=own_data)
     except ConfigError as error:  # of the server's own making, so it may hear it
         raise WireError(str(error)) from error
     names, code = imports(read_experiment(json.dumps(values)), data=not own_data), CodeFolder(folder)

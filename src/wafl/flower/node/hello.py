@@ -9,6 +9,9 @@ from flwr.app import RecordDict
 from wafl.flower.node.refusals import LONGEST_NAME, check_refusal
 from wafl.flower.wire.values import LARGEST, Reader, WireError, config_only, short
 
+LONGEST_CLIENT = 200
+"""Characters of a client's name."""
+
 
 @dataclass(frozen=True)
 class Hello:
@@ -27,6 +30,8 @@ class Hello:
     """What its operator calls the node."""
     labels: tuple[str, ...] = ()
     """The names of the classes, if they have any."""
+    small: tuple[str, ...] = ()
+    """Clients that have too few examples to take part."""
 
     def encode(self) -> RecordDict:
         return config_only("reply", **{**vars(self), "node": self.node or None})
@@ -38,6 +43,9 @@ class Hello:
         names = read.different("names")
         if not names:
             raise WireError("names is empty: a node must hold at least one client")
+        for name in names:
+            if not name.isprintable() or not 0 < len(name) <= LONGEST_CLIENT:
+                raise WireError(f"names has {short(name)}: a client needs 1 to {LONGEST_CLIENT} printable characters")
         bounds = read.many("bounds", float, 2) if read.has("bounds") else None
         shape = tuple(read.many("shape", int, None, 1, LARGEST))
         numbers = read.many("numbers", int, len(names), 0, LARGEST) if read.has("numbers") else None
@@ -63,6 +71,7 @@ class Hello:
             None if bounds is None else (bounds[0], bounds[1]),
             read.one("node", str)[:LONGEST_NAME] if read.has("node") else "",
             tuple(labels),
+            read.different("small"),
         )
 
     @property

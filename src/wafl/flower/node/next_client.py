@@ -87,7 +87,7 @@ def next_client(node: Node, content: RecordDict) -> RecordDict:
         value = read_array(content, "params", name, tuple(like.shape), like.dtype)
         state[name] = finite(name, value) if value.is_floating_point() else value
     model.load_state_dict(state)
-    digest, rows, clients = digest_of(model), node.rows(names), node.site.federation
+    digest, rows, clients = digest_of(model), node.asked(names), node.site.federation
 
     def replied(name: str, client: Federation) -> Reply | str:
         try:

@@ -1,19 +1,24 @@
-"""Queries that a node answers: clients' work, tests, surveys, cuts, class means and spreads."""
+"""Queries that a node answers: clients' work, tests and surveys; the list of all of them."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from logging import WARNING
 from typing import cast
 
 import torch
 from flwr.app import RecordDict
 from torch import Tensor
 
+from wafl.base.describe import some
 from wafl.base.norms import check_norm
+from wafl.flower.node.examples import cuts, means, spread
 from wafl.flower.node.hello import Hello
+from wafl.flower.node.limits import MIN_EXAMPLES
 from wafl.flower.node.next_client import next_client
 from wafl.flower.node.refusals import refused
 from wafl.flower.node.work import SPLITS, Node, Split, Tested
+from wafl.flower.wire.logs import log
 from wafl.flower.wire.values import (
     LARGEST,
     Reader,
@@ -31,16 +36,12 @@ from wafl.flower.wire.values import (
     short,
     with_arrays,
 )
-from wafl.objectives.ball.client_cost_matrix import ClassMeans, class_means
 from wafl.objectives.ball.cost_matrix import CostMatrix
 from wafl.theory.certificates.sampling import Moments
 from wafl.theory.certificates.upper import REPORTS, Report
 from wafl.theory.constants.assumptions import computes_its_graph, task_of
-from wafl.train.clients import squares_around_mean
 from wafl.train.spec import Spec
 from wafl.train.survey import Survey, SurveyReplies
-from wafl.weights.transport import exchange
-from wafl.weights.transport.clouds import Sampling, read_client
 
 MOST_SETTINGS = 10_000
 """The most settings of the objective in one survey."""
@@ -48,7 +49,11 @@ MOST_SETTINGS = 10_000
 
 def hello(node: Node, content: RecordDict) -> RecordDict:
     """Reply with this node's clients and with what a model for them must fit; add their sizes if the query asks."""
-    clients, rows = node.site.federation, node.site.rows
+    clients, rows, small = node.site.federation, node.site.rows, too_small(node)
+    if small:
+        log(WARNING, "%s", small)
+    if not rows:
+        raise WireError(small)
     with_sizes = Reader(content, "query").one("sizes", bool)
     numbers, sizes, tests = node.site.numbers, clients.train.num_examples, clients.test.num_examples
     return Hello(
@@ -63,7 +68,19 @@ def hello(node: Node, content: RecordDict) -> RecordDict:
         clients.bounds,
         node.name,
         clients.classes or (),
+        tuple(node.site.small),
     ).encode()
+
+
+def too_small(node: Node) -> str:
+    """Describe the clients of a node that have too few examples to take part, or return an empty string."""
+    small, least = node.site.small, node.limits.min_examples
+    if not small:
+        return ""
+    return (
+        f"{some(list(small))} have fewer than {least} training examples and take no part: their operator admits them "
+        f"with {MIN_EXAMPLES}={min(small.values())} in --node-config, or --{MIN_EXAMPLES} of `wafl flower node`"
+    )
 
 
 def work(node: Node, content: RecordDict) -> RecordDict:
@@ -205,7 +222,7 @@ def survey(node: Node, content: RecordDict) -> RecordDict:
     count = read.one("count", int, 1, MOST_SETTINGS if scalars else 1)
     values = read.many("values", float, count * len(scalars), 0.0)
     settings = [share(scalars, values, index) for index in range(count)]
-    params, examples = _params(content, start), node.surveyed(names, split)
+    params, examples = _params(content, start), node.surveyed(names, split, count)
     replies = Survey(task, params, examples, objective).ask(settings, seed)
     reply = config_only("reply", count=count, sizes=replies.sizes if isinstance(objective, Moments) else None)
     return with_arrays(reply, "numbers", value=replies.value, cost=replies.cost)
@@ -234,9 +251,10 @@ def graph(node: Node, content: RecordDict) -> RecordDict:
     """Reply whether the model and its graph have the same outputs on the training and test examples of the clients."""
     task, start = task_of(node.model(num_outputs(content)), node.experiment.model.loss, traced=False)
     node.check_model(task, start, num_outputs(content))
-    rows, clients = node.rows(Reader(content, "query").different("names")), node.site.federation
-    examples = clients.train.joined(clients.test).of_clients(rows)
-    return config_only("reply", same=computes_its_graph(task, _params(content, start), examples))
+    params, clients = _params(content, start), node.site.federation
+    rows = node.asked(Reader(content, "query").different("names"))
+    examples = clients.examples.of_clients(rows)
+    return config_only("reply", same=computes_its_graph(task, params, examples))
 
 
 def _report(read: Reader, *, linear: bool) -> Report:
@@ -246,120 +264,6 @@ def _report(read: Reader, *, linear: bool) -> Report:
     if name not in REPORTS or (name == "error" and not linear):
         raise WireError(f"report={name!r} must be one of {', '.join(REPORTS if linear else ('smooth', 'linear'))}")
     return REPORTS[name](norm)
-
-
-@dataclass(frozen=True)
-class CutsQuery:
-    """A query for each client's cut: how at most ``points`` of its examples spread over the target, for potentials g.
-
-    ``numbers`` are the clients' indices among all clients; they and the seed decide which examples are drawn.
-    """
-
-    names: tuple[str, ...]
-    numbers: tuple[int, ...]
-    target: Tensor
-    g: Tensor
-    points: int
-    seed: int
-
-    def encode(self) -> RecordDict:
-        drawn = {"names": self.names, "numbers": self.numbers, "points": self.points, "seed": self.seed}
-        content = config_only("query", **drawn, count=len(self.g))
-        return with_arrays(content, "params", target=self.target, g=self.g)
-
-    def read(self, reply: RecordDict) -> tuple[Tensor, Tensor]:
-        clients = len(self.names)
-        means = read_doubles(reply, "numbers", "means", (clients,))
-        shares = read_doubles(reply, "numbers", "shares", (clients, len(self.g)))
-        if bool((shares < 0).any()) or not torch.allclose(shares.sum(1), torch.ones_like(means)):
-            raise WireError("shares must be at least 0 and sum to 1 for each client")
-        return means, shares
-
-
-def cuts(node: Node, content: RecordDict) -> RecordDict:
-    """Reply with each client's cut: the mean of its potential, and how its examples spread over the target."""
-    read = Reader(content, "query")
-    count, names = read.one("count", int, 1, exchange.MOST_POINTS), read.different("names")
-    numbers = read.many("numbers", int, len(names), 0, LARGEST)
-    sampling = Sampling(read.one("points", int, 1, 10**6), read.one("seed", int, 0, LARGEST))
-    clients, rows = node.site.federation, node.rows(names)
-    drawn = [read_client(clients.train.of(row), number, sampling).x for row, number in zip(rows, numbers, strict=True)]
-    target = read_doubles(content, "params", "target", (count, math.prod(clients.input_shape)))
-    g = read_doubles(content, "params", "g", (count,))
-    means, shares = exchange.cuts(drawn, target, g)
-    return with_arrays(config_only("reply"), "numbers", means=means, shares=shares)
-
-
-@dataclass(frozen=True)
-class MeansQuery:
-    """A query for the mean of each class of these clients; ``numbers`` are their indices among all clients.
-
-    The server computes a cost matrix of the ball from the means, and sends it with every query of the method.
-    """
-
-    names: tuple[str, ...]
-    numbers: tuple[int, ...]
-    num_outputs: int
-    features: int
-
-    def encode(self) -> RecordDict:
-        return config_only("query", names=self.names)
-
-    def read(self, reply: RecordDict) -> ClassMeans:
-        read, count = Reader(reply, "reply"), len(self.names)
-        labels = read.many("labels", int, None, 0, self.num_outputs - 1)
-        owners = read.many("places", int, len(labels), 0, count - 1)
-        counts = read.many("counts", int, len(labels), 1, 10**12)
-        if set(owners) != set(range(count)) or len(set(zip(labels, owners, strict=True))) != len(labels):
-            raise WireError("means must be of one or more different classes of each client")
-        means = read_doubles(reply, "numbers", "means", (len(labels), self.features))
-        clients = torch.tensor([self.numbers[owner] for owner in owners])
-        return ClassMeans(torch.tensor(labels), clients, means, torch.tensor(counts))
-
-
-def means(node: Node, content: RecordDict) -> RecordDict:
-    """Reply with the class means of the node's clients, if a method of its experiment needs them."""
-    names = Reader(content, "query").different("names")
-    if not any(spec.asks_cost_matrix for specs in node.specs.values() for spec in specs):
-        raise WireError(
-            "no method of the experiment has cost_matrix='clients': the means of classes are not for sending"
-        )
-    train = node.site.federation.train.of_clients(node.rows(names))
-    owners = torch.repeat_interleave(torch.arange(len(names)), train.num_examples)
-    result = class_means(train.x, train.y, owners)
-    about = {"labels": result.labels, "places": result.clients, "counts": result.counts}
-    reply = config_only("reply", **{name: numbers.tolist() for name, numbers in about.items()})
-    return with_arrays(reply, "numbers", means=result.means)
-
-
-@dataclass(frozen=True)
-class SpreadQuery:
-    """A query for the sum of the squared distances of each client's examples from their mean, for ``radius="auto"``."""
-
-    names: tuple[str, ...]
-
-    def encode(self) -> RecordDict:
-        return config_only("query", names=self.names)
-
-    def read(self, reply: RecordDict) -> list[tuple[float, int]]:
-        """Return each client's sum and number of examples."""
-        count = len(self.names)
-        sizes = Reader(reply, "reply").many("sizes", int, count, 0, LARGEST)
-        squares = read_doubles(reply, "numbers", "squares", (count,))
-        if bool((squares < 0).any()):
-            raise WireError("sums of squares must be at least 0")
-        return list(zip(squares.tolist(), sizes, strict=True))
-
-
-def spread(node: Node, content: RecordDict) -> RecordDict:
-    """Reply with the sums of the node's clients, if a method of its experiment chooses its radius."""
-    names, train = Reader(content, "query").different("names"), node.site.federation.train
-    if not node.chooses:
-        raise WireError("no method of the experiment has radius='auto': how examples spread is not for sending")
-    rows = node.rows(names)
-    reply = config_only("reply", sizes=train.num_examples[rows].tolist())
-    squares = [squares_around_mean(train.of(row)[0]) for row in rows]
-    return with_arrays(reply, "numbers", squares=torch.tensor(squares, dtype=torch.float64))
 
 
 HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
@@ -375,6 +279,13 @@ HANDLERS: dict[str, Callable[[Node, RecordDict], RecordDict]] = {
     "query.next_client": next_client,
 }
 """The function that answers each type of message."""
+TASKS = {
+    "query.survey": "certify",
+    "query.graph": "certify",
+    "query.cuts": "mixture",
+    "query.next_client": "next-client",
+}
+"""The task that a type of message belongs to, if that is not training."""
 
 
 def answer(kind: str, node: Callable[[], Node], content: RecordDict) -> RecordDict:
@@ -384,6 +295,8 @@ def answer(kind: str, node: Callable[[], Node], content: RecordDict) -> RecordDi
     except Exception as error:  # whatever it is, the server must hear of it
         return refused(error, setup=True)
     try:
+        if kind != "query.hello":
+            opened.check_task(TASKS.get(kind, "train"))
         return HANDLERS[kind](opened, content)
     except Exception as error:
         return refused(error)

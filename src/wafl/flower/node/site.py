@@ -1,17 +1,17 @@
 """A node's own data: a folder or a function, named by the node's own configuration and never by the server."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from wafl.base.errors import ConfigError
+from wafl.config.clients import make_clients, with_classes
 from wafl.config.experiment import Data
 from wafl.config.own_code import imported
-from wafl.config.plan import make_clients
 from wafl.data import client_files as data_folder
 from wafl.data.federation import Federation
 from wafl.train.lanes.lanes import free_bytes
@@ -21,12 +21,22 @@ from wafl.train.lanes.lanes import free_bytes
 class Site:
     """The clients that a node holds: ``rows`` has the row of each in ``federation``, by name.
 
-    ``numbers`` are their indices among all clients, if the node knows them.
+    ``numbers`` are their indices among all clients, if the node knows them. The data are its ``own`` if its
+    configuration names them; otherwise they are a part of the experiment's data set.
     """
 
     federation: Federation
     rows: Mapping[str, int]
     numbers: Mapping[str, int] | None = None
+    own: bool = False
+    small: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Clients that take no part, because they have too few training examples, and how many they have."""
+
+    def without_small(self, least: int) -> Self:
+        """Return the same site without clients of fewer training examples."""
+        sizes = {name: int(self.federation.train.num_examples[row]) for name, row in self.rows.items()}
+        rows = {name: row for name, row in self.rows.items() if sizes[name] >= least}
+        return replace(self, rows=rows, small={name: size for name, size in sizes.items() if size < least})
 
 
 def open_site(node_config: Mapping[str, Any], data: Data) -> Site:
@@ -43,7 +53,8 @@ def open_site(node_config: Mapping[str, Any], data: Data) -> Site:
     federation = imported("node config: data", source)() if is_function else read_folder(Path(source))
     if not isinstance(federation, Federation):
         raise ConfigError(f"node config: data={source!r} returned {type(federation).__name__}, not a wafl.Federation")
-    return Site(federation, {name: row for row, name in enumerate(federation.names)})
+    rows = {name: row for row, name in enumerate(federation.names)}
+    return Site(with_classes(federation, data.num_classes), rows, own=True)
 
 
 def read_folder(folder: Path) -> Federation:

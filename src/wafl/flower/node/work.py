@@ -17,8 +17,10 @@ from wafl.config.experiment import Experiment
 from wafl.config.plan import make_attack, make_entry, make_model
 from wafl.data.examples import Examples
 from wafl.evaluation.evaluate import examine, rows_of
-from wafl.flower.node.answered import Answered, allowed_models
+from wafl.flower.node.agreed import check_update, check_values
+from wafl.flower.node.allowed import Answers, allowed_models
 from wafl.flower.node.keepsakes import Keepsakes, state_folder
+from wafl.flower.node.limits import Limits, Questions
 from wafl.flower.node.site import Site, open_site
 from wafl.flower.wire.run_config import from_run_config
 from wafl.flower.wire.values import NodeQuery, WireError, short
@@ -74,24 +76,41 @@ class Node:
     """The clients of one node, and the experiment they take part in."""
 
     def __init__(
-        self, site: Site, experiment: Experiment, state: Path, name: str = "", allowed_models: Collection[str] = ()
+        self,
+        site: Site,
+        experiment: Experiment,
+        state: Path,
+        limits: Limits,
+        name: str = "",
+        allowed_models: Collection[str] = (),
     ) -> None:
-        self.site, self.experiment, self._state, self.name = site, experiment, state, name
-        self.answers = Answered(state, allowed_models)
+        self.site = site.without_small(limits.min_examples) if site.own else site
+        self.experiment, self._state, self.limits, self.name = experiment, state, limits, name
+        self.answers, self._questions = Answers(state, allowed_models), Questions(state, limits.max_questions)
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Self:
         experiment = _on_own_device(read_experiment(json.dumps(dict(run_config))), node_config)
-        name, state = str(node_config.get("name", "")), state_folder(node_config)
-        return cls(open_site(node_config, experiment.data), experiment, state, name, allowed_models(node_config))
+        site, state, limits = open_site(node_config, experiment.data), state_folder(node_config), Limits.of(node_config)
+        return cls(site, experiment, state, limits, str(node_config.get("name", "")), allowed_models(node_config))
+
+    def check_task(self, task: str) -> None:
+        """Raise WireError if the node has data of its own, and the app does not declare this task."""
+        declared = [*self.experiment.flower.tasks, *(["next-client"] if self.experiment.questions else [])]
+        if self.site.own and task not in declared:
+            where = "[questions]" if task == "next-client" else "tasks of [flower]"
+            raise WireError(
+                f"this belongs to the task {task!r}, and the app declares {', '.join(declared)}: write {where} into "
+                "its experiment"
+            )
 
     def model(self, num_outputs: int) -> nn.Module:
         """The experiment's model, for examples of this shape and the labels of all clients."""
         clients = self.site.federation
-        if clients.num_classes is not None and clients.num_classes > num_outputs:
+        if num_outputs != clients.num_outputs:
             raise WireError(
-                f"this node has labels up to {clients.num_classes - 1}, the model {num_outputs} outputs: a node with "
-                "the largest label must be there when training starts"
+                f"this node has {clients.num_outputs} classes or targets, the model {num_outputs} outputs: write the "
+                "number of classes into the app, as num_classes of [data]"
             )
         classes = None if clients.num_classes is None else num_outputs
         return make_model(self.experiment.model, Roster((), (), clients.input_shape, num_outputs, classes))
@@ -112,9 +131,10 @@ class Node:
         check_integers(task, start, clients)
 
     def check(self, query: NodeQuery, like: Tensor) -> Spec:
-        """Return the spec that the runs share; raise for clients of other nodes, and names that the method lacks."""
+        """Return the spec that the runs share; raise for clients of other nodes, and for what the app does not say."""
         self.rows(query.names.values())
-        spec, first = self._spec(query), query.queries[0]
+        specs, first = self._specs(query), query.queries[0]
+        spec = self._shared(query, specs)
         trains = first.kind == "train"
         objective, local, asks = spec.method.objective, spec.method.local, spec.method.client_weights.asks_losses
         checks = not trains and self.experiment.evaluation.check_optimum and first.sends == (GRADIENT,)
@@ -131,12 +151,18 @@ class Node:
                 raise WireError(f"{name}={short(named)} must be {sorted(wanted)}")
         if first.iterates and not (trains and asks and list(first.iterates) == [SNAPSHOT]):
             raise WireError(f"iterates={short(tuple(first.iterates))}: {query.entry} does not ask clients for these")
+        for each, wanted in zip(query.queries, specs, strict=True):
+            check_values(each, wanted)
+        if self.experiment.flower.partial_sums and not query.partial_sums:
+            raise WireError("the app has flower.partial_sums = true: a node sends the mean of its clients' updates")
+        if self.site.own and trains:
+            check_update(first, spec.schedule, self.limits.min_examples)
         return spec
 
     def answer(self, query: NodeQuery, spec: Spec, task: Task) -> list[Replies]:
         """The replies of this node's clients, one query per run."""
         first, method = query.queries[0], spec.method
-        rows = dict(zip(query.names, self.rows(query.names.values()), strict=True))
+        rows = dict(zip(query.names, self.asked(query.names.values(), len(query.queries)), strict=True))
         keepsakes = Keepsakes(self._state, query.training, query.entry)
         asked = [(run, client) for run, each in zip(query.runs, query.queries, strict=True) for client in each.clients]
         number, memory = first.round, dict[LaneKey, ClientState]()
@@ -162,10 +188,10 @@ class Node:
                 keepsakes.keep(run, query.names[client], number, memory[run, client], query.saved)
         return replies
 
-    def surveyed(self, names: Sequence[str], split: Split) -> Examples:
+    def surveyed(self, names: Sequence[str], split: Split, settings: int) -> Examples:
         """Return the clients' training or test examples; each client must have some."""
         clients = self.site.federation
-        examples = (clients.train if split == "train" else clients.test).of_clients(self.rows(names))
+        examples = (clients.train if split == "train" else clients.test).of_clients(self.asked(names, settings))
         for name, size in zip(names, examples.num_examples.tolist(), strict=True):
             if size == 0:
                 raise WireError(f"{name} has no {split} examples to certify")
@@ -184,8 +210,8 @@ class Node:
             raise WireError(f"part={split!r}: the experiment has no data.unseen, so only test examples are tested")
         clients, problem = self.site.federation, Problem(task, params[None])
         if split != "test":
-            clients = replace(clients, test=clients.train if split == "train" else clients.train.joined(clients.test))
-        held = self.rows(names)
+            clients = replace(clients, test=clients.train if split == "train" else clients.examples)
+        held = self.asked(names)
         attack = make_attack(self.experiment.attack) if attacked else None
         attack = None if attack is None else attack.within(clients.bounds)
         measured = examine(problem, clients, attack, seed, rows_of(clients, held))
@@ -208,15 +234,22 @@ class Node:
         schedule, seeds = self.experiment.schedule, self.experiment.seeds
         return {method.label: make_entry(method, schedule).specs(seeds) for method in self.experiment.methods}
 
+    def asked(self, names: Collection[str], questions: int = 1) -> list[int]:
+        """Count questions about clients of this node's own, and return the row of each in the federation."""
+        rows = self.rows(names)
+        if self.site.own:
+            self._questions.count(names, questions)
+        return rows
+
     def rows(self, names: Collection[str]) -> list[int]:
-        """Return the row of each of these clients in the federation."""
+        """Return the row of each of these clients in the federation, to which no question is answered yet."""
         unknown = [name for name in names if name not in self.site.rows]
         if unknown:
             raise WireError(f"this node does not hold {short(unknown)}; it holds {short(list(self.site.rows))}")
         return [self.site.rows[name] for name in names]
 
-    def _spec(self, query: NodeQuery) -> Spec:
-        """The spec that the runs share, with the numbers of the first one; candidates for radii come last."""
+    def _specs(self, query: NodeQuery) -> list[Spec]:
+        """Return the runs that a query is about; candidates for radii come last."""
         if query.entry not in self.specs:
             raise WireError(f"method {short(query.entry)} is not in the experiment, which has: {', '.join(self.specs)}")
         specs = self.specs[query.entry]
@@ -224,8 +257,12 @@ class Node:
             specs = [*specs, *(spec for spec in specs for _ in CANDIDATES)]
         if max(query.runs) >= len(specs):
             raise WireError(f"runs={short(query.runs)} must lie in [0, {len(specs) - 1}], the runs of {query.entry}")
+        return [specs[run] for run in query.runs]
+
+    def _shared(self, query: NodeQuery, specs: Sequence[Spec]) -> Spec:
+        """Return the spec that these runs share, with the numbers of the first one."""
         # Which radius it is travels with the query, as for every run of a radius.
-        chosen = [spec.with_radius(1.0) if spec.undecided else spec for spec in (specs[run] for run in query.runs)]
+        chosen = [spec.with_radius(1.0) if spec.undecided else spec for spec in specs]
         if len({spec.shape() for spec in chosen}) != 1:
             raise WireError(f"runs={short(query.runs)} of {query.entry} cannot train in one batch")
         return chosen[0].within(self.site.federation.bounds)

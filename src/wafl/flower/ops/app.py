@@ -1,6 +1,5 @@
 """An experiment as a Flower app, a folder that ``flwr run`` starts, and a study that runs as one in a simulation."""
 
-import json
 import re
 import shutil
 import time
@@ -19,7 +18,6 @@ from wafl.config.read import parse_experiment
 from wafl.flower.node.app_code import INSTALLED
 from wafl.flower.ops.deployment import filled, make_empty
 from wafl.flower.ops.loopback import Loopback
-from wafl.flower.wire.overrides import OPEN
 from wafl.flower.wire.run_config import to_run_config
 from wafl.studies.roster import read_roster, write_roster
 from wafl.studies.study import Study
@@ -37,7 +35,6 @@ def write_app(
     make_empty(folder)
     values = {
         "project": _project_name(experiment.name),
-        "open": json.dumps(OPEN),
         "config": tomlkit.dumps({"tool": {"flwr": {"app": {"config": config}}}}),
         "name": experiment.name,
         "methods": ", ".join(each.label for each in experiment.methods),

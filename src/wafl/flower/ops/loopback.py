@@ -198,7 +198,7 @@ class Loopback:
         federation: Mapping[str, str | float] | None = None,
     ) -> RunHandle:
         """Start a Flower run of the app in that folder, with these values for its run config and for the simulation."""
-        options = [f"--run-config={pair}" for pair in settings(config or {})]
+        options = run_config(settings(config or {}))
         options += [f"--federation-config={pair}" for pair in settings(federation or {})]
         name = f"run-{next(self._runs)}"
         command = self._start(name, "flwr", "run", str(app), "--stream", *options, home="flwr")
@@ -272,14 +272,26 @@ def find_tool(name: str) -> str:
     return tool
 
 
+def run_config(config: Sequence[str]) -> list[str]:
+    """Return the options of ``flwr run`` for these values, or for one file of them.
+
+    Flower reads each option's keys as tables and lets a table replace the one of an earlier option, so there is one.
+
+    >>> run_config(["schedule.rounds=3", "schedule.cohort=2"])
+    ['--run-config=schedule.rounds=3 schedule.cohort=2']
+    """
+    if len(config) > 1 and (files := [value for value in config if value.endswith(".toml")]):
+        raise ValueError(f"-c {files[0]} is a file: give it alone, or write all values as KEY=VALUE")
+    return [f"--run-config={' '.join(config)}"] if config else []
+
+
 def submit(app: Path, superlink: str | None, config: Sequence[str], show: Callable[[str], None]) -> str:
     """Run an app, and return how its Flower run ended: completed, failed or stopped; ``show`` gets the log's lines.
 
     Flower's own command always ends with status 0.
     """
     where = [] if superlink is None else [superlink]
-    values = [f"--run-config={pair}" for pair in config]
-    command, output = [find_tool("flwr"), "run", str(app), *where, "--stream", *values], ""
+    command, output = [find_tool("flwr"), "run", str(app), *where, "--stream", *run_config(config)], ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         for text in process.stdout:

@@ -7,7 +7,7 @@ asks it for every task. An app that is refused is answered with Flower's error 7
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from logging import ERROR, WARNING, getLogger
 from pathlib import Path
@@ -34,7 +34,8 @@ from flwr.supernode.start_client_internal import (
     start_client_internal,
 )
 
-from wafl.flower.node.answered import ALLOWED, allowed_models
+from wafl.flower.node.allowed import ALLOWED, allowed_models
+from wafl.flower.node.limits import Limits, variable
 from wafl.flower.ops.guard import Guard, RefusedError
 
 log = getLogger("flwr").log
@@ -94,16 +95,24 @@ def guarded(guard: Guard) -> NodeStateFactory:
 
 
 def run_node(
-    arguments: Sequence[str], allowed: Sequence[str], *, any_app: bool = False, models: Sequence[str] = ()
+    arguments: Sequence[str],
+    allowed: Sequence[str],
+    *,
+    any_app: bool = False,
+    models: Sequence[str] = (),
+    limits: Mapping[str, int | None] | None = None,
 ) -> None:
     """Run ``flower-supernode`` here, with apps of ``allowed`` digests, of trusted entities, or ``any_app``.
 
-    ``models`` are the digests of models that questions about the next client are answered about.
+    ``models`` are the digests of models that questions about the next client are answered about; ``limits`` are
+    options of the node's configuration (:mod:`wafl.flower.node.limits`).
     """
     guard = Guard.of(allowed)
     if models:
         os.environ[ALLOWED] = ",".join(models)
         allowed_models({})
+    os.environ |= {variable(key): str(value) for key, value in (limits or {}).items() if value is not None}
+    Limits.of({})
     if not any_app and not package_version.startswith(KNOWN):
         raise ValueError(f"flwr {package_version} is not known to ask before it runs apps: install 'flwr>=1.41,<1.43'")
     before, sys.argv = sys.argv, ["flower-supernode", *arguments]

@@ -24,6 +24,7 @@ from wafl.train.trust.trust import FEW
 
 OFTEN = 0.5
 """Seconds between two checks for nodes."""
+SMALL = "%s: %s have too few examples and take no part: the node's operator may admit them (min-examples)"
 
 
 class Census:
@@ -31,7 +32,7 @@ class Census:
 
     With ``closed``, no client joins later. ``on_roster`` is called with every roster before it is used. Nodes and
     clients that claim more than the ``caps`` allow take no part. ``unseen`` is the share of the first clients that
-    never train, and the seed that they are drawn from.
+    never train, and the seed that they are drawn from. ``classes`` are as many as the experiment declares.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Census:
         closed: bool = False,
         caps: Caps | None = None,
         unseen: tuple[float, int] | None = None,
+        classes: int | None = None,
     ) -> None:
         self._post, self._settings, self._with_sizes = post, settings, with_sizes
         self._roster, self._on_roster, self._closed = known, on_roster, closed
@@ -54,7 +56,7 @@ class Census:
         self._present: dict[int, Hello] = {}
         self._called: dict[int, str] = {}
         self._keys: dict[int, str] = {}
-        self._caps, self._unseen = caps or Caps(), unseen
+        self._caps, self._unseen, self._classes = caps or Caps(), unseen, classes
         self._looked = -OFTEN
 
     @property
@@ -174,6 +176,8 @@ class Census:
                 hello = self._within_caps(node, Hello.decode(reply, self._with_sizes))
                 self._check(node, hello)
                 self._present[node], self._called[node] = hello, hello.node
+                if hello.small:
+                    log(WARNING, SMALL, self.label(node), some(hello.small))
                 self._silent.pop(node, None)
             except WireError as error:
                 self._silent[node] = str(error)
@@ -193,7 +197,8 @@ class Census:
         """Return the node without clients that claim too many examples; raise if the node itself claims too much."""
         caps = self._caps
         fault = (
-            caps.fault_of_node(len(self._names_of(node, hello)), self._keys.get(node, ""))
+            self._fault_of_classes(hello.outputs)
+            or caps.fault_of_node(len(self._names_of(node, hello)), self._keys.get(node, ""))
             or caps.fault_of_count("classes", hello.outputs)
             or caps.fault_of_shape(hello.shape)
         )
@@ -205,6 +210,12 @@ class Census:
         if len(faults) == len(hello.names):
             raise WireError("none of its clients is within the caps")
         return hello.without(faults)
+
+    def _fault_of_classes(self, claimed: int) -> str | None:
+        declared = self._classes
+        if declared is None or claimed == declared:
+            return None
+        return f"has {claimed} classes, and the experiment declares {declared} (num_classes of [data])"
 
     def _names_of(self, node: int, hello: Hello) -> set[str]:
         """Return the clients of a node, and all that nodes with the same key have brought, now or before."""
@@ -219,8 +230,11 @@ class Census:
         """Raise if examples differ in kind from the roster's, or if all clients belong to another key; log others'."""
         roster, homes = self._roster, self.homes()
         if roster is not None:
-            if hello.outputs > roster.num_outputs:
-                raise WireError(f"it has {hello.outputs} classes or targets, the model {roster.num_outputs} outputs")
+            if hello.outputs != roster.num_outputs:
+                raise WireError(
+                    f"it has {hello.outputs} classes or targets, the model {roster.num_outputs} outputs: if it lacks "
+                    f"examples of a class, write num_classes = {roster.num_outputs} into [data] of the experiment"
+                )
             _check_kind(hello, (roster.input_shape, roster.unit, roster.bounds, roster.num_classes is not None))
         foreign = tuple(name for name in hello.names if not self._may_hold(node, name))
         if len(foreign) == len(hello.names):
@@ -245,6 +259,12 @@ class Census:
                 del self._present[node]
                 self._silent[node] = str(error)
                 self._refuse(node, error)
+        claims = {self.label(node): hello.outputs for node, hello in self._present.items()}
+        if len(set(claims.values())) > 1:
+            raise ConfigError(
+                f"nodes have different numbers of classes ({some([f'{who}: {count}' for who, count in claims.items()])}"
+                f"): write the right one into the experiment, such as num_classes = {max(claims.values())} in [data]"
+            )
 
     def _enroll(self) -> None:
         """Add new clients to the end of the roster."""

@@ -1,14 +1,17 @@
 """Finds the clients of a study, and keeps the list of them in the study's folder, so that a resume knows them again."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from logging import INFO
 from pathlib import Path
+from typing import Any
 
 from wafl.base.errors import ConfigError
 from wafl.config.experiment import Experiment
-from wafl.config.plan import Entry
+from wafl.config.plan import Entry, make_tolerance
 from wafl.flower.server.census import Census
 from wafl.flower.server.exchange import Post
 from wafl.flower.server.grid import GridClients
+from wafl.flower.wire.logs import log
 from wafl.objectives.ball.cost_matrix import CLIENTS
 from wafl.studies.roster import write_roster
 from wafl.train.clients import Roster
@@ -37,9 +40,11 @@ class Finder:
         with_sizes = any(spec.needs_sizes for spec in every)
         differ = any(spec.asks_cost_matrix for spec in every)  # by those who are here at first
         closed = differ or any(entry.method.client_weights.closed for entry in entries)
+        log_settings(experiment, entries)
         data, caps = experiment.data, experiment.caps.settled(remote=True)
         unseen = None if data.unseen is None else (data.unseen, data.unseen_seed)
-        census = Census(self._post, experiment.flower, with_sizes, self._known, self._keep, closed, caps, unseen)
+        about = self._known, self._keep, closed, caps, unseen, data.num_classes
+        census = Census(self._post, experiment.flower, with_sizes, *about)
         census.gather()
         self.clients = GridClients(self._post, census, experiment, specs, self._folder)
         return self.clients
@@ -50,6 +55,23 @@ class Finder:
     def _keep(self, roster: Roster) -> None:
         if (self._folder / "config.toml").exists():  # not before the study has its folder
             write_roster(self._folder, roster)
+
+
+def log_settings(experiment: Experiment, entries: Sequence[Entry] = ()) -> None:
+    """Log what is in effect: how far clients are believed, their privacy, and the schedule of each method."""
+    sections: dict[str, Mapping[str, Any]] = {
+        "caps": vars(experiment.caps.settled(remote=True)),
+        "tolerance": vars(make_tolerance(experiment, remote=True)),
+        "privacy": {} if experiment.privacy is None else vars(experiment.privacy),
+        **{
+            f"schedule of {entry.name}": {**vars(spec.schedule), **entry.grid, "seed": experiment.seeds}
+            for entry in entries
+            for spec in entry.specs(experiment.seeds)[:1]
+        },
+    }
+    for name, values in sections.items():
+        settings = ", ".join(f"{key} = {value}" for key, value in values.items() if value is not None)
+        log(INFO, "%s: %s", name, settings or "none")
 
 
 def _check_means(entries: Sequence[Entry]) -> None:

@@ -22,7 +22,8 @@ from wafl.config.experiment import Experiment
 from wafl.config.plan import make_tolerance
 from wafl.evaluation.evaluate import draw_attacked
 from wafl.evaluation.score import ClientScore, Score
-from wafl.flower.node.queries import CutsQuery, GraphQuery, MeansQuery, SpreadQuery, SurveyQuery, TestQuery
+from wafl.flower.node.examples import CutsQuery, MeansQuery, SpreadQuery
+from wafl.flower.node.queries import GraphQuery, SurveyQuery, TestQuery
 from wafl.flower.node.work import Split, Tested
 from wafl.flower.server.census import Census
 from wafl.flower.server.claims import dominating, too_many
@@ -48,7 +49,7 @@ from wafl.train.spec import Spec
 from wafl.train.survey import SurveyReplies
 from wafl.train.trust.admission import Arrivals, answer_tolerantly
 from wafl.train.trust.faults import without
-from wafl.train.trust.trust import Trust
+from wafl.train.trust.trust import Shares, Trust
 
 
 class GridClients:
@@ -220,13 +221,24 @@ class GridClients:
         attack: Attack | None = None,
         seed: int = 0,
     ) -> Score:
-        total, unit = sum(clean.num_examples for clean, _ in tests.values()), self.roster.unit
-        scores: list[ClientScore] = []
-        for client, (clean, under_attack) in sorted(tests.items()):
+        unit, scores, weights = self.roster.unit, list[ClientScore](), self._weights_of_tests(names, tests)
+        for weight, (client, (clean, under_attack)) in zip(weights, sorted(tests.items()), strict=True):
             victim, size = client in victims, clean.num_examples
             test = under_attack if victim else clean
-            scores.append(ClientScore(names[client], test.accuracy, test.loss, size, victim, size / total))
+            scores.append(ClientScore(names[client], test.accuracy, test.loss, size, victim, weight))
         return Score(scores, "none" if attack is None else attack.describe(unit), unit, seed)
+
+    def _weights_of_tests(self, names: Sequence[str], tests: Mapping[int, tuple[Tested, Tested]]) -> list[float]:
+        """Return each client's share of all test examples; no node has more than its share of the training."""
+        clients = sorted(tests)
+        claimed = torch.tensor([tests[client][0].num_examples for client in clients], dtype=torch.float64)
+        nodes = self._trust.nodes_of(clients) if names == self.roster.names else ()
+        held = Shares.of(claimed, self.caps.client_share or 1.0, nodes).capped(claimed)
+        for client in (client for client, one, other in zip(clients, held, claimed, strict=True) if one < other):
+            log(
+                WARNING, "%s claims a larger share of all tests than a node may have: it counts for less", names[client]
+            )
+        return (held / held.sum()).tolist()
 
     def _test(
         self, params: Tensor, seed: int, names: Sequence[str], split: Split = "test", *, alike: bool = False

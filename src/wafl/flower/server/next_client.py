@@ -15,6 +15,7 @@ from wafl.flower.node.next_client import FEW, NextClientQuery
 from wafl.flower.server.census import Census
 from wafl.flower.server.certify import own_model
 from wafl.flower.server.exchange import Post
+from wafl.flower.server.find_clients import log_settings
 from wafl.flower.server.inquiry import Inquiry
 from wafl.flower.wire.logs import log
 from wafl.flower.wire.overrides import read_value
@@ -22,10 +23,9 @@ from wafl.flower.wire.run_config import from_run_config
 from wafl.promises.promise import digest_of
 from wafl.receipts.conclusion import Conclusion
 from wafl.receipts.questions import Questions
-from wafl.receipts.reply import Reply
+from wafl.receipts.reply import Reply, check_invited
 from wafl.results.saved import load_run
 from wafl.studies.roster import read_roster
-from wafl.theory.population.levels import supported
 from wafl.train.clients import Roster
 
 
@@ -43,7 +43,9 @@ def next_client(post: Post, values: Mapping[str, Any], kind: Literal["next", "se
     unseen = experiment.data.unseen if known is None else None
     drawn = None if unseen is None else (unseen, experiment.data.unseen_seed)
     caps = experiment.caps.settled(remote=True)
-    census = Census(post, experiment.flower, False, known, caps=caps, unseen=drawn)
+    classes = experiment.data.num_classes
+    log_settings(experiment)
+    census = Census(post, experiment.flower, False, known, caps=caps, unseen=drawn, classes=classes)
     roster = census.gather()
     invited = _invited(roster, known, read_value("invited", values["invited"]))
     check_support(questions, kind, len(invited))
@@ -71,9 +73,8 @@ def next_client(post: Post, values: Mapping[str, Any], kind: Literal["next", "se
 
 def check_support(questions: Questions, kind: Literal["next", "sets"], invited: int) -> None:
     """Raise PreconditionError, before any client is asked, if this number of clients cannot support what is asked."""
-    if kind == "next":
-        supported(questions.confidence, invited, own_sampling=False, liars=questions.liars)
-    else:
+    check_invited(questions, invited)
+    if kind == "sets":
         questions.target().supported(invited)
 
 

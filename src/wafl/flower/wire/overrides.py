@@ -1,10 +1,9 @@
-"""What a Flower run may change of an app on a node: open keys, to numbers, judged as read, before code is imported."""
+"""What a Flower run may change of an app on a node: open keys, within ranges, judged before any code is imported."""
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, Self, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, cast
 
 from flwr.common.config import flatten_dict
 
@@ -25,8 +24,15 @@ ON_SERVER = frozenset(
     }
 )
 """What the server alone reads; on a node, it is as the app has it. Keys that are not ours are for nodes, too."""
-OPEN = ("schedule.*", "methods.*")
-"""What a Flower run may change by default: ``part.*`` takes numbers, and a whole key also names of our lists."""
+OPEN = ("schedule.rounds", "seeds")
+"""The keys for nodes that every Flower run may change."""
+TRIAL = ("schedule.", "methods.")
+"""What a Flower run may change, to any numbers, where nodes hold a part of the experiment's own data set."""
+TASKS = "flower.tasks"
+"""The key by which an app declares its tasks; ``[questions]`` declare the tasks about the next client."""
+FORM = 'open = {"schedule.learning_rate" = [1e-4, 0.5], "attack.kind" = ["none", "pgd"]}'
+Range = Sequence[Any]
+"""Two numbers, or a choice of texts."""
 QUOTED = {"[": "list", "{": "table", '"': "text in quotes"}
 """How a string that holds TOML begins, and what it holds."""
 
@@ -43,49 +49,97 @@ def read_value(key: str, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class AppConfig:
-    """The run config that an app itself has, by dotted keys, and which of these a Flower run may change."""
+    """The run config of an app itself, by dotted keys, and the ranges of the keys that it opens for Flower runs."""
 
     values: Mapping[str, Any]
-    open: tuple[str, ...] = OPEN
+    open: Mapping[str, Range] = field(default_factory=dict[str, Range])
+
+    def __post_init__(self) -> None:
+        for key, values in self.open.items():
+            if key not in self.values:
+                raise ConfigError(
+                    f"pyproject.toml: {key} in open of [tool.wafl] is not a key of this app: write {FORM}"
+                )
+            if not _is_range(values):
+                raise ConfigError(
+                    f"pyproject.toml: open.{key!r} = {values!r} in [tool.wafl] must be [low, high], or a list of texts"
+                )
 
     @classmethod
     def of(cls, project: Mapping[str, Any]) -> Self:
-        """That of an app's ``pyproject.toml``, which names open keys as ``open`` in its table ``[tool.wafl]``."""
+        """Read an app's ``pyproject.toml``, which has the ranges of open keys in ``open`` of its table [tool.wafl]."""
         tools = project["tool"]
-        named = tools.get("wafl", {}).get("open", list(OPEN))
-        if not isinstance(named, list) or not all(isinstance(key, str) for key in named):
-            raise ConfigError(f"pyproject.toml: open = {named!r} in [tool.wafl] must be a list of keys")
-        return cls(flatten_dict(tools["flwr"]["app"].get("config", {})), tuple(named))
+        ranges = tools.get("wafl", {}).get("open", {})
+        if not isinstance(ranges, dict):
+            raise ConfigError(
+                f"pyproject.toml: open = {ranges!r} in [tool.wafl] must be a table with the range of each key: "
+                f"write {FORM}, or {{}} for no key besides {' and '.join(OPEN)}"
+            )
+        return cls(flatten_dict(tools["flwr"]["app"].get("config", {})), cast("dict[str, Range]", ranges))
 
-    def on_node(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The app's run config with what a Flower run changes of it; a ConfigError if it may not, and nodes read it."""
+    def on_node(self, given: Mapping[str, Any], *, own_data: bool = True) -> dict[str, Any]:
+        """Return the app's run config with the changes of a Flower run, or raise ConfigError if one is not allowed.
+
+        Without ``own_data``, a node holds a part of the experiment's data set, and all numbers may change.
+        """
         values = dict(self.values)
         for key, value in given.items():
             if key not in values:
                 raise ConfigError(f"run config: {key} is not a key of this app")
-            if value != values[key] and key.partition(".")[0] not in ON_SERVER:
-                self._check(key, value)
+            if value == values[key]:
+                continue
+            if key == "task" and own_data:
+                self._check_task(value)
+            if key.partition(".")[0] not in ON_SERVER:
+                self._check(key, value, own_data)
                 values[key] = value
         return values
 
-    def _check(self, key: str, value: Any) -> None:
-        named = key in self.open
-        if not named and not any(key.startswith(name[:-1]) for name in self.open if name.endswith(".*")):
-            raise ConfigError(f"run config: {key} is not open: write it into the app, which opens {list(self.open)}")
-        if value == "" and key.startswith("schedule."):  # not set
+    def _check_task(self, task: Any) -> None:
+        declared = [*read_value(TASKS, self.values.get(TASKS, '["train"]'))]
+        declared += ["next-client", "sets"] if any(key.startswith("questions.") for key in self.values) else []
+        if task not in declared:
+            raise ConfigError(
+                f"run config: task = {str(task)[:200]!r} must be one of {', '.join(declared)}, which the app declares: "
+                f"write another into tasks of [flower], or [questions], of its experiment"
+            )
+
+    def _check(self, key: str, value: Any, own_data: bool) -> None:
+        rule = self._rule(key, own_data)
+        if rule is None:
+            raise ConfigError(
+                f"run config: {key} is not open: write it into the app, which opens {[*OPEN, *self.open]}, or write "
+                f"its range into the app's pyproject.toml, under [tool.wafl]: {FORM}"
+            )
+        words, allows = rule
+        if not own_data and value == "" and key.startswith("schedule."):  # not set
             return
         parsed = read_value(key, value)
-        for each in parsed if isinstance(parsed, list) else [parsed]:
-            if not isinstance(each, int | float) and not (named and isinstance(each, str) and each in our_names()):
-                takes = "numbers and names of our lists" if named else "numbers"
-                raise ConfigError(f"run config: {key} = {str(value)[:200]!r}: nodes take {takes}, and lists of them")
+        if not all(map(allows, parsed if isinstance(parsed, list) else [parsed])):
+            raise ConfigError(f"run config: {key} = {str(value)[:200]!r}: nodes take {words}, and lists of these")
+
+    def _rule(self, key: str, own_data: bool) -> tuple[str, Callable[[Any], bool]] | None:
+        """Return which values a Flower run may give a key, in words and as a function; None if it may give none."""
+        limits = self.open.get(key)
+        if limits is not None and isinstance(limits[0], str):
+            return " or ".join(limits), lambda value: value in limits
+        if limits is not None:
+            return f"numbers in {list(limits)}", lambda value: _is_number(value) and limits[0] <= value <= limits[1]
+        if key in OPEN:
+            return "whole numbers", lambda value: type(value) is int
+        if not own_data and key.startswith(TRIAL):
+            return "numbers", lambda value: isinstance(value, int | float)
+        return None
 
 
-@cache
-def our_names() -> frozenset[str]:
-    """The names that an experiment may choose from: methods and their parts, models and attacks; no code."""
-    from wafl.config.experiment import MODELS, Attack
-    from wafl.config.method_keys import METHOD_TABLES, OWN, PART_TABLES
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
-    parts = [name for tables in PART_TABLES.values() for name in tables]
-    return frozenset({*METHOD_TABLES, *parts, *MODELS, *get_args(Attack.model_fields["kind"].annotation)} - {OWN})
+
+def _is_range(values: Any) -> bool:
+    """Return whether these are two numbers, the smaller one first, or texts."""
+    if not isinstance(values, list) or not values:
+        return False
+    several = cast("list[Any]", values)
+    numbers = len(several) == 2 and all(map(_is_number, several)) and several[0] <= several[1]
+    return numbers or all(isinstance(each, str) for each in several)

@@ -16,7 +16,7 @@ from torch import Tensor
 from wafl.parts.messages import PARAMS, Query, Replies, Reply
 from wafl.train.trust.admission import split
 
-FORMAT = 5
+FORMAT = 6
 """The format of all messages; raised whenever a message changes, so that a mismatch is said when a node is greeted."""
 HEADER = 256
 """The most bytes of the header of an array, which is Flower's own: a numpy file, so that Flower's mods can read it."""

@@ -44,27 +44,30 @@ class Room:
         if direction.is_cuda:
             return torch.where(direction >= 0, self.up, self.down)
         up = torch.ge(direction, 0.0, out=torch.empty_like(direction))  # on a CPU, booleans take four times as long
-        space = up * self.up
-        return torch.maximum(space, up.neg_().add_(1.0).mul_(self.down), out=space)
+        return torch.lerp(self.down, self.up, up)  # an end, to the bit
 
 
-def linear_maximizer(gradient: Tensor, gamma: Tensor, norm: float, power: int, room: Room | None = None) -> Tensor:
+def linear_maximizer(
+    gradient: Tensor, gamma: Tensor, norm: float, power: int, room: Room | None = None, near: Tensor | None = None
+) -> Tensor:
     """``argmax <g, d> - gamma ||d||^power`` over d within ``room``; ``gradient [L, B, D]``, ``gamma [L]``.
 
     Without a room and with power 2 this is ``(||g||_* / 2 gamma) v``, where v is the unit vector of the norm that
-    maximizes ``<g, v>``. With power 1 it is finite only within a room.
+    maximizes ``<g, v>``. With power 1 it is finite only within a room. The maximizer of a similar gradient, ``near``,
+    saves time and changes no bit.
     """
     if power == 1 and room is None:
         raise ValueError("power=1 has no finite linear maximizer without bounds")
     if norm == 2:
         return _l2_maximizer(gradient, gamma, power, room)
+    near = None if gradient.is_cuda else near
     size = gradient.abs()
     if room is None:
         return gradient.sign() * _free_lengths(size, gamma, norm)
     space = room.along(gradient)
     if norm == 1:
-        return gradient.sign() * _l1_lengths(size, space, gamma, power)
-    return gradient.sign() * torch.minimum(_linf_level(size, space, gamma, power), space)
+        return gradient.sign() * _l1_lengths(size, space, gamma, power, near)
+    return gradient.sign() * torch.minimum(_linf_level(size, space, gamma, power, near), space)
 
 
 def _free_lengths(size: Tensor, gamma: Tensor, norm: float) -> Tensor:
@@ -92,7 +95,7 @@ def _l2_maximizer(gradient: Tensor, gamma: Tensor, power: int, room: Room | None
     return room.clip(high * gradient)
 
 
-def _l1_lengths(size: Tensor, space: Tensor, gamma: Tensor, power: int) -> Tensor:
+def _l1_lengths(size: Tensor, space: Tensor, gamma: Tensor, power: int, near: Tensor | None) -> Tensor:
     """Spend the total length on the steepest coordinates first, each as far as its space goes.
 
     The next unit of length gains its coordinate's ``|g|`` and costs ``2 gamma total`` (power 2) or
@@ -101,19 +104,24 @@ def _l1_lengths(size: Tensor, space: Tensor, gamma: Tensor, power: int) -> Tenso
     price = gamma[:, None, None]
     if power == 1:
         return torch.where(size > price, space, 0.0)
-    slope = crossing(size, space, price, lambda total, price: 2.0 * price * total)
-    full = torch.where(size > slope, space, 0.0)
-    marginal = torch.where(size == slope, space, 0.0)  # one coordinate, or several that are equally steep
+    flattest = None
+    if near is not None:  # the size of the flattest coordinate that has moved there
+        still = torch.ne(near, 0.0, out=torch.empty_like(near)).reciprocal_().sub_(1.0)
+        flattest = still.add_(size).amin(-1, keepdim=True)
+    slope = crossing(size, space, 2.0 * price, lambda total, price: price * total, flattest)
+    full = torch.gt(size, slope, out=torch.empty_like(size)).mul_(space)
+    marginal = torch.eq(size, slope, out=torch.empty_like(size)).mul_(space)  # one coordinate, or several equally steep
     rest = slope / (2.0 * price) - full.sum(-1, keepdim=True)
     return full + torch.minimum((rest - (marginal.cumsum(-1) - marginal)).clamp_min(0.0), marginal)
 
 
-def _linf_level(size: Tensor, space: Tensor, gamma: Tensor, power: int) -> Tensor:
+def _linf_level(size: Tensor, space: Tensor, gamma: Tensor, power: int, near: Tensor | None) -> Tensor:
     """Raise all coordinates together; one that reaches its bound stops gaining."""
     price = gamma[:, None, None]
     if power == 1:
         return crossing(space, size, price, lambda gain, price: torch.where(gain > price, math.inf, 0.0).to(gain))
-    return crossing(space, size, price, lambda gain, price: gain / (2.0 * price))
+    level = None if near is None else power_norm(near, math.inf, 1)[..., None]
+    return crossing(space, size, 2.0 * price, lambda gain, price: gain / price, level)
 
 
 def backtrack(
@@ -164,7 +172,7 @@ def not_lower(trial: Tensor, value: Tensor) -> Tensor:
 
 
 def close(left: Tensor, tolerance: float, whole: Tensor) -> Tensor:
-    return (left <= tolerance * whole) & torch.isfinite(whole)
+    return (left <= tolerance * whole) & (whole < math.inf)
 
 
 def settling(tolerance: float, like: Tensor) -> float:

@@ -1,6 +1,6 @@
 """The ascent on the inputs themselves: any model, norm, power and bounds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -81,6 +81,49 @@ def num_classes(problem: Problem, x: Inputs) -> int:
     return problem.outputs(x).shape[-1]
 
 
+@dataclass(frozen=True)
+class _Moving:
+    """The examples that move, ``[L, B]`` or ``[N, 1]``: their moves, what decides where they aim, and who has settled.
+
+    Within bounds, a CPU leaves settled examples out of what it computes for each example by itself, once they are half
+    of all; ``rows`` are the numbers of the others.
+    """
+
+    delta: Tensor
+    gamma: Tensor
+    room: Room | None
+    settled: Tensor
+    rows: Tensor | None = None
+
+    def part_of(self, values: Tensor) -> Tensor:
+        return values if self.rows is None else _chosen(values, self.rows)
+
+    def write(self, values: Tensor, part: Tensor) -> Tensor:
+        """Write values of these examples over those of all examples."""
+        if self.rows is None:
+            return part
+        values.view(-1, *values.shape[2:]).index_copy_(0, self.rows, part[:, 0])
+        return values
+
+    def at(self, aim: Tensor, settled: Tensor) -> "_Moving":
+        """Move the examples that have not settled to where they aim."""
+        at_hand = self.room is not None and not aim.is_cuda
+        count = int(settled.sum()) if at_hand else 1
+        if self.room is None or not at_hand or 2 * count < settled.numel():
+            delta = torch.lerp(aim, self.delta, settled[..., None].to(aim)) if count else aim
+            return replace(self, delta=delta, settled=settled)
+        still = settled.logical_not().flatten().nonzero().squeeze(1)
+        gamma = self.gamma.repeat_interleave(settled.shape[1]).index_select(0, still)
+        room = Room(_chosen(self.room.down, still), _chosen(self.room.up, still))
+        rows = still if self.rows is None else self.rows.index_select(0, still)
+        return _Moving(_chosen(aim, still), gamma, room, settled.new_zeros(len(still), 1), rows)
+
+
+def _chosen(values: Tensor, rows: Tensor) -> Tensor:
+    """Return some examples of all lanes, each as one lane."""
+    return values.flatten(0, 1).index_select(0, rows).unsqueeze(1)
+
+
 class LinearSpace(InputSpace):
     """The inputs of a linear model with a convex loss of bounded slopes, where the full step never descends."""
 
@@ -92,17 +135,23 @@ class LinearSpace(InputSpace):
         def outputs_at(delta: Tensor) -> Tensor:
             return product(weight, delta, at_rest).mT
 
-        delta, outputs = (torch.zeros_like(self.flat), at_rest.mT) if start is None else (start, outputs_at(start))
-        settled = torch.zeros_like(self.y, dtype=torch.bool)
+        delta, outputs = (
+            (torch.zeros_like(self.flat), at_rest.mT) if start is None else (start.clone(), outputs_at(start))
+        )
+        settled, near = torch.zeros_like(self.y, dtype=torch.bool), None
+        moving = _Moving(delta, self.gamma, self.room, settled)
         for step in range(steps + 1):
-            aim = self.aim_at(torch.bmm(loss.gradient(outputs, self.y), weight))
-            enough = settling(tolerance, aim)
+            slope = moving.part_of(torch.bmm(loss.gradient(outputs, self.y), weight))
+            aim = linear_maximizer(slope, moving.gamma, self.norm, self.power, moving.room, near)
+            settled = moving.settled
             if tolerance > 0 or step == steps:
-                settled = settled | close(self.length(aim - delta), enough, self.length(aim))
+                settled = settled | close(self.length(aim - moving.delta), settling(tolerance, aim), self.length(aim))
             if step == steps or (tolerance > 0 and everywhere(settled)):
                 break
-            delta = torch.lerp(aim, delta, settled[..., None].to(delta)) if tolerance > 0 else aim
+            moving = moving.at(aim, settled) if tolerance > 0 else replace(moving, delta=aim)
+            near, delta = moving.delta, moving.write(delta, moving.delta)
             outputs = outputs_at(delta)
+        settled = moving.write(torch.ones_like(self.y, dtype=torch.bool), settled)
         cost = self.cost(delta)
         value, rest = loss.value(outputs, self.y) - self.gamma[:, None] * cost, loss.value(at_rest.mT, self.y)
         settled = settled & (value > -torch.inf)  # a move whose cost overflows is no maximum

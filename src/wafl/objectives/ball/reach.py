@@ -34,13 +34,14 @@ def gamma_of_reach(
     flat = x_rest.flatten(2)
     room = None if bounds is None else Room.within(flat, bounds)
     # If bounds cut moves short, only the part ``kept`` of gamma is left.
-    gamma, kept, delta = reach, torch.ones_like(reach), torch.zeros_like(flat)
-    for _ in range(STEPS):
-        gradient = problem.gradient(x_rest + delta.view_as(x_rest), y).flatten(2)
-        gamma = _positive(kept * rms(power_norm(gradient, dual(norm), 2)) / (2.0 * reach))
+    gradient, kept = problem.gradient(x_rest, y).flatten(2), torch.ones_like(reach)
+    gamma = _positive(rms(power_norm(gradient, dual(norm), 2)) / (2.0 * reach))
+    for _ in range(STEPS - 1):
         delta = linear_maximizer(gradient, gamma, norm, 2, room)
         if room is not None:
             kept = kept * rms(power_norm(delta, norm, 2)) / reach
+        gradient = problem.gradient(x_rest + delta.view_as(x_rest), y).flatten(2)
+        gamma = _positive(kept * rms(power_norm(gradient, dual(norm), 2)) / (2.0 * reach))
     return gamma
 
 

@@ -58,11 +58,19 @@ def _outline(module: nn.Module) -> Iterator[Any]:
         yield {key: len(cast(Any, value)) if isinstance(value, dict) else 0 for key, value in vars(layer).items()}
 
 
+HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+
+
 def has_hooks(module: nn.Module) -> bool:
-    """Whether anything is called before or after the module: hooks of its own, or of all modules."""
+    """Whether anything is called before or after the module, or its gradient: hooks of its own, or of all modules."""
     everywhere = torch.nn.modules.module
-    hooks = everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks  # pyright: ignore[reportPrivateUsage]
-    return bool(hooks or module._forward_hooks or module._forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
+    return any(getattr(everywhere, f"_global_{name}") or getattr(module, f"_{name}") for name in HOOKS)
+
+
+def has_unusual_values(module: nn.Module) -> bool:
+    """Return whether a parameter or buffer of a layer is of a subclass, which may compute something else."""
+    values: list[object] = [*vars(module)["_parameters"].values(), *vars(module)["_buffers"].values()]
+    return any(value is not None and type(value) not in (nn.Parameter, Tensor) for value in values)
 
 
 # What layers call. Methods are on torch.Tensor, functions in torch.nn.functional or torch.
@@ -118,7 +126,8 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     if not isinstance(module, kind) or is_patched(kind) or patched():
         return False
     replaced = any(callable(value) and hasattr(type(module), name) for name, value in vars(module).items())
-    return not (has_hooks(module) or _replaced_by_subclass(type(module), kind) or replaced)
+    changed = replaced or has_hooks(module) or has_unusual_values(module)
+    return not (changed or _replaced_by_subclass(type(module), kind))
 
 
 @cache

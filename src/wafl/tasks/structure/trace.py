@@ -21,7 +21,7 @@ from torch.nn.utils import parametrize
 
 from wafl.tasks.structure.graph import Graph, Node, NoGraphError, Supports, is_leaf, kind_of, path_of
 from wafl.tasks.structure.operations import Reader
-from wafl.tasks.structure.sequence import has_hooks, is_patched, patched
+from wafl.tasks.structure.sequence import has_hooks, has_unusual_values, is_patched, patched
 from wafl.tasks.structure.symbols import Tracer, Wrapped
 
 SINGLE = 16
@@ -88,6 +88,8 @@ def _replaced(layer: nn.Module) -> str | None:
     kind, parameters = type(layer), vars(layer)["_parameters"]
     if has_hooks(layer):
         return "has hooks"
+    if has_unusual_values(layer):
+        return "has weights of a subclass of torch.Tensor"
     if kind.__call__ is not nn.Module.__call__:
         return "has a call of its own"
     for name, value in vars(layer).items():

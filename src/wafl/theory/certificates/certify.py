@@ -27,6 +27,8 @@ from wafl.base.shown import shows
 from wafl.data.arguments import check_arguments
 from wafl.data.federation import Federation
 from wafl.promises import quantities
+from wafl.promises.promise import digest_of
+from wafl.promises.verify import module_and_loss
 from wafl.results.run import Run
 from wafl.tasks.task import Loss, Task
 from wafl.theory.certificates import other_spaces as elsewhere
@@ -110,8 +112,8 @@ def certify(
         client_weights: the center of the ball; by default the run's final weights, or by examples for a plain model.
         curvature: a bound on L_zz, for a model and a loss for which none is known; otherwise it is not used. A value
             that rests on it is attested, not proven; ValueError if an attack shows that it is false.
-        dtype: ``"float32"`` to include the rounding of evaluations in float32 (without TF32 and Winograd), anywhere in
-            the ball. It raises PreconditionError if that is more than the radius adds to the loss.
+        dtype: ``"float32"`` to include the rounding of each example's loss in float32 (without TF32 and Winograd),
+            anywhere in the ball. It raises PreconditionError if that is more than the radius adds to the loss.
         achieved: whether to report the loss of a bad distribution inside each ball too. For networks, that needs all
             examples in one place.
         confidence: with what probability all radii hold for the clients' distributions; needs ``split="test"``, a
@@ -164,7 +166,8 @@ def certify(
     others["dtype"] = None if dtype == "float64" else dtype
     inexpressible = ", ".join(name for name, value in others.items() if value is not None)
     weights = tuple(mixture.weights.tolist())
-    source = Source(model, clients, split, weights, loss, metric, norm, power, inexpressible)
+    digest = "" if inexpressible else digest_of(module_and_loss(model, loss)[0])
+    source = Source(model, clients, split, weights, loss, metric, norm, power, inexpressible, digest)
     check_label_cost(label_cost, mixture.task)
     if confidence is not None and (power != 2 or math.isfinite(label_cost)):
         raise PreconditionError("a confidence is for power=2 and fixed labels: leave out power and label_cost")

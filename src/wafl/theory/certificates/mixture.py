@@ -121,7 +121,8 @@ class Mixture:
     def means(self, objective: Objective | None, settings: Settings, seed: int = 0) -> Means:
         """``sum_i lambda_i`` times what each client reports: two numbers per client and setting."""
         answers = self.answers(objective, settings, seed)
-        return Means((answers.value @ self.weights).tolist(), (answers.cost @ self.weights).tolist())
+        value, cost = (part.where(self.weights > 0, 0.0) @ self.weights for part in (answers.value, answers.cost))
+        return Means(value.tolist(), cost.tolist())
 
     def answers(self, objective: Objective | None, settings: Settings, seed: int = 0) -> SurveyReplies:
         """What each client reports."""

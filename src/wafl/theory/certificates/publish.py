@@ -69,6 +69,8 @@ class Source:
     power: int
     inexpressible: str = ""
     """The options that no file can state, such as ``space='0'``; empty if there are none."""
+    digest: str = ""
+    """The digest of the model when it was certified, if a file can state the certificate."""
 
     @property
     def ball(self) -> Ball:
@@ -132,7 +134,7 @@ def publish_next_client(
     about = [("mean", None, None), ("share", float(share), None), ("next", None, next_confidence)]
     rows = [Row(each, part, radius, 0.0, lower) for each, part, lower in about]
     claim = _claim(theirs, "all", _equal(unseen), confidence, own_sampling, rows)
-    return _sealed(theirs, proof, claim, gammas, seen.train.joined(seen.test))
+    return _sealed(theirs, proof, claim, gammas, seen.examples)
 
 
 def _equal(clients: Federation) -> list[float]:
@@ -149,6 +151,8 @@ def _claim(
 ) -> Claim:
     """Return a claim about these examples of the source's clients."""
     digest, examples = digest_of(module_and_loss(source.model, source.loss)[0]), examples_of(source.clients, split)
+    if digest != source.digest:
+        raise PreconditionError("the model has changed since it was certified: certify it again")
     whose = tuple(
         Client(name, weight, int(examples.num_examples[index]), examples.of_clients([index]).digest(statistics=True))
         for index, (name, weight) in enumerate(zip(source.clients.names, weights, strict=True))

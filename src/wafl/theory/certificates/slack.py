@@ -8,7 +8,7 @@ from typing import Self
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wafl.tasks.inputs import Inputs, shared
 from wafl.tasks.losses import MarginLoss, OutputLoss
@@ -21,6 +21,8 @@ OUT_OF_REACH = -100.0
 """Classes whose margins stay below this add less to a loss than any rounding."""
 TERMS = 128
 """How many roundings a search adds to those of the model's own sums."""
+IMAGES = 16
+"""How many images a CPU evaluates at a time: for more, new memory takes longer than the convolutions."""
 
 
 _OUTPUTS: WeakKeyDictionary[Task, tuple[Tensor, dict[bytes, Tensor]]] = WeakKeyDictionary()
@@ -48,9 +50,27 @@ def remembered(
             if last is None or not torch.equal(last[0], params):
                 last = _OUTPUTS[problem.task] = params.clone(), {}
             if digest not in last[1]:
-                last[1][digest] = compute(replace(problem, params=params[None]), batch, y[lane])
+                one, size = replace(problem, params=params[None]), at_once(problem.task, batch)
+                parts = zip(batch.split(size), y[lane].split(size), strict=True)
+                last[1][digest] = torch.cat([compute(one, *part) for part in parts])
             results.append(last[1][digest])
     return torch.stack(results)
+
+
+def at_once(task: Task, x: Tensor) -> int:
+    """Return how many of the examples ``x [B, ...]`` to evaluate at a time."""
+    convolves = any(isinstance(layer, nn.Conv2d) for layer in task.module.modules())
+    return IMAGES if convolves and not x.is_cuda else max(1, len(x))
+
+
+def outputs_of(problem: Problem, x: Tensor | Inputs, y: Tensor) -> Tensor:
+    """Return the outputs ``[L, B, C]`` of a network; equal questions are computed once."""
+    return remembered(problem, x, y, "outputs", lambda one, x, _: one.outputs(x[None])[0].detach())
+
+
+def lost_of(problem: Problem, x: Tensor | Inputs, y: Tensor, dtype: Dtype) -> Tensor:
+    """Return by how much the outputs of a network are moved for rounding; equal questions are computed once."""
+    return remembered(problem, x, y, f"lost {dtype}", lambda one, x, _: rounding_loss(dtype, one, x))
 
 
 @dataclass(frozen=True)

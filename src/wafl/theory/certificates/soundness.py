@@ -6,7 +6,8 @@ parts are added here. **Moves**: if examples move by 1, the error of each output
 ball the mean distance is at most the radius, so the mean loss grows by at most ``2 drift radius``. For a squared error
 ``a ||s - y||^2``, the root of the mean grows by at most ``sqrt(a) ||drift|| radius`` (Minkowski's inequality).
 **Means** over n examples of m clients, the norms of the layers and the last steps of a search: a few units of the bound
-for each of ``n + m`` and for each term of the model's sums.
+for each of ``n + m`` and for each term of the model's sums. In float32, each **loss** of C classes is off by at most
+``(C + 32) u`` of itself, and by ``(C + 2) u`` for the sum of exponentials, with the unit roundoff u.
 
 The distributions in the ball must not overflow: a point so far away that its outputs are not finite has no loss.
 
@@ -27,7 +28,7 @@ from wafl.theory.certificates.certificate import Certificate, Certificates, Quan
 from wafl.theory.certificates.mixture import AskMeans, Mixture
 from wafl.theory.certificates.sampling import Sample
 from wafl.theory.certificates.upper import Inquiry, SlopeMove
-from wafl.theory.networks.rounding import Dtype, rounding_of
+from wafl.theory.networks.rounding import ARITHMETIC, Dtype, rounding_of
 
 Room = Callable[[float, float], float]
 """What rounding may add to a bound, as a function of the radius and the bound."""
@@ -60,14 +61,18 @@ def room_of(
         return lambda radius, bound: relative * abs(bound)
     if rounding is None or not (factor is not None or task.loss.logistic or isinstance(task.loss, MarginLoss)):
         return lambda radius, bound: 0.0  # an estimate
-    drift = rounding.growth(shape, norm, dtype, params)
+    drift, least = rounding.growth(shape, norm, dtype, params), 0.0
     length, largest = float(drift.norm()), float(drift.max())
+    if dtype == "float32":
+        unit, temperature = ARITHMETIC[dtype].unit, getattr(task.loss, "temperature", 1.0)
+        relative += (rounding.classes + 32) * unit
+        least = (rounding.classes + 2) * unit * temperature
 
     def room(radius: float, bound: float) -> float:
         if math.isinf(bound):
             return 0.0
         if factor is None:
-            return 2.0 * largest * radius + relative * abs(bound)
+            return 2.0 * largest * radius + relative * abs(bound) + least
         root = math.sqrt(factor) * length * radius
         return root * (2.0 * math.sqrt(max(bound, 0.0)) + root) + relative * abs(bound)
 

@@ -36,7 +36,17 @@ from wafl.objectives.base import lane_scalar
 from wafl.tasks.inputs import Inputs, dense, shared
 from wafl.tasks.losses import MarginLoss
 from wafl.tasks.problem import Problem
-from wafl.theory.certificates.slack import TERMS, UNIT, Slack, each_lane, has_margins, remembered, rounding_loss
+from wafl.theory.certificates.slack import (
+    TERMS,
+    UNIT,
+    Slack,
+    each_lane,
+    has_margins,
+    lost_of,
+    outputs_of,
+    remembered,
+    rounding_loss,
+)
 from wafl.theory.networks.margins import leads_of, margins_of
 from wafl.theory.networks.rounding import Dtype, rounding_of
 from wafl.theory.phi.incumbents import Ball
@@ -92,10 +102,8 @@ class SearchedSurrogate(Objective):
         self, problem: Problem, x: Tensor | Inputs, y: Tensor, real: Tensor, gamma: Tensor, tolerance: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Value and cost of a network: lanes with the same model go together, whatever their gammas are."""
-        outputs = remembered(problem, x, y, "outputs", lambda one, x, _: one.outputs(x[None])[0].detach())  # [L, B, C]
-        lost = remembered(problem, x, y, f"lost {self.dtype}", lambda one, x, _: rounding_loss(self.dtype, one, x))
-        x = dense(x)
-        results = torch.zeros_like(outputs[..., :2])
+        outputs, lost, x = outputs_of(problem, x, y), lost_of(problem, x, y, self.dtype), dense(x)
+        results = outputs.new_zeros(*outputs.shape[:-1], 2)
         for _, lanes in _alike(torch.zeros_like(gamma)[:, None], problem.params):
             here = torch.zeros_like(real)
             here[lanes] = real[lanes]
@@ -292,7 +300,10 @@ class AtRest(Objective):
     dtype: Dtype = "float64"
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
-        outputs, lost = problem.outputs(x).detach(), each_lane(problem, x, partial(rounding_loss, self.dtype))
+        if problem.linear is None:
+            outputs, lost = outputs_of(problem, x, y), lost_of(problem, x, y, self.dtype)
+        else:
+            outputs, lost = problem.outputs(x).detach(), each_lane(problem, x, partial(rounding_loss, self.dtype))
         slack = Slack.of(problem, 0, math.inf)
         value = slack.above(problem.output_loss.value(outputs, y), outputs, lost, y)
         zero = torch.zeros_like(value)

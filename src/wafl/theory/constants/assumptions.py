@@ -252,8 +252,7 @@ def _plain_form(
 
 def computes_its_graph(task: Task, params: Tensor, examples: Examples) -> bool:
     """Return whether a module with these parameters has the outputs of its graph of layers on all examples."""
-    module = copy.deepcopy(task.module)
-    module.load_state_dict(dict(task.unflatten(params)), strict=False)
+    module = task.module_at(params)
     return _agree(module, plain_form(module), examples)
 
 

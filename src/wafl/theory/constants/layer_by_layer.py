@@ -317,7 +317,8 @@ def matrix_norm(matrix: Tensor) -> float:
     if key not in _NORMS:
         if len(_NORMS) >= MOST_NORMS:
             _NORMS.clear()
-        _NORMS[key] = float(torch.linalg.matrix_norm(matrix, ord=2))
+        finite = bool(matrix.isfinite().all())
+        _NORMS[key] = float(torch.linalg.matrix_norm(matrix, ord=2)) if finite else math.inf
     return _NORMS[key]
 
 

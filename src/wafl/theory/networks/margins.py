@@ -28,7 +28,6 @@ These lines, for linear layers ``W_l`` and activations f (ReLU, tanh, sigmoid), 
 Either line holds for every distance up to t.
 """
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -264,8 +263,7 @@ def leads_of(task: Task, params: Tensor, features: int) -> Margins | None:
 
 
 def _margins(task: Task, params: Tensor, features: int) -> Margins | None:
-    module = copy.deepcopy(task.module)
-    module.load_state_dict(dict(task.unflatten(params)), strict=False)
+    module = task.module_at(params)
     layers = last_layer(module)
     if layers is None:
         bound = declared(module)

@@ -141,7 +141,8 @@ class Rounding:
             bent: Tensor | float = 0.0
             if errors is not None and step.bend > 0.0:
                 bent = step.bend * errors[step.inputs[0]] * (inputs[0] + off[0])
-            if step.rows is not None and not mixed[step.inputs[0]]:
+            flat = inputs[0].ndim == 2  # an input of a layer of tokens has a dimension more than its rows
+            if step.rows is not None and flat and not mixed[step.inputs[0]]:
                 # The inputs are those of the model in another order, and rows count by their dual norms.
                 lengths = power_norm(step.rows, dual(norm), 1)[None]
                 slope, drift = inputs[0].amax() * lengths, off[0].amax() * lengths
@@ -179,9 +180,7 @@ def rounding_of(task: Task, params: Tensor) -> Rounding | None:
     """Return the rounding of a model at ``params [P]``; None if one of its layers is not known."""
     last = _LAST.get(task)
     if last is None or not torch.equal(last[0], params):
-        module = copy.deepcopy(task.module)
-        module.load_state_dict(dict(task.unflatten(params)), strict=False)
-        nodes = plain_graph(module).nodes
+        nodes = plain_graph(task.module_at(params)).nodes
         linear = task.linear(params[None]) is not None
         if linear:
             nodes = plain_graph(nn.Sequential(nn.Flatten(), *(node.module for node in nodes))).nodes

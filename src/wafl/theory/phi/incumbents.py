@@ -119,7 +119,7 @@ class Summit(Incumbent):
 def value_at(ball: Ball, a: Tensor, y: Tensor, p: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
     """The value of p and the squared length of its move."""
     square = ball.size(y, p).square()
-    return value_of(a, p, square, gamma), square / (4.0 * gamma**2)
+    return value_of(a, p, square, gamma), square / (4.0 * gamma * gamma)
 
 
 def value_of(a: Tensor, p: Tensor, square: Tensor, gamma: float) -> Tensor:

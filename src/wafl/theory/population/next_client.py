@@ -314,7 +314,7 @@ def next_client(
         seed=seed,
     )
     row = chosen[0]
-    held = replace(unseen, train=unseen.train.joined(unseen.test))
+    held = replace(unseen, train=unseen.examples)
     theirs = Mixture.of(model, held, "train", uniform(), loss)
     ours = Mixture.of(model, seen, "train", client_weights, loss)
     quantity, domain = chosen.quantity, Domain.of(seen)

@@ -1,0 +1,69 @@
+"""What a client has answered about the next client, so that asking again reveals no more.
+
+After a client's examples changed, it answers again only if enough of them did: the difference of two answers about
+nearly the same examples would reveal the few that differ.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+from wafl.base.files import write_whole
+from wafl.data.examples import CHUNK
+from wafl.data.federation import Federation
+
+ENOUGH = 20
+"""How many examples must have changed before a client answers again."""
+
+
+class AnsweredBeforeError(ValueError):
+    """A client has answered before, and another answer would reveal more about its examples."""
+
+
+class Answered:
+    """Records of what clients have answered, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "answered"
+
+    @contextmanager
+    def once(self, who: str, about: str, client: Federation, *, other: str | None) -> Generator[None, None, None]:
+        """A block that answers: it is recorded at its end.
+
+        Raises AnsweredBeforeError at the start if too few examples of the client have changed since it answered.
+
+        Args:
+            who: the client.
+            about: what it is asked.
+            client: its examples.
+            other: the end of the error if it has answered about something else; None if it may answer about that too.
+        """
+        file, rows = self._folder / f"{sha256(who.encode()).hexdigest()[:32]}.json", _digests(client)
+        answers = cast(list[dict[str, Any]], json.loads(file.read_text()) if file.exists() else [])
+        for before in answers:
+            if other is not None and before["about"] != about:
+                raise AnsweredBeforeError(f"it has answered about {before['about']}: {other}")
+            one, now = Counter(cast(list[str], before["examples"])), Counter(rows)
+            changed = max((one - now).total(), (now - one).total())
+            if 0 < changed < ENOUGH:
+                raise AnsweredBeforeError(
+                    f"fewer than {ENOUGH} of its examples have changed since it answered: it answers again later"
+                )
+        yield
+        if (answer := {"about": about, "examples": rows}) not in answers:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_whole(file, json.dumps([*answers, answer]).encode(), 0o600)
+
+
+def _digests(client: Federation) -> list[str]:
+    """Return a digest of each example and its label."""
+    examples, digests = client.examples, list[str]()
+    for begin in range(0, len(examples.y), CHUNK):
+        raw, y = (part[begin : begin + CHUNK] for part in (examples.raw, examples.y))
+        pairs = zip(raw, y, strict=True)
+        digests += [sha256(x.numpy().tobytes() + label.numpy().tobytes()).hexdigest()[:32] for x, label in pairs]
+    return sorted(digests)

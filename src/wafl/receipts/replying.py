@@ -1,0 +1,118 @@
+"""A receipt: what a site replies to a request, computed from its own examples and signed with its own key."""
+
+import os
+from contextlib import nullcontext
+from pathlib import Path
+
+from torch import nn
+
+from wafl.base.json_types import as_type
+from wafl.data.federation import Federation
+from wafl.promises.promise import digest_of
+from wafl.promises.receipts import UNSIGNED, Numbers, Receipt, Request, as_time, is_signed, now, read, signed
+from wafl.promises.sign import public_digits
+from wafl.promises.verify import module_and_loss
+from wafl.receipts.answered import Answered
+from wafl.receipts.questions import Questions
+from wafl.receipts.reply import Reply, TooFewExamplesError, reply_of
+from wafl.receipts.requesting import Place, loss_name
+from wafl.results.run import Run
+from wafl.tasks.task import Loss
+
+
+def receipt(
+    request: Request | Place,
+    model: Run | nn.Module,
+    data: Federation,
+    *,
+    key: Place,
+    owner: Place | None = None,
+    loss: Loss | None = None,
+    state: Place | None = None,
+    again: bool = False,
+) -> Receipt:
+    """Return a site's signed reply to a request. Nothing leaves the site until you send the receipt.
+
+    A client with fewer examples than the request asks for gets a receipt without numbers.
+
+    Args:
+        request: the request, or its file.
+        model: the model that the request is about, by its digest.
+        data: one client: the site's own examples, all of which are used.
+        key: the file of the site's private key, whose public key was invited.
+        owner: the file of the public key that must have signed the request.
+        loss: the loss; by default the run's own, or cross-entropy.
+        state: the folder that remembers which examples the site has answered about; by default in the user's own state.
+        again: if True, answer other questions, or about another model, from examples that the site has answered about.
+    """
+    asked, own = opened(request, owner), public_digits(key, private=True)
+    name = next((name for name, known in asked.invited.items() if known == own), None)
+    if name is None:
+        raise ValueError(f"the key {own} was not invited: use the key whose public part the owner has")
+    if now() > as_time(asked.deadline):
+        raise ValueError(f"the deadline {asked.deadline} is over: ask the owner for a new request")
+    content = numbers(asked, model, data, own, loss=loss, state=state, again=again)
+    answer = Receipt("wafl receipt", 1, asked.digest, own, now().isoformat(), content, UNSIGNED)
+    return signed(answer, key)
+
+
+def opened(request: Request | Place, owner: Place | None = None) -> Request:
+    """Return a request that its owner has signed; raise ValueError for any other."""
+    asked = request if isinstance(request, Request) else read(Request, Path(request))
+    if not is_signed(asked):
+        raise ValueError("the request was not signed by its owner, or was changed since: do not rely on it")
+    if owner is not None and public_digits(owner, private=False) != asked.owner:
+        raise ValueError(f"the request was signed with the key {asked.owner}, not with this one: do not rely on it")
+    return asked
+
+
+def numbers(
+    asked: Request,
+    model: Run | nn.Module,
+    data: Federation,
+    who: str,
+    *,
+    loss: Loss | None = None,
+    state: Place | None = None,
+    again: bool = False,
+    remember: bool = True,
+) -> Numbers | None:
+    """Return the numbers that a request asks for, or None if there are too few examples.
+
+    With ``remember``, they are recorded, and refused if they would reveal examples beside those that `who` gave before.
+    """
+    module, known_loss = module_and_loss(model, loss)
+    if (digest := digest_of(module)) != asked.model:
+        raise ValueError(f"this model has the digest {digest}, and the request is about {asked.model}")
+    if (name := loss_name(known_loss)) != asked.loss:
+        raise ValueError(f"this model has the loss {name!r}, and the request is about {asked.loss!r}")
+    if data.unit != asked.unit:
+        raise ValueError(f"the data are in {data.unit!r}, and the request is about {asked.unit!r}: prepare them alike")
+    if data.num_clients != 1:
+        raise ValueError(f"a receipt is about 1 client, and these data have {data.num_clients}: give those of one")
+    questions = questions_of(asked)
+    about = f"the model {asked.model} and the questions {questions.digest}"
+    remedy = None if again else "other numbers about the same examples reveal more: pass again=True (--again) for them"
+    once = Answered(state_folder(state)).once(who, about, data, other=remedy) if remember else nullcontext()
+    try:
+        with once:
+            reply = reply_of(questions, module, data, len(asked.invited), known_loss)
+    except TooFewExamplesError:
+        return None
+    return as_type(Numbers, Reply.of(reply.content, questions).content)
+
+
+def questions_of(asked: Request) -> Questions:
+    """Return the questions of a request."""
+    return Questions.of(vars(asked.questions), "request")
+
+
+def state_folder(state: Place | None) -> Path:
+    """Return where a site remembers what it has answered."""
+    if state is not None:
+        return Path(state)
+    if named := os.environ.get("WAFL_STATE"):
+        return Path(named)
+    from platformdirs import user_state_path
+
+    return user_state_path("wafl")

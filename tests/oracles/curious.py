@@ -1,0 +1,131 @@
+"""A server that wants one record of one client, and gets it from a node's own request handler.
+
+The model is linear. Each attack counts its messages; a WireError ends it if the node refuses one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from flwr.app import RecordDict
+from torch import Tensor
+
+from tests.oracles.flower_fakes import carried
+from wafl.flower.node.examples import CutsQuery
+from wafl.flower.node.queries import SurveyQuery, answer
+from wafl.flower.node.refusals import check_refusal
+from wafl.flower.node.work import Node
+from wafl.flower.wire.values import NodeQuery, decode_replies, encode_query
+from wafl.parts.messages import Query
+
+SCALARS = {"learning_rate": 0.5, "momentum": 0.0, "weight_decay": 0.0}
+STEEP = 8192.0
+"""The slope of a logit that is nearly a step; a power of 2, with which products are exact."""
+FAR = 256.0
+"""No example of the tests is that far from the origin along a direction."""
+
+
+@dataclass
+class Curious:
+    """A server, the node that it asks, and the client that it asks about."""
+
+    node: Node
+    client: str
+    features: int
+    classes: int = 3
+    scalars: Mapping[str, float] = field(default_factory=lambda: SCALARS)
+    messages: int = 0
+
+    def ask(self, kind: str, content: RecordDict) -> RecordDict:
+        """Return the node's reply; raise WireError if it refuses."""
+        self.messages += 1
+        reply = carried(answer(kind, lambda: self.node, carried(content)))
+        check_refusal(reply)
+        return reply
+
+    def update(self, rows: Tensor) -> Tensor:
+        """Return how far training moves a linear model: one row of weights and an offset per output."""
+        ones, outputs = torch.ones(1, dtype=torch.float64), len(rows)
+        run = Query("train", 0, 0, (0,), ones, _flat(rows), self.scalars)
+        query = NodeQuery("fedavg", (0,), (run,), {0: self.client}, outputs, "training")
+        ((reply,),) = decode_replies(self.ask("train", encode_query(query)), query)
+        moved = (reply.vectors["params"] - run.params).double()
+        weights, offsets = moved.split([outputs * self.features, outputs])
+        return torch.cat([weights.view(outputs, -1), offsets[:, None]], 1)
+
+    def by_one_step(self) -> tuple[Tensor, int]:
+        """Return the only example of a step, and its label: all rows of its gradient are multiples of the example."""
+        moved = self.update(torch.zeros(self.classes, self.features + 1))
+        label = int(moved[:, -1].argmax())
+        return moved[label, :-1] / moved[label, -1], label
+
+    def by_cuts(self) -> Tensor:
+        """Return an example that is drawn alone, from its distances to the origin and to each unit vector."""
+        squares = list[float]()
+        for target in (torch.zeros(self.features), *torch.eye(self.features)):
+            query = CutsQuery((self.client,), (0,), target[None].double(), torch.zeros(1).double(), 1, 0)
+            squares.append(float(query.read(self.ask("query.cuts", query.encode()))[0]))
+        here, *others = squares
+        return torch.tensor([0.5 * (here + 1.0 - other) for other in others])
+
+    def by_survey(self) -> Tensor:
+        """Return the example farthest along a direction, from mean losses.
+
+        With a steep last logit, the mean loss is the mean of ``max(0, <w, x> - b)`` less the mean of ``<w, x> - b``
+        over the examples of the last class, which planes far from all examples show.
+        """
+        draws = torch.Generator().manual_seed(0)
+        w = torch.randint(-8, 8, (self.features,), generator=draws) / 8.0
+        units, small, rest = torch.eye(self.features), 2.0**-8, math.log(self.classes - 1) / STEEP
+        last, *others = (self._loss(unit, FAR) - rest for unit in (torch.zeros(self.features), *units))
+        shares = torch.tensor([last - other for other in others], dtype=torch.float64)
+
+        def beyond(direction: Tensor, at: float) -> float:
+            """Return the mean of how far examples lie beyond a plane."""
+            return self._loss(direction, at) - rest + float(direction.double() @ shares) - at * last / FAR
+
+        low, high = -FAR, FAR
+        while high - low > small:
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if beyond(w, middle) > 1e-3 * small else (low, middle)
+        at = low - 8.0 * small  # no number of an example is below -8
+        here = beyond(w, at)
+        share = (beyond(w, at - small) - here) / small
+        return torch.tensor([(beyond(w + small * unit, at) - here) / small / share for unit in units])
+
+    def _loss(self, direction: Tensor, at: float) -> float:
+        rows = torch.zeros(self.classes, self.features + 1)
+        rows[-1] = STEEP * torch.cat([direction, torch.tensor([-at])])
+        query = SurveyQuery((self.client,), _flat(rows).double(), self.classes, [{}], None, 0)
+        return float(query.read(self.ask("query.survey", query.encode())).value) / STEEP
+
+    def by_crafted_parameters(self, batch: int, extra: int = 0) -> Tensor:
+        """Return an example of a batch: with a steep last logit, only examples beyond a plane move the first row.
+
+        What the others contribute is known from a plane that no example is beyond.
+        """
+        draws = torch.Generator().manual_seed(0)
+        direction = torch.randint(-8, 8, (self.features,), generator=draws) / 8.0
+        outputs = self.classes + extra
+
+        def beyond(at: float) -> Tensor:
+            """Return the sum of the examples beyond a plane, and how many they are."""
+            rows = torch.zeros(outputs, self.features + 1)
+            rows[-1] = STEEP * torch.cat([direction, torch.tensor([-at])])
+            return self.update(rows)[0] * (outputs - 1) * batch / self.scalars["learning_rate"]
+
+        none, low, high = beyond(FAR), -FAR, FAR
+        while True:
+            middle = 0.5 * (low + high)
+            found = beyond(middle) - none
+            if round(float(found[-1])) == 1:
+                return found[:-1] / found[-1]
+            low, high = (middle, high) if found[-1] > 0.5 else (low, middle)
+
+
+def _flat(rows: Tensor) -> Tensor:
+    """Return the parameters of a linear model as one vector."""
+    return torch.cat([rows[:, :-1].flatten(), rows[:, -1]])
