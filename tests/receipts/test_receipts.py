@@ -18,7 +18,8 @@ import wafl
 from tests.promises.files import write_keys
 from tests.receipts.sites import Sites, drawn
 from wafl.promises.receipts import Receipt, now, read
-from wafl.receipts.answered import AnsweredBeforeError
+from wafl.receipts import answered
+from wafl.receipts.answered import Answered, AnsweredBeforeError
 from wafl.receipts.questions import Questions
 from wafl.receipts.reply import Reply, reply_of
 from wafl.tasks.losses import SquaredError
@@ -156,6 +157,20 @@ def test_numbers_about_nearly_the_same_examples_are_given_once(sites: Sites) -> 
     assert reply(sites, other, all_of_it, again=True, **state).reply is not None
     with pytest.raises(AnsweredBeforeError, match="fewer than 20"):
         reply(sites, other, changed(1), again=True, **state)
+
+
+def test_two_answers_at_once_are_not_both_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answered, "PATIENCE", 0.0)
+    one, other = Answered(tmp_path), Answered(tmp_path)
+    own = clients().of_clients([2])
+    with one.once("c2", "one model", own, other="no"):
+        with pytest.raises(AnsweredBeforeError, match="another process"), other.once("c2", "another", own, other="no"):
+            pytest.fail("both answer")
+        with other.once("c3", "another", own, other="no"):
+            pass
+    told = pytest.raises(AnsweredBeforeError, match="it has answered about one model")
+    with told, other.once("c2", "another", own, other="no"):
+        pytest.fail("both answer")
 
 
 def test_another_loss_or_preparation_is_another_question(sites: Sites) -> None:
