@@ -119,6 +119,7 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     seed_everything()
+    torch.set_num_threads(1)  # a test may change it: on a busy machine, more threads take several times as long
 
 
 @pytest.hookimpl(wrapper=True)

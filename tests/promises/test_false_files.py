@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,18 @@ def clients(dimensions: int = 2) -> wafl.Federation:
     return wafl.Federation.from_arrays(pairs, test_fraction=0.0, names=["a", "b"])
 
 
-def changed(folder: Path, change: Callable[[Content], Any], **options: Any) -> Path:
+@cache
+def original() -> str:
+    """Return what a file about ``a_model()`` and ``clients()`` states, as JSON."""
+    return json.dumps(publish(a_model(), clients(), radii=[0.0, 0.5]).content)
+
+
+def changed(folder: Path, change: Callable[[Content], Any]) -> Path:
     """Return a file about ``a_model()`` and ``clients()`` that was changed and sealed again."""
-    content = json.loads(json.dumps(publish(a_model(), clients(), radii=[0.0, 0.5], **options).content))
-    change(content)
+    stated = json.loads(original())
+    change(stated)
     file = folder / "certificate.json"
-    file.write_bytes(whole_file(content, None))
+    file.write_bytes(whole_file(stated, None))
     return file
 
 

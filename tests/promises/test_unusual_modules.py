@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 
 import pytest
@@ -260,18 +261,21 @@ def flag(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 
 @pytest.fixture
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Search at a single gamma, far above the limit: whether a number is proven does not depend on gamma."""
+    """Search at a single gamma, far above the limit, and for no constants: no proof depends on gamma or on a search."""
     dual = import_module("wafl.theory.certificates.dual")
     monkeypatch.setattr(dual, "RUNG", 1.0)
     monkeypatch.setattr(dual, "_next", lambda *_: None)
+    for name in ("largest_slope", "largest_curvature"):
+        monkeypatch.setattr(import_module("wafl.theory.constants.estimates"), name, lambda *_: 100.0)
 
 
-def harmless(federation: wafl.Federation) -> Promise:
+@cache
+def harmless() -> Promise:
     """What is promised of a network whose outputs are all 0."""
     model = nn.Sequential(nn.Linear(6, 2)).double()
     for value in model.parameters():
         nn.init.zeros_(value)
-    return publish(model, federation, radii=[0.1])
+    return publish(model, clients(), radii=[0.1])
 
 
 def verified(promise: Promise, model: nn.Module, federation: wafl.Federation) -> Verification:
@@ -290,7 +294,7 @@ def test_an_unusual_module_is_proven_as_it_computes_or_says_why_not(
     torch.manual_seed(0)
     model, federation = kind().double().eval(), clients()
     result = wafl.certify(model, federation, radii=[0.1], achieved=False)
-    checked = verified(harmless(federation), model, federation)
+    checked = verified(harmless(), model, federation)
     assert not checked.recomputed, "the numbers are those of another model"
     statuses = {line.name: line.status for line in checked.lines}
     if reason is None:
@@ -342,20 +346,29 @@ PATCHES = {
 }
 
 
+def plain_layers(own: bool) -> tuple[nn.Module, nn.Module]:
+    """Return a model of ordinary layers, inside a module if ``own``, and its last layer."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2)).double()
+    return nn.Sequential(nn.Sequential(), layers) if own else layers, layers[3:]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_layer_classes_as_they_are_have_a_proof(own: bool, coarse: None) -> None:
+    for each in plain_layers(own):
+        assert wafl.certify(each, clients(), radii=[0.1], achieved=False).proven
+
+
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("name", PATCHES)
 def test_a_layer_class_whose_forward_was_patched_is_not_proven(
     name: str, own: bool, coarse: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torch.manual_seed(0)
-    federation, sequence = clients(), nn.Sequential(nn.Flatten(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2)).double()
-    model = nn.Sequential(nn.Sequential(), sequence) if own else sequence
-    assert wafl.certify(model, federation, radii=[0.1], achieved=False).proven
-    assert wafl.certify(sequence[3:], clients((6,)), radii=[0.1], achieved=False).proven
+    federation, (model, last) = clients(), plain_layers(own)
     owner, attribute, patch = PATCHES[name]
-    promise = harmless(federation)
+    promise = harmless()
     monkeypatch.setattr(owner, attribute, patch)
-    for each in (model, sequence[3:]) if name != "an activation" else (model,):
+    for each in (model, last) if name != "an activation" else (model,):
         result = wafl.certify(each, federation, radii=[0.1], achieved=False)
         assert not result.proven
         assert "was replaced" in str(result).splitlines()[0]

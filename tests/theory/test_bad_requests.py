@@ -47,11 +47,26 @@ UNCOPIED: dict[str, tuple[Callable[[], nn.Module], str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def certificate() -> wafl.Certificates:
+    return wafl.certify(nn.Linear(3, 2), CLIENTS, radii=[0.1], achieved=False)
+
+
+@pytest.fixture(scope="module")
+def others(certificate: wafl.Certificates) -> tuple[Any, ...]:
+    """Whatever else can be saved as a file; the last one has no page in words."""
+    return (
+        wafl.next_client(nn.Linear(3, 2), SEEN, UNSEEN),
+        certificate.published,
+        wafl.prediction_sets(nn.Linear(3, 2), CLIENTS, coverage=0.5, confidence=0.5),
+    )
+
+
 @pytest.mark.parametrize("name", UNCOPIED)
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
-def test_a_model_that_cannot_be_copied_has_a_remedy(name: str, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_copied_has_a_remedy(name: str, certificate: wafl.Certificates, tmp_path: Path) -> None:
     make, message = UNCOPIED[name]
-    wafl.certify(nn.Linear(3, 2), CLIENTS, radii=[0.1]).save(tmp_path / "c.json")
+    certificate.save(tmp_path / "c.json")
     for ask in (
         lambda: wafl.certify(make(), CLIENTS, radii=[0.1]),
         lambda: wafl.next_client(make(), SEEN, UNSEEN, radius=0.1),
@@ -94,17 +109,17 @@ PLACES = {
 
 @pytest.mark.parametrize("place", PLACES)
 def test_where_a_file_goes_is_checked_before_it_is_made(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str,
+    certificate: wafl.Certificates,
+    others: tuple[Any, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
-    certificate = wafl.certify(nn.Linear(3, 2), CLIENTS, radii=[0.1])
-    statements = wafl.next_client(nn.Linear(3, 2), SEEN, UNSEEN)
-    promise = certificate.published
-    sets = wafl.prediction_sets(nn.Linear(3, 2), CLIENTS, coverage=0.5, confidence=0.5)
     for name in ("publish", "publish_next_client"):
         monkeypatch.setattr(publish, name, lambda *_: pytest.fail("it began"))
-    for result in (certificate, statements, promise, *([] if place == "x.md" else [sets])):
+    for result in (certificate, *(others[:-1] if place == "x.md" else others)):
         with pytest.raises(ValueError, match=PLACES[place]):
             result.save(place)
     for key in ("nope.pem", "."):
