@@ -85,7 +85,7 @@ def excess_risk(
         cost: options of :class:`wafl.objectives.Wasserstein`, such as ``label_cost`` or ``bounds``.
 
     >>> import wafl
-    >>> clients = wafl.load_dataset("digits").partition(num_clients=3, labels_per_client=10, sizes=(40, 5))
+    >>> clients = wafl.load_dataset("digits").partition(num_clients=3, iid=True)
     >>> run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=2, local_steps=5, learning_rate=0.5)
     >>> excess = excess_risk(run, clients, gamma=1.0, params_radius=2.0, steps=20)
     >>> 0 <= excess.least <= excess.reached <= excess.risk
