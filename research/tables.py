@@ -53,6 +53,7 @@ TABLES = [
         "python -m benchmarks.contest --work wafl --peers benchmarks/peers --threads 1 --clock cpu",
     ),
     Table("docs/performance.md", "| times the plain loop |", "python -m benchmarks.networks --part unequal"),
+    Table("docs/performance.md", "| times FedAvg |", "python -m benchmarks.speed --part norms"),
     Table("docs/performance.md", "| path | file |", "python -m benchmarks.paths"),
     Table("docs/gpu.md", "| path | file |", "python -m benchmarks.paths --device cuda"),
     Table("docs/performance.md", "| | command | |", "python -m benchmarks.million"),

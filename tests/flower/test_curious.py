@@ -176,6 +176,26 @@ def test_crafted_parameters_recover_a_record_and_that_is_a_documented_no(make_no
     assert server.messages <= 20
 
 
+def test_overlapping_batches_recover_every_record_and_that_is_a_documented_no(
+    make_node: MakeNode, tmp_path: Path
+) -> None:
+    """The server numbers the clients, and a number decides which examples a step draws: here at the usual start."""
+    known = {"x": np.eye(SIZE, dtype=np.float32), "y": np.arange(SIZE) % 3}
+    folder = fakes.write(tmp_path / "twin", {"c00": known})
+    twin = Node.of({"data": str(folder), "state": str(tmp_path / "twin state")}, app())
+    server = Curious(make_node(), "c00", FEATURES)
+    records = server.by_batches(Curious(twin, "c00", SIZE), 2 * SIZE)
+    assert max(map(error, records)) < 1e-4
+    assert server.messages <= 80
+
+
+def test_tests_recover_a_test_example_and_that_is_a_documented_no(make_node: MakeNode) -> None:
+    server = Curious(make_node(), "c00", FEATURES, tests=True)
+    record = server.by_survey()
+    assert float((torch.tensor(CLIENTS["c00"]["x_test"]) - record).abs().amax(1).min()) < 0.01
+    assert server.messages <= 40
+
+
 def test_more_outputs_than_classes_are_refused(make_node: MakeNode) -> None:
     with pytest.raises(WireError, match=r"has 3 classes or targets, the model 5 outputs.*num_classes of \[data\]"):
         Curious(make_node(), "c00", FEATURES).by_crafted_parameters(BATCH, extra=2)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tests.oracles.flower_fakes import carried
 from wafl.flower.node.examples import CutsQuery
-from wafl.flower.node.queries import SurveyQuery, answer
+from wafl.flower.node.queries import SurveyQuery, TestQuery, answer
 from wafl.flower.node.refusals import check_refusal
 from wafl.flower.node.work import Node
 from wafl.flower.wire.values import NodeQuery, decode_replies, encode_query
@@ -38,6 +38,8 @@ class Curious:
     classes: int = 3
     scalars: Mapping[str, float] = field(default_factory=lambda: SCALARS)
     messages: int = 0
+    tests: bool = False
+    """Whether mean losses are those of the client's test examples, which every app asks for."""
 
     def ask(self, kind: str, content: RecordDict) -> RecordDict:
         """Return the node's reply; raise WireError if it refuses."""
@@ -46,11 +48,14 @@ class Curious:
         check_refusal(reply)
         return reply
 
-    def update(self, rows: Tensor) -> Tensor:
-        """Return how far training moves a linear model: one row of weights and an offset per output."""
+    def update(self, rows: Tensor, number: int = 0) -> Tensor:
+        """Return how far training moves a linear model: one row of weights and an offset per output.
+
+        Batches follow from the round, the seed, and the number that the server gives to the client.
+        """
         ones, outputs = torch.ones(1, dtype=torch.float64), len(rows)
-        run = Query("train", 0, 0, (0,), ones, _flat(rows), self.scalars)
-        query = NodeQuery("fedavg", (0,), (run,), {0: self.client}, outputs, "training")
+        run = Query("train", 0, 0, (number,), ones, _flat(rows), self.scalars)
+        query = NodeQuery("fedavg", (0,), (run,), {number: self.client}, outputs, "training")
         ((reply,),) = decode_replies(self.ask("train", encode_query(query)), query)
         moved = (reply.vectors["params"] - run.params).double()
         weights, offsets = moved.split([outputs * self.features, outputs])
@@ -61,6 +66,20 @@ class Curious:
         moved = self.update(torch.zeros(self.classes, self.features + 1))
         label = int(moved[:, -1].argmax())
         return moved[label, :-1] / moved[label, -1], label
+
+    def by_batches(self, twin: Curious, count: int) -> Tensor:
+        """Return all examples, from the updates of different batches at the same parameters, zero.
+
+        An update is the mean of its examples' gradients. Which these are, a twin shows: a client of the server's own
+        with as many examples, whose features are unit vectors.
+        """
+        zeros, apart = torch.zeros(self.classes, self.features + 1), torch.zeros(self.classes, twin.features + 1)
+        drawn = torch.stack([twin.update(apart, number)[:, :-1].abs().sum(0) > 0 for number in range(count)]).double()
+        means = -torch.stack([self.update(zeros, number).flatten() for number in range(count)])
+        gradients = torch.linalg.lstsq(drawn, means).solution.view(-1, self.classes, self.features + 1)
+        label = gradients[..., -1].argmin(1)
+        row = gradients[torch.arange(len(label)), label]
+        return row[:, :-1] / row[:, -1:]
 
     def by_cuts(self) -> Tensor:
         """Return an example that is drawn alone, from its distances to the origin and to each unit vector."""
@@ -99,6 +118,9 @@ class Curious:
     def _loss(self, direction: Tensor, at: float) -> float:
         rows = torch.zeros(self.classes, self.features + 1)
         rows[-1] = STEEP * torch.cat([direction, torch.tensor([-at])])
+        if self.tests:
+            test = TestQuery((self.client,), False, _flat(rows), self.classes, 0)
+            return test.read(self.ask("evaluate.test", test.encode()))[0][0].loss / STEEP
         query = SurveyQuery((self.client,), _flat(rows).double(), self.classes, [{}], None, 0)
         return float(query.read(self.ask("query.survey", query.encode())).value) / STEEP
 

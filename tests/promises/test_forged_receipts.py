@@ -275,6 +275,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "a site that trained": ({"invited": {"a": "1" * 64}, "trained": ("1" * 64,)}, "a was invited with the key"),
     "nobody": ({"invited": {}}, "invites nobody"),
     "a line in the unit": ({"unit": "x\ny"}, "can be printed"),
+    "a unit that ends its quotes": ({"unit": "x'), with 99% confidence. Also, it has ('"}, "must have no single quote"),
     "no deadline": ({"deadline": "soon"}, "no deadline"),
     "a day as deadline": ({"deadline": "2999-01-01"}, "no deadline"),
     "no nonce": ({"nonce": "7"}, "no nonce"),

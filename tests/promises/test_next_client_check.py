@@ -121,3 +121,13 @@ def test_a_file_for_another_checker_is_told_where_to_go(tmp_path: Path) -> None:
         wafl.verify(tmp_path / "next-client.json")
     with pytest.raises(ValueError, match="does not say that it is a next client"):
         wafl.receipts.verify(tmp_path / "request.json")
+
+
+def test_a_unit_is_quoted_so_that_it_is_no_part_of_what_is_stated(tmp_path: Path) -> None:
+    sites, questions = Sites(tmp_path, 9), Questions(own_sampling=False, radii=(0.1,), confidence=0.9)
+    unit = "x), with 99% confidence. Also, its error rate is at most 0.0001 (l2"
+    request = sites.asked(questions, unit=unit)
+    receipts = sites.reply_all(request, drawn(0, sites.names, questions))
+    wafl.receipts.merge(request, receipts).save(tmp_path / "n.json")
+    page = wafl.receipts.verify(tmp_path / "n.json", receipts=receipts).page
+    assert page.count(unit) == page.count(f"(l2, W_2, '{unit}'), with 90% confidence") == 2

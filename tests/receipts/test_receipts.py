@@ -18,7 +18,8 @@ import wafl
 from tests.promises.files import write_keys
 from tests.receipts.sites import Sites, drawn
 from wafl.promises.receipts import Receipt, now, read
-from wafl.receipts.answered import AnsweredBeforeError
+from wafl.receipts import answered
+from wafl.receipts.answered import Answered, AnsweredBeforeError
 from wafl.receipts.questions import Questions
 from wafl.receipts.reply import Reply, reply_of
 from wafl.tasks.losses import SquaredError
@@ -156,6 +157,47 @@ def test_numbers_about_nearly_the_same_examples_are_given_once(sites: Sites) -> 
     assert reply(sites, other, all_of_it, again=True, **state).reply is not None
     with pytest.raises(AnsweredBeforeError, match="fewer than 20"):
         reply(sites, other, changed(1), again=True, **state)
+
+
+def test_two_answers_at_once_are_not_both_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answered, "PATIENCE", 0.0)
+    one, other = Answered(tmp_path), Answered(tmp_path)
+    own = clients().of_clients([2])
+    with one.once("c2", "one model", own, other="no"):
+        with pytest.raises(AnsweredBeforeError, match="another process"), other.once("c2", "another", own, other="no"):
+            pytest.fail("both answer")
+        with other.once("c3", "another", own, other="no"):
+            pass
+    told = pytest.raises(AnsweredBeforeError, match="it has answered about one model")
+    with told, other.once("c2", "another", own, other="no"):
+        pytest.fail("both answer")
+
+
+def test_another_loss_or_preparation_is_another_question(sites: Sites) -> None:
+    """The owner writes both into the model's folder: each would show more of the same examples."""
+    rng = np.random.default_rng(0)
+    pairs = [(rng.integers(0, 256, (30, 3)).astype(np.uint8), np.arange(30) % 2)]
+    own = wafl.Federation.from_arrays(pairs, names=["c2"], test_fraction=0.2, preprocess="unit")
+    prepare = replace(own.train.prepare, scale=torch.tensor([255.0, 1e9, 1e9]))
+    one_pixel = replace(own.prepared_by(prepare), unit=own.unit)
+    first, losses = ("margin(0, 0.001)", "margin(0.5, 0.001)", "squared_error"), {"metric": "loss"}
+    for loss in first[:1] * 2:
+        reply(sites, ask(sites, questions=losses, unit=own.unit, loss=loss), own, loss=loss)
+    for data, loss in ((own, first[1]), (own, first[2]), (one_pixel, first[0])):
+        request = ask(sites, questions=losses, unit=own.unit, loss=loss)
+        with pytest.raises(AnsweredBeforeError, match=r"other numbers .* \(--again\)"):
+            reply(sites, request, data, loss=loss)
+
+
+def test_no_upper_bound_follows_from_bounds_that_examples_leave(sites: Sites) -> None:
+    own = clients().of_clients([2])
+    low, high = own.examples.span()
+    request = ask(sites, questions={"metric": "loss", "own_sampling": True})
+    with pytest.raises(ValueError, match=r"outside bounds=\(-1e-06, 1e-06\), from which the largest loss follows"):
+        reply(sites, request, replace(own, bounds=(-1e-6, 1e-6)))
+    told = reply(sites, request, replace(own, bounds=(low, high))).reply
+    assert told is not None
+    assert told.uppers[0] is not None
 
 
 def test_a_site_answers_no_request_that_is_not_for_it(sites: Sites, tmp_path: Path) -> None:

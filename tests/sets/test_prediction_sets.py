@@ -166,6 +166,9 @@ def test_saved_sets_that_were_changed_or_are_of_another_model_are_refused(tmp_pa
         ({"calibration": []}, "not enough values"),
         ({"target": {}}, "'shift'"),
         ({"threshold": "low"}, "could not convert"),
+        ({"threshold": "nan"}, "its threshold is not a number"),
+        ({"target": {**content["target"], "shift": 5}}, "no attribute 'items'"),
+        ({"calibration": [dict.fromkeys(content["calibration"][0], "a")]}, "a valid integer"),
     ):
         (tmp_path / "changed.json").write_bytes(sealed({**content, **changes}))
         with pytest.raises(ValueError, match=f"does not hold prediction sets, or was changed: .*{message}"):

@@ -203,7 +203,7 @@ def sentence(stated: Stated, merged: Merged) -> str:
     asked, count = merged.request.questions, merged.count
     who = f"the next client with at least {asked.minimum} example{'s' * (asked.minimum != 1)}"
     norm = "l_inf" if asked.norm == "inf" else f"l{asked.norm:g}"
-    moved = f" moved by at most {stated.radius:g} ({norm}, W_2, {merged.request.unit})" if stated.radius else ""
+    moved = f" moved by at most {stated.radius:g} ({norm}, W_2, '{merged.request.unit}')" if stated.radius else ""
     where = f"on its {'distribution' if stated.own_sampling else f'examples{moved}'}"
     if stated.kind == "next":
         estimated = stated.radius > 0 and any(reply.reason for reply in merged.replies.values())

@@ -267,6 +267,8 @@ def _of_request(request: Request) -> Iterator[str]:
     for text, most in (*((name, LONGEST_NAME) for name in request.invited), (request.unit, 1000), (request.loss, 1000)):
         if not (text.isprintable() and text == text.strip() and 0 < len(text) <= most):
             yield f"{text[:LONGEST_NAME]!a} must be text of 1 to {most} characters that can be printed"
+    if "'" in request.unit:
+        yield f"its unit {request.unit!a} must have no single quote: sentences have it in quotes"
     owners = dict[str, str]()
     for name, key in request.invited.items():
         if (other := owners.setdefault(key, name)) != name:

@@ -12,12 +12,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
-from wafl.base.files import write_whole
+from wafl.base.files import lock, write_whole
 from wafl.data.examples import CHUNK
 from wafl.data.federation import Federation
 
 ENOUGH = 20
 """How many examples must have changed before a client answers again."""
+
+PATIENCE = 60.0
+"""Seconds to wait for another process that answers for the same client."""
 
 
 class AnsweredBeforeError(ValueError):
@@ -43,20 +46,22 @@ class Answered:
             other: the end of the error if it has answered about something else; None if it may answer about that too.
         """
         file, rows = self._folder / f"{sha256(who.encode()).hexdigest()[:32]}.json", _digests(client)
-        answers = cast(list[dict[str, Any]], json.loads(file.read_text()) if file.exists() else [])
-        for before in answers:
-            if other is not None and before["about"] != about:
-                raise AnsweredBeforeError(f"it has answered about {before['about']}: {other}")
-            one, now = Counter(cast(list[str], before["examples"])), Counter(rows)
-            changed = max((one - now).total(), (now - one).total())
-            if 0 < changed < ENOUGH:
-                raise AnsweredBeforeError(
-                    f"fewer than {ENOUGH} of its examples have changed since it answered: it answers again later"
-                )
-        yield
-        if (answer := {"about": about, "examples": rows}) not in answers:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            write_whole(file, json.dumps([*answers, answer]).encode(), 0o600)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        busy = AnsweredBeforeError(f"another process has been answering for {PATIENCE:g} s: it answers again later")
+        with lock(file.with_suffix(".lock"), PATIENCE, busy):
+            answers = cast(list[dict[str, Any]], json.loads(file.read_text()) if file.exists() else [])
+            for before in answers:
+                if other is not None and before["about"] != about:
+                    raise AnsweredBeforeError(f"it has answered about {before['about']}: {other}")
+                one, now = Counter(cast(list[str], before["examples"])), Counter(rows)
+                changed = max((one - now).total(), (now - one).total())
+                if 0 < changed < ENOUGH:
+                    raise AnsweredBeforeError(
+                        f"fewer than {ENOUGH} of its examples have changed since it answered: it answers again later"
+                    )
+            yield
+            if (answer := {"about": about, "examples": rows}) not in answers:
+                write_whole(file, json.dumps([*answers, answer]).encode(), 0o600)
 
 
 def _digests(client: Federation) -> list[str]:

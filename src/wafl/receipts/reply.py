@@ -183,6 +183,13 @@ def largest_value(questions: Questions, model: nn.Module, clients: Federation, l
     """Return the largest loss or error of an example; raise PreconditionError if it is not known."""
     if questions.metric == "error":
         return 1.0
+    if clients.bounds is not None:
+        (low, high), (least, most) = clients.bounds, clients.examples.span()
+        if least < low or most > high:
+            raise PreconditionError(
+                f"examples lie in [{least:g}, {most:g}], outside bounds={clients.bounds}, from which the largest loss "
+                "follows: use own_sampling = false, or the bounds of the data"
+            )
     options: dict[str, Any] = {"norm": questions.norm, "achieved": False, "loss": loss, "progress": False}
     at_rest = certify(model, clients, radii=[0.0], client_weights=uniform(), **options)
     mixture = Mixture.of(model, clients, "train", uniform(), loss)

@@ -1,11 +1,14 @@
 """A receipt: what a site replies to a request, computed from its own examples and signed with its own key."""
 
+import json
 import os
 from contextlib import nullcontext
+from hashlib import sha256
 from pathlib import Path
 
 from torch import nn
 
+from wafl.base.fingerprint import object_digest
 from wafl.base.json_types import as_type
 from wafl.data.federation import Federation
 from wafl.promises.promise import digest_of
@@ -17,6 +20,7 @@ from wafl.receipts.questions import Questions
 from wafl.receipts.reply import Reply, TooFewExamplesError, reply_of
 from wafl.receipts.requesting import Place, loss_name
 from wafl.results.run import Run
+from wafl.tasks.losses import OutputLoss
 from wafl.tasks.task import Loss
 
 
@@ -91,7 +95,7 @@ def numbers(
     if data.num_clients != 1:
         raise ValueError(f"a receipt is about 1 client, and these data have {data.num_clients}: give those of one")
     questions = questions_of(asked)
-    about = f"the model {asked.model} and the questions {questions.digest}"
+    about = f"the model {asked.model}, {_read(data, known_loss)}, and the questions {questions.digest}"
     remedy = None if again else "other numbers about the same examples reveal more: pass again=True (--again) for them"
     once = Answered(state_folder(state)).once(who, about, data, other=remedy) if remember else nullcontext()
     try:
@@ -100,6 +104,12 @@ def numbers(
     except TooFewExamplesError:
         return None
     return as_type(Numbers, Reply.of(reply.content, questions).content)
+
+
+def _read(data: Federation, loss: OutputLoss) -> str:
+    """Return how examples are read and what they lose, which change a site's numbers as another model does."""
+    prepared = sha256(json.dumps(data.train.prepare.to_json(), sort_keys=True).encode()).hexdigest()
+    return f"its inputs {prepared}, its loss {object_digest(loss)}"
 
 
 def questions_of(asked: Request) -> Questions:

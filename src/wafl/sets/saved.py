@@ -1,5 +1,6 @@
 """Prediction sets from disk."""
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from wafl.base.files import unsealed
-from wafl.base.json_types import check_types
+from wafl.base.json_types import as_type, check_types
 from wafl.data.bring.intake import Intake
 from wafl.promises.promise import digest_of
 from wafl.results.run import Run
@@ -30,6 +31,8 @@ SAVED: dict[str, Any] = {
     "missing": list[str],
     "calibration": list[dict[str, Any]],
 }
+COLUMNS = (tuple[str, ...], tuple[int, ...], *[tuple[float, ...]] * 2, tuple[int, ...])
+"""The types of a calibration's columns, as :meth:`Coverage.rows` has them."""
 
 
 def load_sets(path: str | os.PathLike[str], model: Run | nn.Module) -> PredictionSets:
@@ -51,10 +54,11 @@ def load_sets(path: str | os.PathLike[str], model: Run | nn.Module) -> Predictio
         target = _target(content["target"])
         intake = Intake.from_json(content["intake"])
         columns = zip(*(row.values() for row in content["calibration"]), strict=True)
-        names, examples, covered, sizes, full = map(tuple, columns)
+        names, examples, covered, sizes, full = map(as_type, COLUMNS, columns)
         calibrated = Coverage(target.coverage, names, examples, covered, sizes, full, score.of_classes)
-        threshold = float(content["threshold"])
-    except (KeyError, TypeError, ValueError) as error:
+        if math.isnan(threshold := float(content["threshold"])):
+            raise ValueError("its threshold is not a number")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{file} does not hold prediction sets, or was changed: {error}") from error
     module = model.module if isinstance(model, Run) else model
     if (digest := digest_of(module)) != content["model"]:
