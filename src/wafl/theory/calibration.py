@@ -158,7 +158,7 @@ def calibrate(
         progress: whether to show how far it is; by default on a terminal and in notebooks.
 
     >>> import wafl
-    >>> clients = wafl.load_dataset("digits").partition(num_clients=4, labels_per_client=10, sizes=(40, 5))
+    >>> clients = wafl.load_dataset("digits").partition(num_clients=4, iid=True)
     >>> run = wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=2, local_epochs=1)
     >>> ball = calibrate(run, clients, gammas=[0.1, 1.0, 10.0])
     >>> ball.radii[0] > ball.radii[1] > ball.radii[2]
