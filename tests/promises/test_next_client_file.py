@@ -41,6 +41,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "share": 0.6,
         "confidence": None,
     },
+    "loss, l2, one of eight without an answer": {"radius": 0.3, "share": 0.5, "confidence": 0.5, "silent": 1},
+    "error, of examples, two of nine without an answer": {
+        "radius": 0.1,
+        "metric": "error",
+        "own_sampling": False,
+        "share": 0.5,
+        "silent": 2,
+    },
 }
 
 
@@ -59,9 +67,16 @@ def world() -> tuple[wafl.Federation, wafl.Federation]:
     return clients.set_apart(list(range(5, COUNT + 5)))
 
 
+def options_of(kind: str) -> dict[str, Any]:
+    """Return the options of a statement; clients that do not answer are invited by name."""
+    options = {"share": 0.7, "confidence": 0.7, **KINDS[kind]}
+    silent = [f"silent {number}" for number in range(options.pop("silent", 0))]
+    return {**options, "invited": [*world()[1].names, *silent]} if silent else options
+
+
 @cache
 def issued(kind: str) -> Content:
-    options = {"share": 0.7, "confidence": 0.7, **KINDS[kind]}
+    options = options_of(kind)
     promise = publish_next_client(model(), *world(), **options)
     return json.loads(json.dumps(promise.content))
 
@@ -101,6 +116,8 @@ def firstplace_of(share: Fraction | None, count: int, level: Fraction) -> int:
 
 def capital(values: np.ndarray, bet: float, delta: float, most: float) -> float:
     """The largest mean that a gambler who bets that it is smaller does not refute, by bisection."""
+    if bet * most >= 1.0:  # a gambler who could lose more than all of the capital
+        return most
     low, high = 0.0, most
     for _ in range(60):
         mean = (low + high) / 2.0
@@ -115,6 +132,7 @@ def slow_proof(content: Content) -> str | None:
     if claim["model"] != digest_of(model()):
         return "another model"
     names = [client["name"] for client in claim["clients"]]
+    drawn, silent = len(names) + len(claim.get("missing", ())), len(claim.get("missing", ()))
     if len(set(names)) != len(names) or set(names) != set(unseen.names):
         return "other clients"
     held = unseen.train.joined(unseen.test)
@@ -136,16 +154,17 @@ def slow_proof(content: Content) -> str | None:
     for claimed in claim["rows"]:
         delta = 1 - Fraction(repr(claimed.get("confidence", claim["confidence"])))
         if claimed["about"] == "mean":
-            least = capital(np.array([each.mean() for each in tables]), witness["bet"], float(delta), most)
+            means = [*(each.mean() for each in tables), *[most] * silent]
+            least = capital(np.array(means), witness["bet"], float(delta), most)
         else:
             share = None if claimed["share"] is None else Fraction(repr(claimed["share"]))
-            index = firstplace_of(share, len(names), delta / 2 if claim["own_sampling"] else delta)
+            index = firstplace_of(share, drawn, delta / 2 if claim["own_sampling"] else delta)
             if index > len(names):
                 return "too few clients"
             values = [each.mean() for each in tables]
             if claim["own_sampling"]:
                 bets = zip(tables, witness["draws"]["bets"], strict=True)
-                values = [capital(each, bet, float(delta / 2 / len(names)), most) for each, bet in bets]
+                values = [capital(each, bet, float(delta / 2 / drawn), most) for each, bet in bets]
             least = sorted(values)[index - 1]
         least = min(offset + least, 1.0 if claim["metric"] == "error" else math.inf)
         # The grid finds a little less than the best move.
@@ -176,9 +195,10 @@ def test_a_file_is_recomputed_with_model_and_data_and_attested_without(kind: str
     file, unseen = written(issued(kind), tmp_path), world()[1]
     checked = wafl.verify(file, model=model(), data=unseen)
     assert (checked.ok, checked.recomputed, checked.share) == (True, True, 1.0)
-    assert {name for name, each in status(checked).items() if each == "noted"} == {
-        "draws", "bounds", "issued"
-    }  # fmt: skip
+    missing = {"missing"} if "missing" in issued(kind)["claim"] else set[str]()
+    noted = {name for name, each in status(checked).items() if each == "noted"}
+    assert noted == {"draws", "bounds", "issued"} | missing
+    assert ("gave no finite answer, which counts as infinity: silent 0" in str(checked.promise)) == bool(missing)
     assert "It is proven, not tested." in str(checked.promise)
     for given in ({}, {"model": model()}, {"data": unseen}):
         without = wafl.verify(file, **given)
@@ -190,7 +210,7 @@ def test_a_file_is_recomputed_with_model_and_data_and_attested_without(kind: str
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_published_is_about_what_is_found(kind: str) -> None:
     """Linear models: the checker's means are at most 6% larger here."""
-    options = {"share": 0.7, "confidence": 0.7, **KINDS[kind]}
+    options = options_of(kind)
     share, sampled = options.pop("share"), options.pop("own_sampling", True)
     claimed = wafl.next_client(model(), *world(), **options)
     published = {each["about"]: each["value"] for each in issued(kind)["claim"]["rows"]}
@@ -223,6 +243,27 @@ def without_the_hardest(content: Content) -> None:
     for numbers in (content["claim"]["clients"], content["witnesses"][0]["means"], draws["bets"], *draws["paid"]):
         del numbers[worst]
     weigh(content)
+
+
+def test_names_of_missing_clients_are_those_of_no_others(tmp_path: Path) -> None:
+    kind = "loss, l2, one of eight without an answer"
+    for missing in (["silent 0", "silent 0"], [issued(kind)["claim"]["clients"][0]["name"]], ["a\nPROVEN"], []):
+        content = json.loads(json.dumps(issued(kind)))
+        content["claim"]["missing"] = missing
+        with pytest.raises(ValueError, match=r"missing twice, or has numbers|cannot be printed|a field that no certif"):
+            wafl.verify(written(content, tmp_path))
+
+
+def test_numbers_of_eight_clients_are_not_proven_by_the_seven_that_answered(tmp_path: Path) -> None:
+    kind = "loss, l2, one of eight without an answer"
+    answered: dict[str, Any] = {**options_of(kind), "invited": None}
+    fewer = publish_next_client(model(), *world(), **answered).parts.claim.rows
+    content = json.loads(json.dumps(issued(kind)))
+    for row, other in zip(content["claim"]["rows"], fewer, strict=True):
+        assert row["about"] == other.about
+        assert row["value"] > other.value
+        row["value"] = other.value
+    assert not wafl.verify(written(content, tmp_path), model=model(), data=world()[1]).ok
 
 
 def weigh(content: Content) -> None:

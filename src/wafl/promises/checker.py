@@ -24,6 +24,7 @@ from wafl.promises.promise import (
     Row,
     Witness,
     examples_of,
+    missing_line,
     plain,
 )
 from wafl.promises.published_labels import differences
@@ -150,12 +151,14 @@ class Checker:
         """Yield the lines about bounds, draws, clients that are left out, labels, weights and the date."""
         if self._bets:
             yield self._bounds()
-        left_out = [name for name in self._positions if name not in clients]
+        left_out = [name for name in self._positions if name not in clients and name not in self._claim.missing]
         if self._claim.part == "all" and left_out:
             why = f"it leaves out {left_out[0]}, whose data are here: give the data of clients that did not train"
             yield Line("draws", "wrong", why)
         elif self._claim.confidence is not None:
             yield Line("draws", "noted", CLIENTS if self._claim.part == "all" else DRAWS)
+        if self._claim.missing:
+            yield Line("missing", "noted", missing_line(self._claim.missing))
         if self._claim.part != "all" and left_out:
             yield Line("left out", "noted", f"data of clients that are not in the certificate: {some(left_out)}")
         if self._parts.labels is not None:
@@ -212,14 +215,16 @@ class Checker:
             # Written weights may sum to a little less than 1, but the weights of a mixture sum to 1.
             return mean / min(math.fsum(weights), 1.0)
         if row.about == "mean":
-            means = torch.tensor(witness.means, dtype=torch.float64).clamp_max(most)
+            lost = [math.inf] * len(self._claim.missing)
+            means = torch.tensor([*witness.means, *lost], dtype=torch.float64).clamp_max(most)
             bet, count = witness.bet or 0.0, len(means)
             pays = [[math.fsum(paid(means, bet, part).tolist()) / count] for _, part in STAKES]
             return upper_mean([1.0], [count], [bet], pays, most, float(delta))
-        rank = rank_of(row.share, len(sizes), delta if draws is None else delta / 2)
+        drawn = self._claim.drawn
+        rank = rank_of(row.share, drawn, delta if draws is None else delta / 2)
         values = list(witness.means)
         if draws is not None:
-            level = float(delta / 2 / len(sizes))
+            level = float(delta / 2 / drawn)
             values = [
                 upper_mean([1.0], [size], [bet], [[each] for each in pays], most, level)
                 for size, bet, *pays in zip(sizes, draws.bets, *draws.paid, strict=True)

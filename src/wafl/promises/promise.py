@@ -11,7 +11,7 @@ in the file. No example is in it.
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
 from hashlib import sha256
@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from wafl.base.describe import rounded_up
+from wafl.base.describe import rounded_up, some
 from wafl.base.files import SEAL, check_place, write_whole
 from wafl.base.fingerprint import model_digest
 from wafl.data.examples import Examples
@@ -88,7 +88,7 @@ def _who(claim: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     who = f"{WHO[row['about']].format(plain(row['share'] or 0.0))}, {on}"
     if (confidence := row.get("confidence")) is None:
         return who
-    count, halves = len(claim["clients"]), 2 if claim["own_sampling"] else 1
+    count, halves = len(claim["clients"]) + len(claim.get("missing", ())), 2 if claim["own_sampling"] else 1
     # It is written with 6 digits, rounded down: one more in the last digit is more than the clients support.
     most = (1 - Fraction(plain(confidence)) - Fraction(1, 10**6)) * (count + 1) < halves
     clients = "1 client supports" if count == 1 else f"{count} clients support"
@@ -100,7 +100,14 @@ def _of_population(claim: Mapping[str, Any]) -> dict[str, str]:
     if not claim["own_sampling"]:
         about = "its examples, about as many as these clients have (for the mean, from its distribution),"
     other = " unless it says another" if any(row.get("confidence") is not None for row in claim["rows"]) else ""
-    return {"own": about, "radius": plain(claim["rows"][0]["radius"]), "other": other}
+    whose = f" {missing_line(missing)}." if (missing := claim.get("missing", ())) else ""
+    return {"own": about, "radius": plain(claim["rows"][0]["radius"]), "other": other, "missing": whose}
+
+
+def missing_line(missing: Sequence[str]) -> str:
+    """Return a sentence about the clients that have no number."""
+    clients = "1 more client was" if len(missing) == 1 else f"{len(missing)} more clients were"
+    return f"{clients} drawn and gave no finite answer, which counts as infinity: {some(missing, 8)}"
 
 
 def plain(value: float) -> str:
@@ -167,6 +174,13 @@ class Claim:
     model: str
     clients: tuple[Client, ...]
     rows: tuple[Row, ...]
+    missing: tuple[str, ...] = ()
+    """Clients that were drawn and have no number: each counts as infinity. Not written if there are none."""
+
+    @property
+    def drawn(self) -> int:
+        """The number of clients that were drawn from all clients."""
+        return len(self.clients) + len(self.missing)
 
     @property
     def radii(self) -> list[float]:
@@ -260,6 +274,8 @@ class Promise:
         for row in whole["claim"]["rows"]:
             if row["confidence"] is None:
                 del row["confidence"]
+        if not whole["claim"]["missing"]:
+            del whole["claim"]["missing"]
         if self.parts.format == 2:
             del whole["attested"]
         return whole

@@ -96,7 +96,11 @@ def _complaints(content: Content) -> Iterator[str]:
         yield "a share of clients is missing, there without a use, or not between 0 and 1"
     if not names or len(set(names)) != len(names):
         yield "it is about no client, or a client is listed twice"
-    if strange := [name for name in names if not name.isprintable()]:  # a new line in it could look like a verdict
+    if len({*names, *claim.missing}) != claim.drawn or (claim.missing and not of_all):
+        yield "a client is missing twice, or has numbers, or is missing from what is not about all clients"
+    if strange := [
+        name for name in (*names, *claim.missing) if not name.isprintable()
+    ]:  # a new line in it could look like a verdict
         yield f"the name {strange[0]!a} of a client cannot be printed: give it another"
     if not all(0.0 <= weight <= 1.0 for weight in weights) or abs(math.fsum(weights) - 1.0) > 1e-9:
         yield "its weights are not shares that sum to 1"

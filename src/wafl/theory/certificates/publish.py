@@ -113,10 +113,12 @@ def publish_next_client(
     own_sampling: bool,
     confidence: float,
     next_confidence: float | None,
+    missing: tuple[str, ...] = (),
 ) -> Promise:
     """Return statements about all clients, a share of them and the next one, as a file has them.
 
-    The statement about the next client has ``next_confidence`` if the clients support no more.
+    The statement about the next client has ``next_confidence`` if the clients support no more. Clients that are
+    ``missing`` count as infinity.
     """
     if not 0.0 < share < 1.0:
         raise ValueError(f"share={share} must lie between 0 and 1, such as 0.9")
@@ -133,7 +135,7 @@ def publish_next_client(
     about: list[tuple[About, float | None, float | None]]
     about = [("mean", None, None), ("share", float(share), None), ("next", None, next_confidence)]
     rows = [Row(each, part, radius, 0.0, lower) for each, part, lower in about]
-    claim = _claim(theirs, "all", _equal(unseen), confidence, own_sampling, rows)
+    claim = replace(_claim(theirs, "all", _equal(unseen), confidence, own_sampling, rows), missing=missing)
     return _sealed(theirs, proof, claim, gammas, seen.examples)
 
 
@@ -188,7 +190,7 @@ def _sealed(
         )
     if not rows:
         raise PreconditionError(
-            f"{len(claim.clients)} clients say nothing about others with probability {claim.confidence:g}: hold out "
+            f"{claim.drawn} clients say nothing about others with probability {claim.confidence:g}: hold out "
             "more of them, use a smaller share or confidence, or declare bounds of the data, for the mean"
         )
     checked = _checked(source, replace(content, claim=replace(claim, rows=tuple(rows))))

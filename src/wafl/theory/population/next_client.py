@@ -12,7 +12,7 @@ from torch import nn
 
 from wafl.base.checks import check_radii
 from wafl.base.conditions import unproven_line
-from wafl.base.describe import rounded_up, some
+from wafl.base.describe import rounded_up
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import norm_name
 from wafl.base.options import frozen
@@ -162,8 +162,6 @@ class NextClient:
             raise PreconditionError("these statements cannot be saved: the clients' examples are not on this machine")
         if not self.proven:
             raise PreconditionError(f"statements about the next client are saved only with a proof: {self.reason}")
-        if self.missing:
-            raise PreconditionError(f"a file states nothing about clients that did not answer: {some(self.missing, 8)}")
         level = self._supported(own_sampling)
         return publish_next_client(
             self.source,
@@ -173,6 +171,7 @@ class NextClient:
             own_sampling=own_sampling,
             confidence=float(self.confidence),
             next_confidence=level if 0.0 < level < self.confidence else None,
+            missing=self.missing,
         )
 
     def save(
