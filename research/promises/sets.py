@@ -30,7 +30,7 @@ from research.promises.tasks import Task, apart, tasks_of
 from research.registration import registered
 from wafl.data.federation import Federation
 from wafl.results.run import Run
-from wafl.sets.answers import Client, Scorer
+from wafl.sets.answers import Client, Scorer, with_room
 from wafl.sets.coverage import Coverage
 from wafl.sets.held_out import read_clients
 
@@ -141,10 +141,10 @@ def attacked(scorer: Scorer, clients: Federation, threshold: float, radius: floa
         if scorer.score.of_classes:
             leads, gradients = outputs - outputs[everyone, labels][:, None], weight[None] - weight[labels][:, None]
             leads[everyone, labels] = -np.inf
-            level = max(threshold, 0.0)  # the class with the largest output is in every set
+            level = max(with_room(threshold), 0.0)  # the class with the largest output is in every set
         else:
             residual = outputs[:, 0] - labels
-            leads, level = np.stack([residual, -residual], axis=1), threshold
+            leads, level = np.stack([residual, -residual], axis=1), with_room(threshold)
             gradients = np.broadcast_to(np.stack([weight[0], -weight[0]]), (len(rows), 2, weight.shape[1]))
         moved = flat + worst_moves(leads, gradients, level, radius)
         client = Client(scorer, torch.from_numpy(moved).view_as(x), y)

@@ -192,7 +192,7 @@ def test_a_flower_run_that_failed_ends_with_a_failure(
     monkeypatch.setattr("wafl.flower.ops.loopback.find_tool", lambda _: str(stand_in))
     status, output, complaint = run("run", "my-app", "mine", "-c", "schedule.rounds=5", "-c", "seeds='[1]'")
     assert status == code
-    assert "asked: run my-app mine --stream --run-config=schedule.rounds=5 --run-config=seeds='[1]'" in output
+    assert "asked: run my-app mine --stream --run-config=schedule.rounds=5 seeds='[1]'" in output
     assert "c01 ?[2J" in output
     assert ("ended as" in complaint) == (code == 1)
     status, _, complaint = run("run", "nothing")

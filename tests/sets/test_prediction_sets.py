@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import wafl
 from tests.oracles import conformal
@@ -330,3 +331,18 @@ def test_bytes_are_prepared_as_in_training():
     (client, *_) = read_clients(sets.scorer, clients).values()
     held = sets.predict(clients.examples.raw[:8])
     assert torch.equal(held, client.sets(sets.threshold))
+
+
+def test_equal_examples_are_covered_however_many_are_predicted_together() -> None:
+    """The last bits of outputs depend on how many examples are computed together, and here every score is a tie."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 10))
+    x = np.random.default_rng(0).normal(size=64)
+    with torch.no_grad():
+        label = int(model(torch.tensor(x, dtype=torch.float32)).argsort()[3])
+    pairs = [(np.tile(x, (size, 1)), np.full(size, label)) for size in range(1, 41, 2)]
+    clients = wafl.Federation.from_arrays(pairs, test_fraction=0.0, num_classes=10)
+    sets = wafl.prediction_sets(model, clients, coverage=0.8, confidence=0.8)
+    for count in (1, 2, 3, 5, 8, 17, 100):
+        assert sets.predict(np.tile(x, (count, 1)))[:, label].all()
+    assert sets.evaluate(clients).mean == 1.0

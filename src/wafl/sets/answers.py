@@ -24,6 +24,12 @@ from wafl.tasks.fitness import UNFIT, takes_integers
 from wafl.tasks.problem import Problem
 from wafl.theory.constants.assumptions import task_of
 
+ROOM = 1e-9
+"""How far a score may be above a threshold, relative to 1 + |threshold|, and its label still be in the set.
+
+The last bits of an output depend on how many examples are computed together. Without room, a label whose score equals
+the threshold would leave the set of an example that is predicted alone.
+"""
 PLACES = 2.0**20
 """Counts of moved scores are rounded up to multiples of ``1 / PLACES``, so that their sums are exact."""
 
@@ -65,6 +71,10 @@ class Scorer:
         if not bool(outputs.isfinite().all()):
             raise ValueError("an output of the model is NaN or infinite")
         return outputs
+
+    def sets(self, outputs: Tensor, threshold: float) -> Tensor:
+        """Return the prediction sets of examples with these outputs."""
+        return self.score.sets(outputs, with_room(threshold))
 
     def labels(self, y: Tensor, outputs: Tensor) -> Tensor:
         """Return labels as the score reads them; raise ValueError for those that have no score."""
@@ -126,13 +136,22 @@ class Client:
 
     def sets(self, threshold: float) -> Tensor:
         """Return the prediction sets of the examples."""
-        return self._scorer.score.sets(self._outputs, threshold)
+        return self._scorer.sets(self._outputs, threshold)
 
     def covered(self, threshold: float) -> int:
         """Return how many labels are in their sets."""
         if self._scorer.score.of_classes:
             return int(self.sets(threshold).gather(-1, self._y[:, None]).sum())
-        return int((self._scores <= threshold).sum())
+        return int((self._scores <= with_room(threshold)).sum())
+
+
+def with_room(threshold: float) -> float:
+    """Return the largest score whose label is in a set.
+
+    >>> with_room(1.0) - 1.0 < 3e-9, with_room(float("inf"))
+    (True, inf)
+    """
+    return threshold + ROOM * (1.0 + abs(threshold))
 
 
 def check_grid(grid: Sequence[float]) -> tuple[float, ...]:

@@ -53,7 +53,7 @@ class PredictionSets:
         For classes, ``[n, C]`` is True for each class in the set. For a regression, ``[n, 2]`` are intervals.
         """
         examples = self.intake.read(x, self.scorer.problem.params)
-        return self.scorer.score.sets(self.scorer.outputs(examples), self.threshold)
+        return self.scorer.sets(self.scorer.outputs(examples), self.threshold)
 
     def evaluate(self, clients: Federation) -> Coverage:
         """Measure coverage and size on all examples of clients that neither trained nor calibrated."""
