@@ -199,7 +199,7 @@ def lies(stage: Stage) -> str:
 
 def other_data(stage: Stage) -> str:
     """One of four SuperNodes has examples of another shape, and takes no part."""
-    np.savez(stage.base / "data" / "3" / "site-03.npz", x=np.zeros((9, 5), np.float32), y=np.arange(9) % 3)
+    np.savez(stage.base / "data" / "3" / "site-03.npz", x=np.zeros((40, 5), np.float32), y=np.arange(40) % 3)
     run = stage.begin(0)
     completed(run)
     if "its examples have shape (5,)" not in run.log() or any(len(record.cohort) != 3 for record in stage.history()):
