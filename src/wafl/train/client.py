@@ -68,7 +68,7 @@ def local_update(client: ClientTask, lanes: LaneInput, take_step: Eager = EAGER)
     trained, clip = slice(client.task.num_params), lanes.scalars.get("clip_norm")
     sent = carry.params
     if clip is not None:
-        short = _clipped(lanes.params[:, trained], sent[:, trained], clip[:, None])
+        short = shortened(lanes.params[:, trained], sent[:, trained], clip[:, None])
         sent = torch.cat([short, sent[:, trained.stop :]], dim=1)
     statistics = carry.params[:, client.kept_positions] if client.kept_positions else None
     left = present({OBJECTIVE: carry.memory, LOCAL: outcome.memory, STATISTICS: statistics})
@@ -88,7 +88,7 @@ def _with_statistics(client: ClientTask, lanes: LaneInput) -> LaneInput:
     return replace(lanes, params=params)
 
 
-def _clipped(start: Tensor, params: Tensor, longest: Tensor) -> Tensor:
+def shortened(start: Tensor, params: Tensor, longest: Tensor) -> Tensor:
     """The parameters after an update shortened to at most ``longest``; a short enough one stays as it is."""
     length = (params - start).norm(dim=1, keepdim=True)
     short = start + (params - start) * (longest / length.clamp_min(torch.finfo(params.dtype).tiny))

@@ -149,12 +149,13 @@ def node(
     allow_model: Annotated[list[str] | None, Option(metavar="DIGEST")] = None,
     min_examples: Annotated[int | None, Option(min=1)] = None,
     max_questions: Annotated[int | None, Option(min=1)] = None,
+    privacy: Annotated[str | None, Option(metavar="WORDS")] = None,
 ) -> None:
     """Run flower-supernode with its own options, and no app but those that are allowed."""
     with one_line_errors():
         from wafl.flower.ops.supernode import run_node
 
-        limits = {"min-examples": min_examples, "max-questions": max_questions}
+        limits = {"min-examples": min_examples, "max-questions": max_questions, "privacy": privacy}
         run_node(context.args, allow_app or [], any_app=any_app, models=allow_model or [], limits=limits)
 
 

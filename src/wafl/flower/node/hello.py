@@ -32,9 +32,11 @@ class Hello:
     """The names of the classes, if they have any."""
     small: tuple[str, ...] = ()
     """Clients that have too few examples to take part."""
+    privacy: str = ""
+    """How a private node adds noise."""
 
     def encode(self) -> RecordDict:
-        return config_only("reply", **{**vars(self), "node": self.node or None})
+        return config_only("reply", **{**vars(self), "node": self.node or None, "privacy": self.privacy or None})
 
     @classmethod
     def decode(cls, content: RecordDict, with_sizes: bool) -> Self:
@@ -72,6 +74,7 @@ class Hello:
             read.one("node", str)[:LONGEST_NAME] if read.has("node") else "",
             tuple(labels),
             read.different("small"),
+            read.one("privacy", str)[:200] if read.has("privacy") else "",
         )
 
     @property

@@ -55,12 +55,12 @@ def hello(node: Node, content: RecordDict) -> RecordDict:
     if not rows:
         raise WireError(small)
     with_sizes = Reader(content, "query").one("sizes", bool)
-    numbers, sizes, tests = node.site.numbers, clients.train.num_examples, clients.test.num_examples
+    numbers, tests = node.site.numbers, clients.test.num_examples
     return Hello(
         tuple(rows),
         None if numbers is None else tuple(numbers[name] for name in rows),
-        tuple(int(sizes[row]) for row in rows.values()) if with_sizes else None,
-        tuple(name for name, row in rows.items() if int(tests[row]) > 0),
+        tuple(map(node.site.size, rows)) if with_sizes else None,
+        tuple(name for name, row in rows.items() if int(tests[row]) > 0 and node.private is None),
         clients.input_shape,
         clients.num_classes or 0,
         clients.num_outputs,
@@ -69,6 +69,7 @@ def hello(node: Node, content: RecordDict) -> RecordDict:
         node.name,
         clients.classes or (),
         tuple(node.site.small),
+        "" if node.private is None else node.private.words,
     ).encode()
 
 
@@ -297,6 +298,8 @@ def answer(kind: str, node: Callable[[], Node], content: RecordDict) -> RecordDi
     try:
         if kind != "query.hello":
             opened.check_task(TASKS.get(kind, "train"))
+        if opened.private is not None:
+            opened.private.check_kind(kind)
         return HANDLERS[kind](opened, content)
     except Exception as error:
         return refused(error)

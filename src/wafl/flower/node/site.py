@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from wafl.base.errors import ConfigError
 from wafl.config.clients import make_clients, with_classes
@@ -31,10 +32,18 @@ class Site:
     own: bool = False
     small: Mapping[str, int] = field(default_factory=dict[str, int])
     """Clients that take no part, because they have too few training examples, and how many they have."""
+    units: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """The unit of each training example of each client, counted from 0, if the node is private."""
+
+    def size(self, name: str) -> int:
+        """Return how many training examples a client has, or units."""
+        if name in self.units:
+            return len(self.units[name].unique())
+        return int(self.federation.train.num_examples[self.rows[name]])
 
     def without_small(self, least: int) -> Self:
         """Return the same site without clients of fewer training examples."""
-        sizes = {name: int(self.federation.train.num_examples[row]) for name, row in self.rows.items()}
+        sizes = {name: self.size(name) for name in self.rows}
         rows = {name: row for name, row in self.rows.items() if sizes[name] >= least}
         return replace(self, rows=rows, small={name: size for name, size in sizes.items() if size < least})
 

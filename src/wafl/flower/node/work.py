@@ -20,7 +20,9 @@ from wafl.evaluation.evaluate import examine, rows_of
 from wafl.flower.node.agreed import check_update, check_values
 from wafl.flower.node.allowed import Answers, allowed_models
 from wafl.flower.node.keepsakes import Keepsakes, state_folder
+from wafl.flower.node.ledger import Ledger
 from wafl.flower.node.limits import Limits, Questions
+from wafl.flower.node.private import Private
 from wafl.flower.node.site import Site, open_site
 from wafl.flower.wire.run_config import from_run_config
 from wafl.flower.wire.values import NodeQuery, WireError, short
@@ -83,16 +85,21 @@ class Node:
         limits: Limits,
         name: str = "",
         allowed_models: Collection[str] = (),
+        private: Private | None = None,
     ) -> None:
         self.site = site.without_small(limits.min_examples) if site.own else site
         self.experiment, self._state, self.limits, self.name = experiment, state, limits, name
+        self.private, self._ledger = private, Ledger(state)
         self.answers, self._questions = Answers(state, allowed_models), Questions(state, limits.max_questions)
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Self:
         experiment = _on_own_device(read_experiment(json.dumps(dict(run_config))), node_config)
         site, state, limits = open_site(node_config, experiment.data), state_folder(node_config), Limits.of(node_config)
-        return cls(site, experiment, state, limits, str(node_config.get("name", "")), allowed_models(node_config))
+        private, name = Private.of(node_config), str(node_config.get("name", ""))
+        if private is not None:
+            site = private.site(site, node_config.get("data"), experiment.data)
+        return cls(site, experiment, state, limits, name, allowed_models(node_config), private)
 
     def check_task(self, task: str) -> None:
         """Raise WireError if the node has data of its own, and the app does not declare this task."""
@@ -155,7 +162,7 @@ class Node:
             check_values(each, wanted)
         if self.experiment.flower.partial_sums and not query.partial_sums:
             raise WireError("the app has flower.partial_sums = true: a node sends the mean of its clients' updates")
-        if self.site.own and trains:
+        if self.site.own and trains and self.private is None:
             check_update(first, spec.schedule, self.limits.min_examples)
         return spec
 
@@ -172,6 +179,9 @@ class Node:
         largest = query.largest if query.largest is None or query.largest <= bearable else 0
         work, ends = spec.schedule.local_work, method.client_weights.judges_ends
         client_task = ClientTask(task, method.objective, work, examples, largest, method.local, ends)
+        if self.private is not None:
+            with computing(work.precision, first.params.device, deterministic=work.deterministic):
+                return self.private.answer(query, spec, client_task, rows, self.site, self._ledger)
         keeps = bool(client_task.initial_memory(first.params))
         for run, client in asked if keeps else []:
             # Losses are asked for after the round's training.

@@ -35,7 +35,10 @@ from flwr.supernode.start_client_internal import (
 )
 
 from wafl.flower.node.allowed import ALLOWED, allowed_models
+from wafl.flower.node.keepsakes import state_folder
+from wafl.flower.node.ledger import Ledger
 from wafl.flower.node.limits import Limits, variable
+from wafl.flower.node.private import Private
 from wafl.flower.ops.guard import Guard, RefusedError
 
 log = getLogger("flwr").log
@@ -47,9 +50,9 @@ NO_TASK, PAUSE = 0, 5.0
 class GuardedState(InMemoryNodeState):
     """A SuperNode's state that keeps no app that is not allowed, and answers instead of it."""
 
-    def __init__(self, factory: ObjectStoreFactory, guard: Guard) -> None:
+    def __init__(self, factory: ObjectStoreFactory, guard: Guard, ledger: Ledger | None = None) -> None:
         super().__init__(factory.store())
-        self._guard = guard
+        self._guard, self._ledger = guard, ledger
         self._refused: dict[int, str] = {}
         self._answer = ""
 
@@ -76,6 +79,8 @@ class GuardedState(InMemoryNodeState):
         if run is None or context is None or task_type != TaskType.CLIENT_APP:
             raise RefusedError("only the ClientApp of a Flower run runs here")
         self._guard.check(run, self.get_fab(run.fab_hash), context.run_config)
+        if self._ledger is not None:  # the process of a task knows nothing of earlier tasks, and this one does
+            self._ledger.keep()
 
     def store_message(self, message: Message) -> str | None:
         why = self._refused.get(message.metadata.run_id)
@@ -87,10 +92,10 @@ class GuardedState(InMemoryNodeState):
         return message.metadata.message_id
 
 
-def guarded(guard: Guard) -> NodeStateFactory:
+def guarded(guard: Guard, ledger: Ledger | None = None) -> NodeStateFactory:
     """Where a SuperNode gets its one state from."""
     states = NodeStateFactory(ObjectStoreFactory())
-    states.state_instance = GuardedState(states.objectstore_factory, guard)
+    states.state_instance = GuardedState(states.objectstore_factory, guard, ledger)
     return states
 
 
@@ -100,12 +105,12 @@ def run_node(
     *,
     any_app: bool = False,
     models: Sequence[str] = (),
-    limits: Mapping[str, int | None] | None = None,
+    limits: Mapping[str, int | str | None] | None = None,
 ) -> None:
     """Run ``flower-supernode`` here, with apps of ``allowed`` digests, of trusted entities, or ``any_app``.
 
     ``models`` are the digests of models that questions about the next client are answered about; ``limits`` are
-    options of the node's configuration (:mod:`wafl.flower.node.limits`).
+    options of the node's configuration (:mod:`wafl.flower.node.limits`, :mod:`wafl.flower.node.private`).
     """
     guard = Guard.of(allowed)
     if models:
@@ -113,6 +118,7 @@ def run_node(
         allowed_models({})
     os.environ |= {variable(key): str(value) for key, value in (limits or {}).items() if value is not None}
     Limits.of({})
+    Private.of({})
     if not any_app and not package_version.startswith(KNOWN):
         raise ValueError(f"flwr {package_version} is not known to ask before it runs apps: install 'flwr>=1.41,<1.43'")
     before, sys.argv = sys.argv, ["flower-supernode", *arguments]
@@ -134,7 +140,8 @@ def run_node(
     os.environ["WAFL_STATE"] = os.environ.get("WAFL_STATE") or str(get_flwr_home() / "wafl")
     with TemporaryDirectory(prefix="wafl-node-", ignore_cleanup_errors=True) as home:  # where apps are unpacked
         os.environ["FLWR_HOME"] = str(Path(home).resolve())
-        _start(config, guarded(guard))
+        private = Private.of(config.node_config) is not None
+        _start(config, guarded(guard, Ledger(state_folder(config.node_config)) if private else None))
 
 
 def _start(config: SuperNodeLifespanConfig, states: NodeStateFactory) -> None:

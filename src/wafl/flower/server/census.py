@@ -24,6 +24,7 @@ from wafl.train.trust.trust import FEW
 
 OFTEN = 0.5
 """Seconds between two checks for nodes."""
+PRIVATE = "%s is private (%s): it adds noise, its losses are 0, and it is not tested"
 SMALL = "%s: %s have too few examples and take no part: the node's operator may admit them (min-examples)"
 
 
@@ -176,6 +177,8 @@ class Census:
                 hello = self._within_caps(node, Hello.decode(reply, self._with_sizes))
                 self._check(node, hello)
                 self._present[node], self._called[node] = hello, hello.node
+                if hello.privacy:
+                    log(INFO, PRIVATE, self.label(node), hello.privacy)
                 if hello.small:
                     log(WARNING, SMALL, self.label(node), some(hello.small))
                 self._silent.pop(node, None)
