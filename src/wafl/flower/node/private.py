@@ -22,7 +22,7 @@ from wafl.flower.wire.values import NodeQuery, WireError
 from wafl.parts.messages import Replies
 from wafl.train.client_task import ClientTask
 from wafl.train.lanes.lanes import free_bytes
-from wafl.train.privacy.records import RecordPrivacy, Units, private_replies, why_not_private
+from wafl.train.privacy.records import RecordPrivacy, Units, check_computable, private_replies, why_not_private
 from wafl.train.spec import Spec
 
 PRIVACY, GROUP = "privacy", "group"
@@ -45,14 +45,14 @@ class Private:
         text = str(node_config.get(PRIVACY) or os.environ.get(variable(PRIVACY), ""))
         if not text:
             return None
-        given = dict(word.partition("=")[::2] for word in text.split())
+        given = {word.partition("=")[0]: word.partition("=")[2] for word in text.split()}
         names = [field.name for field in fields(RecordPrivacy)]
         if set(given) - {GROUP} != set(names):
             raise ConfigError(f"{PRIVACY}={text!r} must set {', '.join(names)}, and may set {GROUP}, as in {EXAMPLE}")
         group = given.pop(GROUP, "")
         try:
-            numbers = {name: int(value) if name == "steps" else float(value) for name, value in given.items()}
-            return cls(RecordPrivacy(**numbers), group)  # pyright: ignore[reportArgumentType]
+            steps = int(given.pop("steps"))
+            return cls(RecordPrivacy(**{name: float(value) for name, value in given.items()}, steps=steps), group)
         except ValueError as error:
             raise ConfigError(f"{PRIVACY}={text!r}: {error}") from error
 
@@ -99,6 +99,7 @@ class Private:
         why = "asks for iterates" if first.iterates else why_not_private(spec, client, first.params)
         if why is not None:
             raise WireError(f"this node is private: {query.entry} {why}")
+        check_computable(client, first)
         clients = {number: Units(row, site.units[query.names[number]]) for number, row in rows.items()}
         steps = Counter[str]()
         for number in (number for each in query.queries for number in each.clients):

@@ -26,17 +26,16 @@ def gaussian(count: int) -> Tensor:
     return torch.from_numpy(draws[:count])
 
 
-def clipped(vectors: Tensor, clip_norm: float, deviation: float) -> Tensor:
-    """Shorten each row to at most ``clip_norm``, and return it in whole steps of the grid, rounded towards zero.
+def clipped_sum(vectors: Tensor, clip_norm: float, deviation: float) -> Tensor:
+    """Sum up rows, each shortened to at most ``clip_norm``, in whole steps of the grid, rounded towards zero.
 
-    A row that is not finite becomes zero: an error or an infinite sum would show that it is there.
+    A row that is not finite counts as zero: an error or an infinite sum would show that it is there.
     """
-    rows = vectors.double()
-    largest = rows.abs().amax(1, keepdim=True).clamp_min(1e-300)
-    rows = rows / largest  # so that no square overflows
-    shorter = rows * torch.minimum(clip_norm / rows.norm(dim=1, keepdim=True), largest)
-    steps = (shorter / (GRID * deviation)).trunc()
-    return torch.where(torch.isfinite(steps).all(1, keepdim=True), steps, 0.0)
+    lengths = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64)
+    if not bool((finite := torch.isfinite(lengths)).all()):
+        vectors, lengths = vectors[finite], lengths[finite]
+    factors = (clip_norm / lengths).clamp_max(1.0) / (GRID * deviation)
+    return (vectors * factors[:, None]).trunc_().sum(0)
 
 
 def noisy(total: Tensor, deviation: float) -> Tensor:

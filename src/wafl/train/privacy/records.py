@@ -28,12 +28,12 @@ from wafl.tasks.modes.statistics import FROZEN
 from wafl.train.client import shortened
 from wafl.train.client_task import ClientTask, LaneInput
 from wafl.train.privacy.accountant import noise_for
-from wafl.train.privacy.noise import clipped, noisy
+from wafl.train.privacy.noise import clipped_sum, noisy
 from wafl.train.spec import Spec
 from wafl.train.step import Batch, begin, step
 
 LOG = getLogger("wafl")
-MOST_NUMBERS, MOST_RECORDS = 2**25, 256
+MOST_NUMBERS, MOST_RECORDS = 2**20, 256
 """The most numbers, and the most records, whose gradients are computed together."""
 
 
@@ -50,7 +50,7 @@ class RecordPrivacy:
     clip_norm: Annotated[float, Positive(), "A unit's gradient that is longer is shortened to this length."]
     steps: Annotated[int, Count(), "The number of local steps, in all runs together, that epsilon is for."]
 
-    @property
+    @cached_property
     def budget(self) -> float:
         """The largest sum of ``1 / z^2`` over all steps that is (epsilon, delta)-private."""
         return noise_for(self.epsilon, self.delta, 1) ** -2
@@ -140,45 +140,59 @@ def private_update(client: ClientTask, query: Query, units: Units, privacy: Reco
 
 def _clipped_sum(client: ClientTask, query: Query, units: Units, number: int, privacy: RecordPrivacy) -> Tensor:
     """Sum up the clipped gradients of the units in a step, each the mean over the unit's examples."""
-    count, sizes = len(query.params), units.sizes
-    total = torch.zeros(count, dtype=torch.float64)
-    room = max(1, min(MOST_RECORDS, MOST_NUMBERS // count))
-    first = 0
-    examples = units.owner.argsort(stable=True).split(sizes.tolist())
-    for some in sizes.split(room):
-        sums, last = torch.zeros(len(some), count, dtype=torch.float64), first + len(some)
-        for piece in torch.cat(examples[first:last]).split(room):
-            gradients = _gradients(client, query, piece, units.row, number)
-            sums.index_add_(0, units.owner[piece] - first, gradients.double().cpu())
-        total += clipped(sums / some[:, None], privacy.clip_norm, privacy.deviation).sum(0)
-        first = last
+    count = len(query.params)
+    total, room, first = torch.zeros(count, dtype=torch.float64), max(1, min(MOST_RECORDS, MOST_NUMBERS // count)), 0
+    order, ends = units.owner.argsort(stable=True), units.sizes.cumsum(0)
+    for sizes, last in zip(units.sizes.split(room), ends.split(room), strict=True):
+        examples = order[int(last[0] - sizes[0]) : int(last[-1])]
+        sums = torch.zeros(len(sizes), count, dtype=torch.float64)
+        for piece in examples.split(room):
+            gradients = _computable_gradients(client, query, piece, units.row, number).cpu()
+            if len(examples) == len(sizes):  # each example is a unit
+                sums = gradients
+            else:
+                sums.index_add_(0, units.owner[piece] - first, gradients.double())
+        total += clipped_sum(sums / sizes[:, None], privacy.clip_norm, privacy.deviation)
+        first += len(sizes)
     return total
 
 
-def _gradients(client: ClientTask, query: Query, examples: Tensor, row: int, number: int) -> Tensor:
-    """Return the gradient of each of these examples of a client, each alone in a lane.
+def check_computable(client: ClientTask, query: Query) -> None:
+    """Raise the error, if there is one, of the gradient at an example of zeros, which shows nothing of the data."""
+    raw, y = (torch.zeros_like(part[:1]) for part in (client.examples.raw, client.examples.y))
+    blank = replace(client.examples, raw=raw, y=y, offsets=torch.tensor([0, 1], device=y.device))
+    _gradients(replace(client, examples=blank), query, torch.tensor([0]), 0, 0)
 
-    An example whose gradient cannot be computed counts as zero: an error would tell the server that it is there.
+
+def _computable_gradients(client: ClientTask, query: Query, examples: Tensor, row: int, number: int) -> Tensor:
+    """Return the gradients of these examples; one that cannot be computed is zero.
+
+    An error would tell the server that the example is there.
     """
+    try:
+        return _gradients(client, query, examples, row, number)
+    except Exception as error:
+        if len(examples) == 1:
+            LOG.warning("the gradient of an example cannot be computed and counts as zero: %s", error)
+            return torch.zeros_like(query.params)[None]
+        return torch.cat([_computable_gradients(client, query, half, row, number) for half in examples.chunk(2)])
+
+
+def _gradients(client: ClientTask, query: Query, examples: Tensor, row: int, number: int) -> Tensor:
+    """Return the gradient of each of these examples of a client, each alone in a lane."""
     params, count = query.params, len(examples)
 
     def each(value: int) -> Tensor:
         return torch.full((count,), value, device=params.device)
 
     scalars = {**query.scalars, "momentum": 0.0, "weight_decay": 0.0}
-    key = Key(each(query.seed), each(query.round), examples.to(params.device), each(number))
     lanes = LaneInput(
         params.expand(count, -1),
         each(row),
         {name: params.new_full((count,), value) for name, value in scalars.items()},
-        key,
+        Key(each(query.seed), each(query.round), examples.to(params.device), each(number)),
     )
-    rows = client.examples.offsets[row] + key.client[:, None]
-    alone, batch = replace(client, local=Keep()), Batch(rows, params.new_ones(count, 1), key.step, None, first=False)
-    try:
-        return step(alone, lanes, begin(alone, lanes), batch).local["gradient"]
-    except Exception as error:
-        if count == 1:
-            LOG.warning("the gradient of an example cannot be computed and counts as zero: %s", error)
-            return torch.zeros_like(params)[None]
-        return torch.cat([_gradients(client, query, half, row, number) for half in examples.chunk(2)])
+    rows = client.examples.offsets[row] + lanes.key.client[:, None]
+    batch = Batch(rows, params.new_ones(count, 1), lanes.key.step, None, first=False)
+    alone = replace(client, local=Keep())
+    return step(alone, lanes, begin(alone, lanes), batch).local["gradient"]
