@@ -447,7 +447,7 @@ def sent(grid: Grid) -> dict[str, set[str]]:
     return collected
 
 
-OPTIONAL = {"reply.small", "reply.bounds", "reply.labels", "reply.node", "reply.numbers"}
+OPTIONAL = {"reply.small", "reply.bounds", "reply.labels", "reply.node", "reply.numbers", "reply.privacy"}
 """What only some nodes have to say when they connect."""
 SURVEY = {"reply.format", "reply.count", "numbers.value", "numbers.cost"}
 MOMENTS = {"reply.sizes"}

@@ -152,7 +152,7 @@ def test_one_unit_changes_the_sum_by_at_most_twice_the_clipping_norm(objective: 
 
     def clipped_sum(units: Units, x: Any) -> Tensor:
         client, params = make(x, Y, module(), objective=objective)
-        return records._clipped_sum(client, query(params + 0.3, **scalars), units, 0, PRIVACY)
+        return records.sum_of_units(client, query(params + 0.3, **scalars), units, 0, PRIVACY)
 
     for units, changes in ((EACH, (1e4,)), (PATIENTS, (1.0, 1e4, 3e38))):
         before = clipped_sum(units, X)
@@ -232,7 +232,7 @@ def lower_bound(privacy: RecordPrivacy, trials: int) -> float:
     x[1] = 40.0
     for label in (0, 1):
         client, start = make(x, np.array([2, label]))
-        sums.append(records._clipped_sum(client, query(start), Units(0, torch.arange(2)), 0, privacy))
+        sums.append(records.sum_of_units(client, query(start), Units(0, torch.arange(2)), 0, privacy))
     along = sums[1] - sums[0]
     moved = [
         np.array([float(along @ noise.noisy(each, privacy.deviation)) for _ in range(trials)])

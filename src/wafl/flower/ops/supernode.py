@@ -74,13 +74,13 @@ class GuardedState(InMemoryNodeState):
         return super().create_task(task_type, run_id, *args, **options)
 
     def _check(self, task_type: str, run_id: int) -> None:
+        if self._ledger is not None:  # the process of a task knows nothing of earlier tasks, and this one does
+            self._ledger.keep()
         run = self.get_run(run_id)
         context = None if run is None else self.get_run_series_context(run.series_id)
         if run is None or context is None or task_type != TaskType.CLIENT_APP:
             raise RefusedError("only the ClientApp of a Flower run runs here")
         self._guard.check(run, self.get_fab(run.fab_hash), context.run_config)
-        if self._ledger is not None:  # the process of a task knows nothing of earlier tasks, and this one does
-            self._ledger.keep()
 
     def store_message(self, message: Message) -> str | None:
         why = self._refused.get(message.metadata.run_id)

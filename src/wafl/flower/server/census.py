@@ -178,7 +178,7 @@ class Census:
                 self._check(node, hello)
                 self._present[node], self._called[node] = hello, hello.node
                 if hello.privacy:
-                    log(INFO, PRIVATE, self.label(node), hello.privacy)
+                    log(WARNING, PRIVATE, self.label(node), hello.privacy)
                 if hello.small:
                     log(WARNING, SMALL, self.label(node), some(hello.small))
                 self._silent.pop(node, None)

@@ -128,7 +128,7 @@ def private_update(client: ClientTask, query: Query, units: Units, privacy: Reco
     state, velocity = LocalState(start, start, numbers, {}), torch.zeros_like(start)
     state = replace(state, carry=client.local.begin(state))
     for number in range(units.steps(client.work)):
-        total = _clipped_sum(client, replace(query, params=state.params[0]), units, number, privacy)
+        total = sum_of_units(client, replace(query, params=state.params[0]), units, number, privacy)
         noised = noisy(total, privacy.deviation) / len(units.sizes)
         gradient = noised.to(start)[None] + numbers["weight_decay"] * state.params
         direction, carry = client.local.direction(gradient, state)
@@ -138,7 +138,7 @@ def private_update(client: ClientTask, query: Query, units: Units, privacy: Reco
     return (state.params if longest is None else shortened(start, state.params, longest))[0]
 
 
-def _clipped_sum(client: ClientTask, query: Query, units: Units, number: int, privacy: RecordPrivacy) -> Tensor:
+def sum_of_units(client: ClientTask, query: Query, units: Units, number: int, privacy: RecordPrivacy) -> Tensor:
     """Sum up the clipped gradients of the units in a step, each the mean over the unit's examples."""
     count = len(query.params)
     total, room, first = torch.zeros(count, dtype=torch.float64), max(1, min(MOST_RECORDS, MOST_NUMBERS // count)), 0
