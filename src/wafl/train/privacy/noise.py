@@ -31,11 +31,12 @@ def clipped_sum(vectors: Tensor, clip_norm: float, deviation: float) -> Tensor:
 
     A row that is not finite counts as zero: an error or an infinite sum would show that it is there.
     """
-    lengths = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64)
+    rows = vectors.double()  # in which no square of a float32 overflows
+    lengths = rows.norm(dim=1)
     if not bool((finite := torch.isfinite(lengths)).all()):
-        vectors, lengths = vectors[finite], lengths[finite]
+        rows, lengths = rows[finite], lengths[finite]
     factors = (clip_norm / lengths).clamp_max(1.0) / (GRID * deviation)
-    return (vectors * factors[:, None]).trunc_().sum(0)
+    return (rows * factors[:, None]).trunc_().sum(0)
 
 
 def noisy(total: Tensor, deviation: float) -> Tensor:

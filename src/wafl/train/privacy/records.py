@@ -33,7 +33,7 @@ from wafl.train.spec import Spec
 from wafl.train.step import Batch, begin, step
 
 LOG = getLogger("wafl")
-MOST_NUMBERS, MOST_RECORDS = 2**20, 256
+MOST_NUMBERS, MOST_RECORDS = 2**19, 256
 """The most numbers, and the most records, whose gradients are computed together."""
 
 
@@ -145,14 +145,15 @@ def sum_of_units(client: ClientTask, query: Query, units: Units, number: int, pr
     order, ends = units.owner.argsort(stable=True), units.sizes.cumsum(0)
     for sizes, last in zip(units.sizes.split(room), ends.split(room), strict=True):
         examples = order[int(last[0] - sizes[0]) : int(last[-1])]
-        sums = torch.zeros(len(sizes), count, dtype=torch.float64)
-        for piece in examples.split(room):
-            gradients = _computable_gradients(client, query, piece, units.row, number).cpu()
-            if len(examples) == len(sizes):  # each example is a unit
-                sums = gradients
-            else:
-                sums.index_add_(0, units.owner[piece] - first, gradients.double())
-        total += clipped_sum(sums / sizes[:, None], privacy.clip_norm, privacy.deviation)
+        if len(examples) == len(sizes):  # each is a unit
+            means = _computable_gradients(client, query, examples, units.row, number).cpu()
+        else:
+            means = torch.zeros(len(sizes), count, dtype=torch.float64)
+            for piece in examples.split(room):
+                gradients = _computable_gradients(client, query, piece, units.row, number)
+                means.index_add_(0, units.owner[piece] - first, gradients.double().cpu())
+            means /= sizes[:, None]
+        total += clipped_sum(means, privacy.clip_norm, privacy.deviation)
         first += len(sizes)
     return total
 
