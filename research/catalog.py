@@ -95,6 +95,7 @@ EXPLORATORY = (
         "prediction-sets", "Coverage of prediction sets at unseen clients, by method", "docs/prediction-sets.md"
     ),
     _exploratory("privacy", "Accuracy under differential privacy", "docs/flower.md"),
+    _exploratory("private-nodes", "Accuracy where nodes add noise to each step", "docs/privacy.md"),
     _exploratory("published", "How much looser a published certificate is", "docs/certificate-files.md"),
     _exploratory("radius", "Training by radius against fixed gammas", "docs/theory.md"),
     _exploratory("rivals", "All methods side by side, tuned alike", "docs/rivals.md"),

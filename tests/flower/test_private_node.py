@@ -307,6 +307,7 @@ def test_a_unit_is_a_patient_if_the_operator_names_them(tmp_path: Path, make_nod
         (f"{WORDS} noise=1", "must set epsilon"),
         (WORDS.replace("epsilon=4", "epsilon=-1"), r"epsilon=-1.0 must be positive"),
         (WORDS.replace("delta=1e-5", "delta=1"), r"delta=1.0 must lie in \(0, 1\)"),
+        (WORDS.replace("delta=1e-5", "delta=0.017"), r"delta=0.017 must be well below 0.0166667, one over the units"),
         (WORDS.replace("steps=20", "steps=0"), "steps=0 must be at least 1"),
         (WORDS.replace("clip_norm=10", "clip_norm=much"), "could not convert"),
     ],

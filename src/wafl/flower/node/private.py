@@ -72,7 +72,12 @@ class Private:
             )
         if site.own and clients.num_classes is not None and data.num_classes is None:
             raise WireError("a private node does not count its classes: write num_classes into [data] of the app")
-        return replace(site, units={name: self._units(site, name, source) for name in site.rows})
+        site = replace(site, units={name: self._units(site, name, source) for name in site.rows})
+        if self.privacy.delta >= (most := 1.0 / max(map(site.size, site.rows))):
+            raise ConfigError(
+                f"{PRIVACY}: delta={self.privacy.delta:g} must be well below {most:g}, one over the units"
+            )
+        return site
 
     def _units(self, site: Site, name: str, source: Any) -> Tensor:
         size = int(site.federation.train.num_examples[site.rows[name]])
