@@ -31,6 +31,8 @@ FEATURES, CLASSES, SIZE, CLIP = 5, 3, 12, 0.5
 PRIVACY = RecordPrivacy(2.0, 1e-5, CLIP, 10)
 LIBERAL = RecordPrivacy(1e5, 1e-5, CLIP, 10)
 """With a fine grid, for comparisons without noise."""
+LONG = replace(LIBERAL, clip_norm=2.0)
+"""Longer than the gradients of some units."""
 DRAWS = np.random.default_rng(3)
 X = DRAWS.normal(size=(SIZE, FEATURES)).astype(np.float32)
 Y = np.arange(SIZE) % CLASSES
@@ -71,7 +73,9 @@ def query(params: Tensor, **scalars: float) -> Query:
     return Query("train", 0, 0, (0,), torch.ones(1), params, {**plain, **scalars})
 
 
-def reference(units: Units, steps: int, momentum: float, decay: float, mu: float, longest: float) -> np.ndarray:
+def reference(
+    units: Units, clip: float, steps: int, momentum: float, decay: float, mu: float, longest: float
+) -> np.ndarray[Any, Any]:
     """Algorithm 1 of Abadi et al. with all units in each step, for a linear model, unit by unit."""
     x, owner = np.hstack([X, np.ones((SIZE, 1))]).astype(float), units.owner.numpy()
     theta, velocity = np.zeros((CLASSES, FEATURES + 1)), 0.0
@@ -82,7 +86,7 @@ def reference(units: Units, steps: int, momentum: float, decay: float, mu: float
             for i in np.flatnonzero(owner == unit):
                 scores = np.exp(theta @ x[i])
                 gradient += np.outer(scores / scores.sum() - np.eye(CLASSES)[Y[i]], x[i]) / (owner == unit).sum()
-            total += gradient * min(1.0, CLIP / np.linalg.norm(gradient))
+            total += gradient * min(1.0, clip / np.linalg.norm(gradient))
         gradient = total / (owner.max() + 1) + decay * theta
         velocity = momentum * velocity + gradient + mu * theta  # training starts at zero
         theta = theta - 0.5 * velocity
@@ -92,21 +96,21 @@ def reference(units: Units, steps: int, momentum: float, decay: float, mu: float
 
 @pytest.mark.usefixtures("silent")
 @pytest.mark.parametrize("units", [EACH, PATIENTS], ids=["records", "patients"])
+@pytest.mark.parametrize("privacy", [LIBERAL, LONG], ids=["short", "long"])
 @pytest.mark.parametrize(
     ("steps", "momentum", "decay", "mu", "longest"),
     [(1, 0.0, 0.0, 0.0, 1e9), (4, 0.5, 0.1, 0.3, 1e9), (3, 0.0, 0.0, 0.0, 0.05)],
 )
 def test_without_noise_the_steps_are_those_of_a_plain_loop(
-    units: Units, steps: int, momentum: float, decay: float, mu: float, longest: float
+    units: Units, privacy: RecordPrivacy, steps: int, momentum: float, decay: float, mu: float, longest: float
 ) -> None:
     client, start = make(steps=steps, local=Prox(mu))
     numbers = {"momentum": momentum, "weight_decay": decay, "mu": mu, "clip_norm": longest}
-    trained = private_update(client, query(start, **numbers), units, LIBERAL)
-    expected = reference(units, steps, momentum, decay, mu, longest)
+    trained = private_update(client, query(start, **numbers), units, privacy)
+    expected = reference(units, privacy.clip_norm, steps, momentum, decay, mu, longest)
     np.testing.assert_allclose(trained.numpy(), expected, rtol=0, atol=2e-6)
-    assert not np.allclose(
-        reference(EACH, 3, 0.0, 0.0, 0.0, 1e9), reference(PATIENTS, 3, 0.0, 0.0, 0.0, 1e9), atol=1e-3
-    )
+    other = reference(EACH if units is PATIENTS else PATIENTS, privacy.clip_norm, steps, momentum, decay, mu, longest)
+    assert not np.allclose(other, expected, atol=1e-3)
 
 
 @pytest.mark.usefixtures("silent")
@@ -186,6 +190,14 @@ def test_sums_do_not_depend_on_the_order_of_rows() -> None:
     assert float(short.norm(dim=1).max()) <= 0.7
     expected = (rows * (0.7 / rows.norm(dim=1, keepdim=True)).clamp_max(1.0)).sum(0)
     torch.testing.assert_close(short.sum(0), expected, rtol=0, atol=500 * noise.GRID * 3.0)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_gradient_that_is_not_finite_counts_as_zero(value: float) -> None:
+    rows = torch.tensor([[0.1, 0.2], [value, 0.1], [0.3, -0.1], [value, value]])
+    assert torch.equal(noise.clipped_sum(rows, 0.7, 3.0), noise.clipped_sum(rows[::2], 0.7, 3.0))
+    huge = noise.clipped_sum(torch.tensor([[3e38, 0.0], [0.0, -3e38]]), 0.7, 3.0) * noise.GRID * 3.0
+    torch.testing.assert_close(huge, torch.tensor([0.7, -0.7]).double(), rtol=0, atol=1e-5)
 
 
 # -- The noise ---------------------------------------------------------------------------------------------------------
