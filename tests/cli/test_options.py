@@ -105,6 +105,7 @@ def test_no_option_is_left_without_a_command_line() -> None:
 def test_every_line_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WAFL_DATA", raising=False)
+    monkeypatch.setenv("WAFL_PRIVACY", "")  # which a line sets for its own process, here this one
     monkeypatch.setattr("wafl.flower.ops.loopback.submit", lambda *_: "completed")  # needs a SuperLink
     Path("exp.toml").write_text(EXPERIMENT)
     Path("data").mkdir()

@@ -27,7 +27,7 @@ from wafl.flower.node.queries import HANDLERS, answer
 from wafl.flower.node.refusals import check_refusal
 from wafl.flower.node.work import Node
 from wafl.flower.ops.guard import Guard
-from wafl.flower.ops.supernode import guarded
+from wafl.flower.ops.supernode import guarded, run_node
 from wafl.flower.wire.values import NodeQuery, WireError, config_only, encode_query
 from wafl.parts.messages import Query
 from wafl.train.privacy import noise
@@ -323,6 +323,12 @@ def test_privacy_is_the_operators_alone(make_node: MakeNode, monkeypatch: pytest
     assert [each.private and each.private.privacy.epsilon for each in (from_environment, from_config)] == [2.0, 4.0]
     with pytest.raises(ConfigError):
         make_node({**app(), "privacy": "epsilon=100"})
+
+
+def test_the_command_checks_privacy_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WAFL_PRIVACY", "")
+    with pytest.raises(ConfigError, match="must set epsilon, delta, clip_norm, steps"):
+        run_node(["--insecure"], ["0" * 64], limits={"privacy": "epsilon=4"})
 
 
 def test_data_that_are_standardized_by_themselves_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
