@@ -374,6 +374,6 @@ def test_flowers_local_mod_neither_composes_nor_holds_for_a_large_epsilon_nor_hi
         )
         multiplier = formula / 2.0
         assert (delta_of(epsilon, multiplier, 1) <= 1e-5) == (epsilon < 1.0), "the formula is false for 10"
-        assert delta_of(epsilon, multiplier, 20) > 1e-5, "and nobody counts twenty messages"
+        assert delta_of(epsilon, multiplier, 20) > 1e-5, "twenty messages are not counted"
         np.random.seed(3)
-        np.testing.assert_array_equal(local_dp(epsilon), noises[0], "whoever knows the seed subtracts the noise")
+        np.testing.assert_array_equal(local_dp(epsilon), noises[0], "the seed shows the noise")
