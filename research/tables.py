@@ -36,7 +36,7 @@ TABLES = [
     Table("docs/flower.md", "| | embedded | simulation |", "python -m benchmarks.flower"),
     Table("docs/flower.md", "| nodes | embedded, s per round |", "python -m benchmarks.flower --only crowd"),
     Table("docs/flower.md", "| | FedAvg, 100 clients |", "python -m research privacy"),
-    Table("docs/privacy.md", "| | FedAvg, digits |", "python -m research private-nodes"),
+    Table("docs/privacy.md", "| | FedAvg, digits |", "python -m research private-nodes --data digits --seeds 5"),
     Table("docs/liars.md", "| data | method | liars |", "python -m research liars"),
     Table("docs/liars.md", "| data | seed 0 |", "python -m research liars --honest"),
     Table("docs/liars.md", "| data | method | none |", "python -m research liars --honest"),
