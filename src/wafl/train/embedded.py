@@ -48,6 +48,7 @@ class Embedded:
     tolerance: Tolerance | None = None
     unseen: Federation | None = None
     caps: Caps | None = None
+    workers: int | None = None
     roster: Roster = field(init=False)
     absent = ""  # everybody is here
     sees_updates = True
@@ -146,7 +147,7 @@ class Embedded:
         client = ClientTask(task, objective, first.schedule.local_work, examples, largest, local, ends)
         chunk_size = progress.chunk_sizes.get(group, self.chunk_size)
         captures = self.device.type == "cuda"
-        lanes = Lanes(with_fixed_features(client), chunk_size, progress.memory, captures=captures)
+        lanes = Lanes(with_fixed_features(client), chunk_size, progress.memory, captures=captures, workers=self.workers)
 
         def run(queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
             with computing(client.work.precision, self.device, deterministic=client.work.deterministic):

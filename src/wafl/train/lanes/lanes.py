@@ -1,15 +1,20 @@
 """Lanes: the clients of all runs, computed as one batch, as many at once as fit in memory."""
 
+import copy
 import os
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
 from wafl.base.options import Count
 from wafl.base.random import Key
+from wafl.base.threads import map_in_threads
 from wafl.parts.messages import GRADIENT, Query, Replies
 from wafl.results.progress import ClientState, LaneKey
 from wafl.train.client import LaneOutput, local_update, report_loss
@@ -17,8 +22,12 @@ from wafl.train.client_task import REPORT_BATCH, ClientTask, LaneInput, mapped
 from wafl.train.lanes.captured import Captured
 from wafl.train.step import Eager
 
+Work = Callable[[ClientTask, LaneInput], LaneOutput]
+
 RECORDED = 128
 """How many lanes of a network one recording has at most."""
+WORTH = 1 << 22
+"""A step of fewer products is over before Python, which has one thread, has asked for the next."""
 
 
 @dataclass
@@ -32,7 +41,8 @@ class Lanes:
     ``memory`` is what the method lets each client keep, by run and client; entries appear as clients first take part.
     ``rows`` maps each client to its place in ``client.examples``, if these are only some of all clients. With ``pair``,
     a lane that is alone is computed next to a copy of itself: a network's convolutions then round as among others.
-    With ``captures``, steps are captured as CUDA graphs.
+    With ``captures``, steps are captured as CUDA graphs. On a CPU, up to ``workers`` threads share the lanes, by
+    default as many as torch may use: the bits are those of one.
     """
 
     client: ClientTask
@@ -41,10 +51,15 @@ class Lanes:
     rows: Mapping[int, int] | None = None
     pair: bool = False
     captures: bool = False
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         if self.chunk_size is not None:
             Count().check("chunk_size", self.chunk_size)
+        if self.workers is not None:
+            Count().check("workers", self.workers)
+        self._threads = torch.get_num_threads() if self.workers is None else self.workers
+        self._clients = [self.client]
         self._step = Captured() if self.captures else Eager()
 
     def run(self, queries: Sequence[Query], runs: Sequence[int] | None = None) -> list[Replies]:
@@ -52,8 +67,10 @@ class Lanes:
         if not queries:
             return []
         keys, numbers = self._lane_keys(queries), list(runs) if runs is not None else list(range(len(queries)))
-        trains, with_gradient = queries[0].kind == "train", GRADIENT in queries[0].sends
-        room = self.client.batch_room if trains else self.client.report_room
+        if queries[0].kind == "train":
+            room, work = self.client.batch_room, partial(local_update, take_step=self._step)
+        else:
+            room, work = self.client.report_room, partial(report_loss, with_gradient=GRADIENT in queries[0].sends)
         keepers = [(numbers[run], client) for run, client in keys]
         lanes = self._lanes(queries, keys, keepers)
         if self.chunk_size is None:
@@ -64,14 +81,40 @@ class Lanes:
             for piece in in_pieces(self.client, lanes.take(rows), self._step, self.chunk_size):
                 alone = among_others and len(piece.params) == 1
                 piece = piece.take(torch.zeros(2, dtype=torch.int64)) if alone else piece
-                if trains:
-                    done = local_update(self.client, piece, self._step)
-                else:
-                    done = report_loss(self.client, piece, with_gradient=with_gradient)
+                parts = self._parts(piece)
+                done = work(self.client, piece) if len(parts) == 1 else self._in_threads(work, parts)
                 outputs.append(done.take(slice(1)) if alone else done)
         output = outputs[0] if len(outputs) == 1 else mapped(lambda *values: torch.cat(values), *outputs)
         self._remember(keepers, output.memory)
         return [_replies(query, run, keys, output) for run, query in enumerate(queries)]
+
+    def _parts(self, lanes: LaneInput) -> list[LaneInput]:
+        """The lanes of each thread, with about as many steps; lanes that share their batches stay together."""
+        client, sharing = self.client, lanes.sharing
+        if self._threads == 1 or lanes.params.device.type != "cpu":
+            return [lanes]
+        sizes = [client.sizes[row] for row in lanes.clients[::sharing].tolist()]
+        products = len(lanes.params) * client.batch_room(sizes[0]) * client.task.num_params
+        worth = client.task.traits.busy or products >= WORTH
+        # Where a lane that is alone rounds otherwise, it needs company, until its last step.
+        least = 1 if client.task.steady and not client.pairs else -(-2 // sharing)
+        if not (client.task.steady or client.pairs or sizes[0] == sizes[-1]):
+            worth = False
+        count = min(self._threads, len(sizes) // least) if worth else 1
+        if count <= 1:
+            return [lanes]
+        done, cuts = list(accumulate(client.work.num_steps(sizes))), [0]
+        for left in range(count - 1, 0, -1):
+            fair = bisect_left(done, done[-1] * (count - left) / count) + 1
+            cuts.append(min(max(fair, cuts[-1] + least), len(sizes) - left * least))
+        return [lanes.take(slice(begin * sharing, end * sharing)) for begin, end in pairwise([*cuts, len(sizes)])]
+
+    def _in_threads(self, work: Work, parts: Sequence[LaneInput]) -> LaneOutput:
+        """Compute each part on a thread, with a copy of the model: a call puts parameters into its module."""
+        while len(self._clients) < len(parts):
+            self._clients.append(replace(self.client, task=copy.deepcopy(self.client.task)))
+        pairs = list(zip(self._clients, parts, strict=False))
+        return mapped(lambda *values: torch.cat(values), *map_in_threads(lambda pair: work(*pair), pairs, len(parts)))
 
     def _lane_keys(self, queries: Sequence[Query]) -> list[LaneKey]:
         """Run and client of each lane, the largest clients first; lanes with the same batches are neighbors."""
