@@ -1,7 +1,8 @@
 """Work on several threads, with the same bits as on one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TypeVar
 
@@ -9,6 +10,17 @@ import torch
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
+
+
+@contextmanager
+def one_thread() -> Generator[None, None, None]:
+    """A block in which torch computes on one thread: threads that share a product sum in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def map_in_threads(work: Callable[[Piece], Result], pieces: Sequence[Piece], most: int | None = None) -> list[Result]:

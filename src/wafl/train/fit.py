@@ -49,8 +49,8 @@ class Setting:
     chunk_size: Annotated[int | None, "Lanes computed together; by default, they fill half of the free memory."] = None
     workers: Annotated[
         int | None,
-        "Threads of a CPU that share the clients of a round; by default as many as torch may use. The results are the "
-        "same bits.",
+        "Threads of a CPU that share the clients of a network that is too large for one batch of them all; by default "
+        "as many as torch may use. Any number gives the same bits.",
     ] = None
     callbacks: Annotated[Callbacks, "Called with every round (:mod:`wafl.callbacks`)."] = ()
     checkpoint: Annotated[Checkpoint | None, "Saves the progress, so that the same call resumes after a crash."] = None

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Literal, Self, get_args
 from torch import Tensor, nn
 
 from wafl.base.errors import ConfigError
+from wafl.base.threads import one_thread
 from wafl.config.experiment import Experiment
 from wafl.config.plan import make_attack, make_entry, make_model
 from wafl.data.examples import Examples
@@ -165,8 +167,10 @@ class Node:
             kept = keepsakes.before(run, query.names[client], number + (first.kind == "loss"))
             if kept is not None:
                 memory[run, client] = kept
+        linear = task.linear(first.params[None]) is not None
         lanes = Lanes(with_fixed_features(client_task), None, memory, rows, query.pair)
-        with computing(work.precision, first.params.device, deterministic=work.deterministic):
+        alone = one_thread() if linear else nullcontext()
+        with computing(work.precision, first.params.device, deterministic=work.deterministic), alone:
             replies = lanes.run(query.queries, query.runs)
         if keeps and first.kind == "train":
             for run, client in memory:

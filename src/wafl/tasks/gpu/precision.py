@@ -30,9 +30,8 @@ _reduced: ContextVar[bool] = ContextVar("reduced", default=False)
 
 @contextmanager
 def computing(precision: str, device: torch.device, *, deterministic: bool = True) -> Generator[None, None, None]:
-    """Compute with this precision; on a CPU, ``tf32`` is the same as ``float32``, and there is one thread.
+    """Compute with this precision; on a CPU, ``tf32`` is the same as ``float32``.
 
-    Threads that share a product sum in another order, so they share the clients instead (``lanes.py``).
     If not deterministic, cuDNN times its algorithms and takes the fastest, whose sums may have another order each time.
     """
     cudnn: Any = torch.backends.cudnn
@@ -42,14 +41,10 @@ def computing(precision: str, device: torch.device, *, deterministic: bool = Tru
     if device.type == "cuda":
         cudnn.allow_tf32 = matmul.allow_tf32 = precision == TF32
         cudnn.deterministic, cudnn.benchmark = deterministic, not deterministic
-    threads = torch.get_num_threads()
-    if device.type == "cpu":
-        torch.set_num_threads(1)
     try:
         yield
     finally:
         _reduced.reset(token)
-        torch.set_num_threads(threads)
         cudnn.allow_tf32, matmul.allow_tf32, cudnn.deterministic, cudnn.benchmark = before
 
 

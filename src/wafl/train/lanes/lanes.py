@@ -14,7 +14,7 @@ from torch import Tensor
 
 from wafl.base.options import Count
 from wafl.base.random import Key
-from wafl.base.threads import map_in_threads
+from wafl.base.threads import map_in_threads, one_thread
 from wafl.parts.messages import GRADIENT, Query, Replies
 from wafl.results.progress import ClientState, LaneKey
 from wafl.train.client import LaneOutput, local_update, report_loss
@@ -26,8 +26,6 @@ Work = Callable[[ClientTask, LaneInput], LaneOutput]
 
 RECORDED = 128
 """How many lanes of a network one recording has at most."""
-WORTH = 1 << 22
-"""A step of fewer products is over before Python, which has one thread, has asked for the next."""
 
 
 @dataclass
@@ -41,8 +39,8 @@ class Lanes:
     ``memory`` is what the method lets each client keep, by run and client; entries appear as clients first take part.
     ``rows`` maps each client to its place in ``client.examples``, if these are only some of all clients. With ``pair``,
     a lane that is alone is computed next to a copy of itself: a network's convolutions then round as among others.
-    With ``captures``, steps are captured as CUDA graphs. On a CPU, up to ``workers`` threads share the lanes, by
-    default as many as torch may use: the bits are those of one.
+    With ``captures``, steps are captured as CUDA graphs. Lanes of a model that is computed one lane after another are
+    shared among as many ``workers``, threads that compute what one thread does; without them, torch uses its threads.
     """
 
     client: ClientTask
@@ -56,9 +54,6 @@ class Lanes:
     def __post_init__(self) -> None:
         if self.chunk_size is not None:
             Count().check("chunk_size", self.chunk_size)
-        if self.workers is not None:
-            Count().check("workers", self.workers)
-        self._threads = torch.get_num_threads() if self.workers is None else self.workers
         self._clients = [self.client]
         self._step = Captured() if self.captures else Eager()
 
@@ -75,46 +70,39 @@ class Lanes:
         lanes = self._lanes(queries, keys, keepers)
         if self.chunk_size is None:
             self.chunk_size = lanes_that_fit(self.client, lanes)
+        shares = self.workers is not None and len(keys) > 1 and not self.client.task.traits.batched
         among_others = self.client.pairs and (self.pair or len(keys) > 1)
         outputs: list[LaneOutput] = []
         for rows in _alike([self._size(client) for _, client in keys], room):
             for piece in in_pieces(self.client, lanes.take(rows), self._step, self.chunk_size):
                 alone = among_others and len(piece.params) == 1
                 piece = piece.take(torch.zeros(2, dtype=torch.int64)) if alone else piece
-                parts = self._parts(piece)
-                done = work(self.client, piece) if len(parts) == 1 else self._in_threads(work, parts)
+                done = self._in_threads(work, piece) if shares else work(self.client, piece)
                 outputs.append(done.take(slice(1)) if alone else done)
         output = outputs[0] if len(outputs) == 1 else mapped(lambda *values: torch.cat(values), *outputs)
         self._remember(keepers, output.memory)
         return [_replies(query, run, keys, output) for run, query in enumerate(queries)]
 
-    def _parts(self, lanes: LaneInput) -> list[LaneInput]:
-        """The lanes of each thread, with about as many steps; lanes that share their batches stay together."""
-        client, sharing = self.client, lanes.sharing
-        if self._threads == 1 or lanes.params.device.type != "cpu":
-            return [lanes]
-        sizes = [client.sizes[row] for row in lanes.clients[::sharing].tolist()]
-        products = len(lanes.params) * client.batch_room(sizes[0]) * client.task.num_params
-        worth = client.task.traits.busy or products >= WORTH
-        # Where a lane that is alone rounds otherwise, it needs company, until its last step.
-        least = 1 if client.task.steady and not client.pairs else -(-2 // sharing)
-        if not (client.task.steady or client.pairs or sizes[0] == sizes[-1]):
-            worth = False
-        count = min(self._threads, len(sizes) // least) if worth else 1
-        if count <= 1:
-            return [lanes]
-        done, cuts = list(accumulate(client.work.num_steps(sizes))), [0]
-        for left in range(count - 1, 0, -1):
-            fair = bisect_left(done, done[-1] * (count - left) / count) + 1
-            cuts.append(min(max(fair, cuts[-1] + least), len(sizes) - left * least))
-        return [lanes.take(slice(begin * sharing, end * sharing)) for begin, end in pairwise([*cuts, len(sizes)])]
-
-    def _in_threads(self, work: Work, parts: Sequence[LaneInput]) -> LaneOutput:
-        """Compute each part on a thread, with a copy of the model: a call puts parameters into its module."""
+    def _in_threads(self, work: Work, lanes: LaneInput) -> LaneOutput:
+        """Share lanes among threads, each with a copy of the model: a call puts parameters into its module."""
+        parts = self._parts(lanes)
         while len(self._clients) < len(parts):
             self._clients.append(replace(self.client, task=copy.deepcopy(self.client.task)))
         pairs = list(zip(self._clients, parts, strict=False))
-        return mapped(lambda *values: torch.cat(values), *map_in_threads(lambda pair: work(*pair), pairs, len(parts)))
+        with one_thread():
+            outputs = map_in_threads(lambda pair: work(*pair), pairs, self.workers)
+        return mapped(lambda *values: torch.cat(values), *outputs)
+
+    def _parts(self, lanes: LaneInput) -> list[LaneInput]:
+        """One part per worker, with about as many steps as others; lanes that share their batches stay together."""
+        sizes = [self.client.sizes[row] for row in lanes.clients[:: lanes.sharing].tolist()]
+        least = -(-2 // lanes.sharing) if self.client.pairs else 1
+        count = min(self.workers or 1, max(len(sizes) // least, 1))
+        done, cuts = list(accumulate(self.client.work.num_steps(sizes))), [0]
+        for part in range(1, count):
+            fair = bisect_left(done, done[-1] * part / count) + 1
+            cuts.append(min(max(fair, cuts[-1] + least), len(sizes) - (count - part) * least))
+        return [lanes.take(slice(*(cut * lanes.sharing for cut in ends))) for ends in pairwise([*cuts, len(sizes)])]
 
     def _lane_keys(self, queries: Sequence[Query]) -> list[LaneKey]:
         """Run and client of each lane, the largest clients first; lanes with the same batches are neighbors."""
