@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import wafl
-from benchmarks import million, options, speed
+from benchmarks import million, networks, options, speed
 from wafl.config.demo import CHOSEN
 
 WORSE = 4.0 / 3.0
@@ -103,6 +103,12 @@ def ball(work: str, name: str) -> Callable[[bool], float]:
     return measure
 
 
+def workers(smallest: bool) -> float:
+    clients = networks.make_clients([8 if smallest else 300] * 10, (1, 8, 8) if smallest else (1, 28, 28))
+    one, two = networks.shared(clients, wafl.FedAvg(), 1 if smallest else 3, 1 if smallest else 3)
+    return two / one
+
+
 def many(method: wafl.Method) -> Callable[[bool], float]:
     def measure(smallest: bool) -> float:
         sizes = (60, 600) if smallest else (100, 100_000)
@@ -114,6 +120,7 @@ def many(method: wafl.Method) -> Callable[[bool], float]:
 
 
 CLAIMS = [
+    Claim("FedAvg of the default CNN by two threads to one", (0.54, UNKNOWN), workers),
     Claim("FedAvg of a linear model to plain PyTorch", (0.28, 0.233), to_plain(wafl.FedAvg())),
     Claim(
         "WAFL with 40 inner steps to plain PyTorch",

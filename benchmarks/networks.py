@@ -1,6 +1,6 @@
 """Networks on a CPU against a plain PyTorch loop, which computes one client after another.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.networks [--smallest] [--part unequal small convolutions lipschitz]
+    OMP_NUM_THREADS=1 python -m benchmarks.networks [--smallest] [--part unequal small convolutions lipschitz workers]
 
 Both sides see the same examples and end with the same parameters. They take turns within one process, and the ratio of
 their least CPU seconds is printed, which other work on the machine disturbs least.
@@ -11,6 +11,8 @@ each. ``convolutions``: ``wafl.models.cnn`` with a few clients. *In turn* comput
 *together* computes all at once; ``tasks/structure/sequence.py`` decides which of the two a training takes, by the
 products per example. ``lipschitz``: ``wafl.models.lipschitz``, whose weights are rescaled in every step, against the
 same network without rescaling, in place of the plain loop; with one local step per round, clients share the weights.
+``workers``: the default CNN with ten clients, 5 local steps and batch 64, by one thread and by two that share the
+clients; seconds of a clock, so run it on two idle cores.
 """
 
 from __future__ import annotations
@@ -175,11 +177,32 @@ def round_of(
     return min(later - earlier for earlier, later in pairwise(ends))
 
 
+def workers(given: argparse.Namespace) -> Table:
+    table = Table("method", "one thread", "two threads", "two / one")
+    clients = make_clients([8 if given.smallest else 300] * 10, (1, 8, 8) if given.smallest else (1, 28, 28))
+    for method in METHODS[:1] if given.smallest else METHODS:
+        one, two = shared(clients, method, given.rounds, given.repeats)
+        table.add_row(method.name, f"{one:.2f} s", f"{two:.2f} s", f"{two / one:.2f}")
+    return table
+
+
+def shared(clients: wafl.Federation, method: wafl.Method, rounds: int, repeats: int) -> tuple[float, float]:
+    """The least seconds in which one thread and two train the default CNN, which take turns."""
+    model, taken = wafl.models.cnn(clients), {1: math.inf, 2: math.inf}
+    for _ in range(repeats):
+        for count in taken:
+            began = time.perf_counter()
+            wafl.fit(model, clients, method, rounds=rounds, local_steps=5, batch_size=64, workers=count)
+            taken[count] = min(taken[count], time.perf_counter() - began)
+    return taken[1], taken[2]
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], Table]] = {
     "unequal": unequal,
     "small": small_networks,
     "convolutions": convolutions,
     "lipschitz": lipschitz,
+    "workers": workers,
 }
 
 

@@ -754,7 +754,7 @@ def test_silent_slow_and_wrong_nodes_are_left_out_with_a_reason(stage: Stage) ->
 @pytest.mark.parametrize("method", KEEPING)
 def test_a_round_without_enough_replies_is_repeated_and_logged(method: str, stage: Stage, logged: Logged) -> None:
     """Clients that had replied are asked again, and begin with what they kept before the round."""
-    experiment = everyone(KEEPING[method])
+    experiment = everyone(KEEPING[method], tolerance={"clip": 1e9})
     reference = stage.embedded(experiment)
     grid = stage.grid(experiment)
     grid.latency = 0.0

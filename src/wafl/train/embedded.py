@@ -12,6 +12,7 @@ from torch import Tensor
 from wafl.attacks import Attack
 from wafl.base.describe import describe
 from wafl.base.errors import SequentialWarning, warn_user
+from wafl.base.options import Count
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
 from wafl.evaluation.evaluate import evaluate
@@ -48,6 +49,7 @@ class Embedded:
     tolerance: Tolerance | None = None
     unseen: Federation | None = None
     caps: Caps | None = None
+    workers: int | None = None
     roster: Roster = field(init=False)
     absent = ""  # everybody is here
     sees_updates = True
@@ -57,6 +59,8 @@ class Embedded:
             if (value := getattr(self, name)) is not None and not isinstance(value, kind):
                 raise TypeError(f"{name} is {what_is(value)}: pass wafl.{kind.__name__}(...)")
         clients = self.federation
+        if self.workers is not None:
+            Count().check("workers", self.workers)
         roster = Roster(
             clients.names,
             tuple(clients.train.num_examples.tolist()),
@@ -146,7 +150,8 @@ class Embedded:
         client = ClientTask(task, objective, first.schedule.local_work, examples, largest, local, ends)
         chunk_size = progress.chunk_sizes.get(group, self.chunk_size)
         captures = self.device.type == "cuda"
-        lanes = Lanes(with_fixed_features(client), chunk_size, progress.memory, captures=captures)
+        workers = None if captures else self.workers or torch.get_num_threads()
+        lanes = Lanes(with_fixed_features(client), chunk_size, progress.memory, captures=captures, workers=workers)
 
         def run(queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
             with computing(client.work.precision, self.device, deterministic=client.work.deterministic):

@@ -47,6 +47,11 @@ class Setting:
     init: Annotated[Mapping[str, Tensor] | None, "The parameters to start from; by default the model's own."] = None
     device: Annotated[str, 'Where lanes are computed, "cpu" or "cuda".'] = "cpu"
     chunk_size: Annotated[int | None, "Lanes computed together; by default, they fill half of the free memory."] = None
+    workers: Annotated[
+        int | None,
+        "Threads of a CPU that share the clients of a network that is too large for one batch of them all; by default "
+        "as many as torch may use. Any number gives the same bits.",
+    ] = None
     callbacks: Annotated[Callbacks, "Called with every round (:mod:`wafl.callbacks`)."] = ()
     checkpoint: Annotated[Checkpoint | None, "Saves the progress, so that the same call resumes after a crash."] = None
     faults: Annotated[Faults | None, "Lets clients fail on purpose."] = None
@@ -64,7 +69,8 @@ class Setting:
 
     def trainer(self, model: nn.Module, clients: Federation) -> Trainer:
         """Return the trainer of this model on clients in this process."""
-        here = Embedded(clients, find_device(self.device), self.chunk_size, self.faults, self.tolerance)
+        where, size, workers = find_device(self.device), self.chunk_size, self.workers
+        here = Embedded(clients, where, size, self.faults, self.tolerance, workers=workers)
         return Trainer(model, here, usual_loss(self.loss, clients), self.init)
 
     def train(self, trainer: Trainer, specs: Sequence[Spec]) -> list[Run]:

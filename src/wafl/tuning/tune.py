@@ -52,6 +52,7 @@ def tune(
     init: Mapping[str, Tensor] | None = None,
     device: str = "cpu",
     chunk_size: int | None = None,
+    workers: int | None = None,
     callbacks: Callbacks = (),
     progress: bool | None = None,
     **schedule: Any,
@@ -95,7 +96,7 @@ def tune(
     check_arguments("tune(model, clients, methods)", model, clients, trained=False)
     split = hold_out(clients, held_out, share, check_seed(seed))
     where = find_device(device)
-    trainer = Trainer(model, Embedded(split.train, where, chunk_size), usual_loss(loss, clients), init)
+    trainer = Trainer(model, Embedded(split.train, where, chunk_size, workers=workers), usual_loss(loss, clients), init)
     goal = Goal(split, metric, attack, tuple(attacked), seed, where)
     search = Search(_candidates(methods, schedule), space or {}, trials, trainer, goal, seed, seeds)
     return search.run(callbacks)

@@ -2,17 +2,17 @@
 
 import json
 import re
-from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-import torch
 from torch import Tensor, nn
 
 from wafl.base.errors import ConfigError
+from wafl.base.threads import one_thread
 from wafl.config.experiment import Experiment
 from wafl.config.plan import make_attack, make_entry, make_model
 from wafl.data.examples import Examples
@@ -52,17 +52,6 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 def read_experiment(run_config: str) -> Experiment:
     """The experiment of a run config; cached, because all simulated nodes of one process have the same."""
     return from_run_config(json.loads(run_config))
-
-
-@contextmanager
-def _one_thread() -> Generator[None, None, None]:
-    """A block with one thread: threads that share a product of few lanes sum in another order than one lane each."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -190,7 +179,7 @@ class Node:
                 memory[run, client] = kept
         linear = task.linear(first.params[None]) is not None
         lanes = Lanes(with_fixed_features(client_task), None, memory, rows, query.pair)
-        alone = _one_thread() if linear else nullcontext()
+        alone = one_thread() if linear else nullcontext()
         with computing(work.precision, first.params.device, deterministic=work.deterministic), alone:
             replies = lanes.run(query.queries, query.runs)
         if keeps and first.kind == "train":

@@ -18,15 +18,15 @@ Below a times the largest ``||W v||^2`` with ``||v|| <= 1`` it is infinite (for 
 """
 
 import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from wafl.base.threads import map_in_threads
 from wafl.tasks.losses import CrossEntropy, OutputLoss, SquaredError
 from wafl.theory.constants.linear_models import known as is_known
 from wafl.theory.phi.branch_and_bound import EASY, branch
@@ -138,9 +138,6 @@ def _turned(plane: Tensor, columns: Tensor) -> Tensor:
     turned = (sign * columns).gather(1, order[..., None].expand_as(columns))
     return turned.sum(1, keepdim=True) - 2.0 * (turned.cumsum(1) - turned)
 
-
-Piece = TypeVar("Piece")
-Result = TypeVar("Result")
 
 PIECE, ON_GPU = 4096, 1 << 17
 """How many examples are searched together on a CPU and on a GPU."""
@@ -279,22 +276,6 @@ def distance_to_error(ball: Ball, outputs: Tensor, y: Tensor, slack: float = 0.0
     far = ball.distances[y]
     # A rival with the same weights never catches up; one that is ahead is there already.
     return torch.where(behind <= 0, 0.0, behind / far).amin(-1)
-
-
-def map_in_threads(work: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
-    """``[work(piece) for piece in pieces]``, each on a thread of its own, and the same bits.
-
-    Many small steps run faster so than with threads inside.
-    """
-    threads = min(torch.get_num_threads(), len(pieces))
-    if threads <= 1:
-        return [work(piece) for piece in pieces]
-    before = torch.get_num_threads()
-    try:
-        with ThreadPoolExecutor(threads, initializer=partial(torch.set_num_threads, 1)) as pool:
-            return list(pool.map(work, pieces))
-    finally:
-        torch.set_num_threads(before)
 
 
 def _differences(outputs: Tensor, y: Tensor) -> Tensor:

@@ -1,21 +1,28 @@
 """Lanes: the clients of all runs, computed as one batch, as many at once as fit in memory."""
 
+import copy
 import os
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
 from wafl.base.options import Count
 from wafl.base.random import Key
+from wafl.base.threads import map_in_threads, one_thread
 from wafl.parts.messages import GRADIENT, Query, Replies
 from wafl.results.progress import ClientState, LaneKey
 from wafl.train.client import LaneOutput, local_update, report_loss
 from wafl.train.client_task import REPORT_BATCH, ClientTask, LaneInput, mapped
 from wafl.train.lanes.captured import Captured
 from wafl.train.step import Eager
+
+Work = Callable[[ClientTask, LaneInput], LaneOutput]
 
 RECORDED = 128
 """How many lanes of a network one recording has at most."""
@@ -32,7 +39,8 @@ class Lanes:
     ``memory`` is what the method lets each client keep, by run and client; entries appear as clients first take part.
     ``rows`` maps each client to its place in ``client.examples``, if these are only some of all clients. With ``pair``,
     a lane that is alone is computed next to a copy of itself: a network's convolutions then round as among others.
-    With ``captures``, steps are captured as CUDA graphs.
+    With ``captures``, steps are captured as CUDA graphs. Lanes of a model that is computed one lane after another are
+    shared among as many ``workers``, threads that compute what one thread does; without them, torch uses its threads.
     """
 
     client: ClientTask
@@ -41,10 +49,12 @@ class Lanes:
     rows: Mapping[int, int] | None = None
     pair: bool = False
     captures: bool = False
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         if self.chunk_size is not None:
             Count().check("chunk_size", self.chunk_size)
+        self._clients = [self.client]
         self._step = Captured() if self.captures else Eager()
 
     def run(self, queries: Sequence[Query], runs: Sequence[int] | None = None) -> list[Replies]:
@@ -52,26 +62,47 @@ class Lanes:
         if not queries:
             return []
         keys, numbers = self._lane_keys(queries), list(runs) if runs is not None else list(range(len(queries)))
-        trains, with_gradient = queries[0].kind == "train", GRADIENT in queries[0].sends
-        room = self.client.batch_room if trains else self.client.report_room
+        if queries[0].kind == "train":
+            room, work = self.client.batch_room, partial(local_update, take_step=self._step)
+        else:
+            room, work = self.client.report_room, partial(report_loss, with_gradient=GRADIENT in queries[0].sends)
         keepers = [(numbers[run], client) for run, client in keys]
         lanes = self._lanes(queries, keys, keepers)
         if self.chunk_size is None:
             self.chunk_size = lanes_that_fit(self.client, lanes)
+        shares = self.workers is not None and len(keys) > 1 and not self.client.task.traits.batched
         among_others = self.client.pairs and (self.pair or len(keys) > 1)
         outputs: list[LaneOutput] = []
         for rows in _alike([self._size(client) for _, client in keys], room):
             for piece in in_pieces(self.client, lanes.take(rows), self._step, self.chunk_size):
                 alone = among_others and len(piece.params) == 1
                 piece = piece.take(torch.zeros(2, dtype=torch.int64)) if alone else piece
-                if trains:
-                    done = local_update(self.client, piece, self._step)
-                else:
-                    done = report_loss(self.client, piece, with_gradient=with_gradient)
+                done = self._in_threads(work, piece) if shares else work(self.client, piece)
                 outputs.append(done.take(slice(1)) if alone else done)
         output = outputs[0] if len(outputs) == 1 else mapped(lambda *values: torch.cat(values), *outputs)
         self._remember(keepers, output.memory)
         return [_replies(query, run, keys, output) for run, query in enumerate(queries)]
+
+    def _in_threads(self, work: Work, lanes: LaneInput) -> LaneOutput:
+        """Share lanes among threads, each with a copy of the model: a call puts parameters into its module."""
+        parts = self._parts(lanes)
+        while len(self._clients) < len(parts):
+            self._clients.append(replace(self.client, task=copy.deepcopy(self.client.task)))
+        pairs = list(zip(self._clients, parts, strict=False))
+        with one_thread():
+            outputs = map_in_threads(lambda pair: work(*pair), pairs, self.workers)
+        return mapped(lambda *values: torch.cat(values), *outputs)
+
+    def _parts(self, lanes: LaneInput) -> list[LaneInput]:
+        """One part per worker, with about as many steps as others; lanes that share their batches stay together."""
+        sizes = [self.client.sizes[row] for row in lanes.clients[:: lanes.sharing].tolist()]
+        least = -(-2 // lanes.sharing) if self.client.pairs else 1
+        count = min(self.workers or 1, max(len(sizes) // least, 1))
+        done, cuts = list(accumulate(self.client.work.num_steps(sizes))), [0]
+        for part in range(1, count):
+            fair = bisect_left(done, done[-1] * part / count) + 1
+            cuts.append(min(max(fair, cuts[-1] + least), len(sizes) - (count - part) * least))
+        return [lanes.take(slice(*(cut * lanes.sharing for cut in ends))) for ends in pairwise([*cuts, len(sizes)])]
 
     def _lane_keys(self, queries: Sequence[Query]) -> list[LaneKey]:
         """Run and client of each lane, the largest clients first; lanes with the same batches are neighbors."""

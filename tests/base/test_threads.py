@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from wafl.theory.phi.linear_model import map_in_threads
+from wafl.base.threads import map_in_threads
 
 
 @pytest.fixture
