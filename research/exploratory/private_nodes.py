@@ -4,7 +4,7 @@
 
 FedAvg and WAFL with a linear model on 10 clients with equal shares of the data, all in every round, one local step per
 round. The unit is an example: any one may become any other. Delta is 1e-5. The numbers of steps and the learning rates
-were chosen among a few with another seed, at epsilon 4. The noise cannot be drawn again; seeds decide who has which
+were chosen among a few with another seed, at epsilon 4, for MNIST by the accuracy on its training examples. The noise cannot be drawn again; seeds decide who has which
 examples.
 """
 
@@ -41,7 +41,7 @@ class Settings:
     plain_rate: float
 
 
-SETTINGS = {"digits": Settings(20, 4.0, 0.5), "mnist": Settings(10, 8.0, 0.5)}
+SETTINGS = {"digits": Settings(20, 4.0, 0.5), "mnist": Settings(15, 8.0, 0.5)}
 
 
 def accuracy(clients: Federation, settings: Settings, objective: Objective | None, epsilon: float | None) -> float:
