@@ -4,8 +4,8 @@
 
 FedAvg and WAFL with a linear model on 10 clients with equal shares of the data, all in every round, one local step per
 round. The unit is an example: any one may become any other. Delta is 1e-5. The numbers of steps and the learning rates
-were chosen among a few with another seed, at epsilon 4, for MNIST by the accuracy on its training examples. The noise cannot be drawn again; seeds decide who has which
-examples.
+were chosen among a few with another seed, at epsilon 4, for MNIST by the accuracy on its training examples. The noise
+cannot be drawn again; seeds decide who has which examples.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 from filelock import FileLock
 
 from wafl.base import files
-from wafl.base.files import is_locked, not_plain, remove_temporary, write_whole
+from wafl.base.files import LARGEST, is_locked, not_plain, read_limited, remove_temporary, write_whole
 
 
 def test_a_link_in_the_place_of_a_file_is_replaced_and_not_written_through(tmp_path: Path) -> None:
@@ -75,3 +75,25 @@ def test_looking_at_a_lock_neither_takes_it_nor_misses_it(tmp_path: Path) -> Non
     assert not is_locked(tmp_path / ".lock")
     with lock.acquire(timeout=0):
         pass
+
+
+def test_a_file_of_ours_that_is_too_large_or_a_pipe_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "small").write_bytes(b"12")
+    assert read_limited(tmp_path / "small", 2) == b"12"
+    with pytest.raises(ValueError, match="more than 0 MiB"):
+        read_limited(tmp_path / "small", 1)
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(LARGEST + 1)
+    with pytest.raises(ValueError, match="more than 256 MiB"):
+        read_limited(tmp_path / "sparse")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="not a plain file"):
+        read_limited(tmp_path / "pipe")
+
+
+def test_a_hard_link_is_no_plain_file(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("mine")
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "own").write_text("own")
+    os.link(tmp_path / "elsewhere", tmp_path / "study" / "metrics.jsonl")
+    assert [path.name for path in not_plain(tmp_path / "study")] == ["metrics.jsonl"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from flwr.cli.supernode.register import try_load_public_key
 from typer.testing import CliRunner
 
 from wafl.cli.main import app
@@ -89,6 +91,7 @@ def test_an_app_without_a_file_is_a_trial_that_asks_every_client(tmp_path: Path)
         (["deploy", "{new}", "{full}"], "ca.crt is missing: make it with wafl flower certificates"),
         (["status", "{full}"], "has no nodes.json: only a study whose clients are on Flower's nodes has one"),
         (["digest", "{full}"], "holds no pyproject.toml: give the folder of an app"),
+        (["fingerprint", "{full}/kept.txt"], "kept.txt is no public key of a node"),
         (["node", "--allow-app", "abc"], "app 'abc': give its digest, 64 digits 0-9a-f"),
         (["node", "--insecure"], "which apps does this node run?"),
     ],
@@ -126,6 +129,15 @@ def test_certificates_say_what_to_do_next_and_nodes_are_added_later(tmp_path: Pa
     before = len(list(keys.rglob("*")))
     assert run("certificates", str(keys), "--host", "fl.example.org", "--node", "east")[0] == 0
     assert len(list(keys.rglob("*"))) == before + 2
+
+
+def test_the_fingerprint_of_a_key_is_that_of_the_key_that_flower_registers(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    assert run("certificates", str(keys), "--node", "north", "--node", "east")[0] == 0
+    files = [keys / "keys" / f"{name}.pub" for name in ("north", "east")]
+    registered = [sha256(try_load_public_key(file)).hexdigest() for file in files]
+    listed = run("fingerprint", *map(str, files))[1].splitlines()
+    assert listed == [f"{digest} {file}" for digest, file in zip(registered, files, strict=True)]
 
 
 def test_renewal_says_what_to_do_next(tmp_path: Path) -> None:

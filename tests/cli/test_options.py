@@ -76,9 +76,10 @@ flower certificates keys --renew
 flower deploy machines keys --node one --host localhost --listen 127.0.0.1 --port 8443
     --target /srv/fl --allow-app DIGEST
 flower digest app
+flower fingerprint keys/keys/one.pub
 flower run app --run-config schedule.rounds=2
 flower deploy open keys --any-app
-flower node --allow-app DIGEST --allow-model DIGEST --min-examples 8 --max-questions 99
+flower node --allow-app DIGEST --allow-model DIGEST --min-examples 8 --max-questions 99 --max-steps 9999
     --privacy 'epsilon=4 delta=1e-5 clip_norm=1 steps=100' --version
 flower node --any-app --version
 """.replace("DIGEST", "0123456789abcdef" * 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from wafl.base.errors import ConfigError, UntrustedError
 from wafl.cli import terminal
 from wafl.cli.main import app
+from wafl.config.code_folder import CodeFolder
 from wafl.config.own_code import imported, own_code
 from wafl.studies.study import Study
 
@@ -174,3 +176,95 @@ def test_a_copy_of_a_module_on_the_path_is_no_library(
     refused = nullcontext() if same else pytest.raises(ConfigError, match="has the name of an installed library")
     with refused, own_code(tmp_path / "study", ["copied:make"], trust=True):
         assert imported("data.source", "copied:make")() == "study"
+
+
+# -- Trust is about a folder and the files that its modules name -------------------------------------------------
+
+PICKLE = """
+import pickle
+from pathlib import Path
+
+import numpy as np
+import wafl
+
+SETTINGS = Path(__file__).parent / "settings" / "size.txt"
+
+
+def clients():
+    with open({opened}, "rb") as file:
+        rows = pickle.load(file)
+    x = np.array(rows, dtype=np.float32)
+    return wafl.Federation.from_arrays([(x, np.arange(12) % 3)] * int(SETTINGS.read_text()), test_fraction=0.5)
+"""
+BOMB = b"cposix\nsystem\n(S'touch ran'\ntR."
+"""A pickle that makes a file called ``ran`` in the working directory."""
+
+
+def lay_out(folder: Path, opened: str = 'Path(__file__).with_name("rows.pkl")') -> Path:
+    """Write an experiment whose loader reads a pickle and a file of settings."""
+    (folder / "settings").mkdir(parents=True)
+    (folder / "settings" / "size.txt").write_text("2")
+    (folder / "experiment.toml").write_text(EXPERIMENT)
+    (folder / "strange.py").write_text(PICKLE.format(opened=opened))
+    (folder / "rows.pkl").write_bytes(pickle.dumps([[0.1, 0.2, 0.3]] * 12))
+    return folder
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An experiment of yours that has run here, and the working directory."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    folder = lay_out(tmp_path / "mine")
+    assert invoke("config", "check", folder / "experiment.toml", "--trust").exit_code == 0
+    assert invoke("config", "check", folder / "experiment.toml").exit_code == 0
+    yield folder
+    forget()
+
+
+def refused(experiment: Path) -> str:
+    """The reason why an experiment is not read, without its white space; nothing of it has run."""
+    forget()
+    result = invoke("config", "check", experiment)
+    assert result.exit_code == 2, result.output
+    assert not Path("ran").exists()
+    return "".join(result.output.split())
+
+
+@pytest.mark.parametrize(("name", "code"), [("rows.pkl", 2), ("settings/size.txt", 2), ("settings/new.txt", 0)])
+def test_a_file_that_trusted_code_names_asks_again_when_it_changes(name: str, code: int, mine: Path) -> None:
+    (mine / name).write_bytes(BOMB)
+    assert f"whichnames{mine / 'rows.pkl'}" in refused(mine / "experiment.toml")
+    assert invoke("config", "check", mine / "experiment.toml", "--trust").exit_code == code
+    assert Path("ran").exists() == (name == "rows.pkl"), "the pickle would have run"
+
+
+def test_the_same_code_in_another_folder_asks_again(mine: Path) -> None:
+    shutil.copytree(mine, mine.parent / "theirs")
+    (mine.parent / "theirs" / "rows.pkl").write_bytes(BOMB)
+    assert "hasnotrunherebefore" in refused(mine.parent / "theirs" / "experiment.toml")
+
+
+def test_a_file_of_the_working_directory_that_code_names_asks_again(mine: Path) -> None:
+    folder = lay_out(mine.parent / "relative", '"rows.pkl"')
+    shutil.copy(folder / "rows.pkl", "rows.pkl")
+    assert invoke("config", "check", folder / "experiment.toml", "--trust").exit_code == 0
+    forget()
+    assert invoke("config", "check", folder / "experiment.toml").exit_code == 0
+    Path("rows.pkl").write_bytes(BOMB)
+    assert str(Path("rows.pkl").resolve()) in refused(folder / "experiment.toml")
+
+
+def test_what_trusted_code_writes_itself_does_not_ask_again(mine: Path) -> None:
+    with (mine / "strange.py").open("a") as file:
+        file.write("\n\nPath(__file__).with_name('cache.txt').write_text(str(id(object())))\n")
+    assert invoke("config", "check", mine / "experiment.toml", "--trust").exit_code == 0
+    forget()
+    assert invoke("config", "check", mine / "experiment.toml").exit_code == 0
+
+
+def test_a_module_with_the_root_of_the_disk_in_a_text_reads_none_of_it(tmp_path: Path) -> None:
+    for name, text in (("mine.py", f"A = '/', '..', '.', '', 'a\\0', {'x' * 5000!r}, '/dev/zero'\n"), ("b.py", "1 +")):
+        (tmp_path / name).write_text(text)
+    assert CodeFolder(tmp_path).named_files() == []

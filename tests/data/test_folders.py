@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import os
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -165,3 +168,50 @@ def test_bad_files_are_refused_with_their_names_and_leave_nothing_behind(mistake
     with pytest.raises(ValueError, match=message):
         work(tmp_path)
     assert not list(tmp_path.glob("*.partial"))
+
+
+BOMBS: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "header": (lambda path: path.write_bytes(header((10**14,)) + bytes(8)), "its header promises 728 TiB"),
+    "archive": (lambda path: zip_of(path, header((10**5,)) + bytes(8 * 10**5)), "is not a .npy file"),
+    "sparse": (lambda path: write_sparse(path, 2**40), "is not a .npy file"),
+    "pipe": (os.mkfifo, "is not a plain file"),
+    "objects": (lambda path: np.save(path, np.array([None, {}]), allow_pickle=True), "is not a .npy file"),
+}
+
+
+def header(shape: tuple[int, ...]) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    return buffer.getvalue()
+
+
+def zip_of(path: Path, content: bytes) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("y.npy", content)
+
+
+def write_sparse(path: Path, size: int) -> None:
+    with path.open("wb") as file:
+        file.truncate(size)
+
+
+@pytest.mark.parametrize("name", ["x.npy", "y.npy", "offsets.npy"])
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_file_that_is_larger_than_it_looks_is_refused_before_it_is_read(bomb: str, name: str, tmp_path: Path) -> None:
+    folder = together(tmp_path / "data")
+    (folder / name).unlink()
+    write, message = BOMBS[bomb]
+    write(folder / name)
+    with pytest.raises(ValueError, match=f"{name} {message}" if message.startswith("is") else message):
+        wafl.Federation.from_folder(folder)
+
+
+def test_a_parquet_file_becomes_as_large_as_its_rows_say_and_that_is_a_documented_no(tmp_path: Path) -> None:
+    rows, width = 4096, 250
+    lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(np.zeros(rows * width, np.float32)), width)
+    columns = {"who": np.arange(rows) % 2, "y": np.arange(rows) % 2}
+    table = pyarrow.table({**{name: pyarrow.array(column) for name, column in columns.items()}, "x": lists})
+    pyarrow.parquet.write_table(table, tmp_path / "bomb.parquet", compression="zstd")
+    wafl.Federation.from_arrow(tmp_path / "bomb.parquet", tmp_path / "out", client="who", target="y")
+    packed, written = ((tmp_path / name).stat().st_size for name in ("bomb.parquet", "out/x.npy"))
+    assert written > 500 * packed

@@ -435,3 +435,27 @@ def test_the_record_of_each_source_is_complete(source: sources.Source) -> None:
         assert len(file.md5) == 32
         assert set(file.md5) <= set("0123456789abcdef")
         assert all(url.startswith("http") for url in file.urls)
+
+
+def test_a_poisoned_cache_runs_nothing_but_decides_the_data_and_that_is_a_documented_no(tmp_path: Path) -> None:
+    """Whoever writes into the folder of data sets may put other images there; a study notices that they changed."""
+    write_npz(tmp_path, "mnist")
+    usual = load_raw("mnist", tmp_path)
+    poisoned = np.where(usual["x_train"] == 0, 255, usual["x_train"]).astype(np.uint8)
+    write_npz(tmp_path, "mnist", x_train=poisoned)
+    assert np.array_equal(load_raw("mnist", tmp_path)["x_train"], poisoned)
+    for key in ("x_train", "y_train"):
+        write_npz(tmp_path, "mnist", **{key: np.array([Touch(tmp_path / "ran")] * len(poisoned), object)})
+        with pytest.raises(ValueError, match=r"mnist.npz cannot be used: Object arrays cannot be loaded"):
+            load_raw("mnist", tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+class Touch:
+    """An object whose pickle makes a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.file,)

@@ -364,7 +364,7 @@ def test_a_damaged_count_is_not_begun_again(make_node: MakeNode, tmp_path: Path)
 
 @pytest.mark.parametrize("value", [0, -1, "many", 1.5, True])
 def test_a_limit_is_a_whole_number(value: Any, make_node: MakeNode) -> None:
-    for key in ("min-examples", "max-questions"):
+    for key in ("min-examples", "max-questions", "max-steps"):
         with pytest.raises(ConfigError, match=rf"node config: {key}=.* must be a whole number, at least 1"):
             make_node(**{key: value})
 
@@ -446,3 +446,16 @@ def test_nodes_with_different_numbers_of_classes_need_a_declared_number(stage: S
         replace(grid, hosts=[grid.hosts[0], grid.hosts[1]]), {**declared, "flower": {"nodes": 2}}, folder / "study"
     )
     assert any("has 5 classes, and the experiment declares 3" in line for line in logged())
+
+
+def test_a_node_takes_no_more_steps_in_a_round_than_its_operator_allows(make_node: MakeNode) -> None:
+    """The steps of an adversary count, and so does the client with the most examples of those that are asked."""
+    robust = {"method": "WAFL", "gamma": 5.0, "steps": 7}
+    config, scalars = app({"method": "FedAvg"}, robust, schedule={"local_steps": 30}), {**SCALARS, "gamma": 5.0}
+    for entry, steps, sent in (("fedavg", 30, SCALARS), ("wafl", 210, scalars)):
+        ask(make_node(config, **{"max-steps": steps}), "train", query(entry, sent))
+        with pytest.raises(WireError, match=f"a round of {steps} steps is more than {steps - 1}: .*larger max-steps"):
+            ask(make_node(config, **{"max-steps": steps - 1}), "train", query(entry, sent))
+    epochs = app(schedule={"local_steps": None, "local_epochs": 10**9})
+    with pytest.raises(WireError, match="a round of 2000000000 steps is more than 1000000"):
+        ask(make_node(epochs), "train", query("fedavg", SCALARS))

@@ -15,14 +15,18 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from tests.flower.conftest import SIZES, Logged, Stage
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.flower_fakes import Fate, Grid, Host
-from wafl.base.errors import DivergedError
+from wafl.base.errors import ConfigError, DivergedError
 from wafl.base.files import unsealed
+from wafl.config.experiment import Flower
 from wafl.flower.node.hello import Hello
 from wafl.flower.node.work import Node
+from wafl.flower.server.census import Census
+from wafl.flower.server.exchange import Post
 from wafl.flower.wire.values import WireError
 from wafl.results.saved import load_run
 from wafl.studies.folder import StudyFolder
 from wafl.studies.pages.progress import read_lines
+from wafl.train.trust.caps import Caps
 
 HONEST = [["c00", "c01"], ["c02", "c03", "c04"]]
 """Two honest nodes; the liar holds c05."""
@@ -219,12 +223,65 @@ def test_a_claim_of_a_million_examples_counts_for_twice_an_equal_share_and_is_na
     assert any("c05 claims a larger share of all examples than a client may have" in line for line in logged())
 
 
-def test_a_size_that_the_operator_declares_counts_whatever_is_claimed(stage: Stage) -> None:
-    caps = {**BY_DEFAULT, "sizes": {"c05": 300}}
-    train(stage, experiment(caps=caps, flower=SIX), hello(sizes=[10**6]), EACH)
+C05 = sha256(b"key 38").hexdigest()
+"""The fingerprint of the key of the node that holds c05."""
+
+
+@pytest.mark.parametrize("client", [C05, f"{C05}/c05"])
+def test_a_size_that_the_operator_declares_counts_whatever_is_claimed(client: str, stage: Stage) -> None:
+    caps = {**BY_DEFAULT, "sizes": {client: 300}}
+    if "/" in client:
+        caps["clients_per_node"] = 2
+    about = experiment(caps=caps, flower=SIX)
+    grid = keyed(stage.grid(about, EACH))
+    grid.hosts[-1].fate = hello(sizes=[10**6])
+    stage.train(about, grid)
     weights = load_run(stage.study / "fedavg").client_weights
     assert float(weights[5]) == pytest.approx(300 / 332)
     assert roster(stage)["capped"] == []
+
+
+def test_a_node_that_takes_the_name_of_a_large_client_does_not_get_its_weight(stage: Stage) -> None:
+    """It connects first, and claims a million examples."""
+    about = experiment(caps={**BY_DEFAULT, "sizes": {C05: 300}}, flower=SIX)
+    grid = keyed(stage.grid(about, EACH))
+    grid.hosts[-1] = thief(stage, about, ["c05"])
+    grid.hosts[-1].fate = hello(sizes=[10**6])
+    stage.train(about, grid)
+    assert roster(stage)["capped"] == ["c05"]
+    assert load_run(stage.study / "fedavg").client_weights.max() == pytest.approx(1 / 3)
+
+
+def test_a_name_that_reads_like_a_key_declares_no_size() -> None:
+    caps = Caps(sizes={C05: 300, f"{C05}/c05": 300, "north": 20})
+    assert caps.size_of("c05", C05) == caps.size_of("any", C05) == 300
+    assert caps.size_of("north", "") == caps.size_of("north", "f" * 64) == 20
+    for name in ("c05", C05, f"{C05}/c05", f"{C05}/a\nb"):
+        assert caps.size_of(name, "f" * 64) is caps.size_of(name, "") is None
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        ("north", r"'north', but .*sizes = \{\"FINGERPRINT\" = 5000\}, or \"FINGERPRINT/north\""),
+        (C05.upper(), "any node may call a client so"),
+        (C05, f'write one line for each, such as "{C05}/NAME" = 5000'),
+    ],
+)
+def test_sizes_on_nodes_belong_to_one_client_of_a_key(size: str, message: str, stage: Stage) -> None:
+    about = experiment(caps={"sizes": {size: 5000}, "clients_per_node": 2}, flower=SIX)
+    with pytest.raises(ConfigError, match=message):
+        fakes.flat(about)
+    grid = stage.grid(experiment(flower=SIX), EACH)
+    with pytest.raises(ConfigError, match=message):  # a Flower run may change the caps of its app
+        Census(Post(grid), Flower(), True, caps=Caps(sizes={size: 5000}, clients_per_node=2))
+    assert grid.seen == []
+
+
+def test_where_nodes_have_no_keys_of_their_own_sizes_go_by_name(stage: Stage) -> None:
+    flower = {**SIX, "names_by_key": False}
+    train(stage, experiment(caps={**BY_DEFAULT, "sizes": {"c05": 300}}, flower=flower), hello(sizes=[10**6]), EACH)
+    assert float(load_run(stage.study / "fedavg").client_weights[5]) == pytest.approx(300 / 332)
 
 
 def test_both_engines_limit_the_same_clients_in_the_same_way(stage: Stage) -> None:

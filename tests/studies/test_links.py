@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,21 @@ def test_a_link_is_named_and_nothing_behind_it_changes(name: str, stopped: Path,
         assert result.exit_code == 2, result.output
         assert "is a link" in " ".join(result.output.split())
     assert sorted((str(path), path.stat().st_mtime_ns) for path in victim.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "results.json", ".lock", "checkpoint/state.json"])
+def test_a_hard_link_is_named_and_its_other_name_does_not_change(name: str, stopped: Path, tmp_path: Path) -> None:
+    """An archive may hold one, and ``resume`` appends to the metrics."""
+    thesis, study = tmp_path / "thesis.txt", tmp_path / "study"
+    thesis.write_text("years of work")
+    shutil.copytree(stopped, study)
+    (study / name).unlink(missing_ok=True)
+    os.link(thesis, study / name)
+    for command, *options in COMMANDS:
+        result = CliRunner().invoke(app, [command, str(study), *options])
+        assert result.exit_code == 2, result.output
+        assert "is a hard link" in " ".join(result.output.split())
+    assert thesis.read_text() == "years of work"
 
 
 def test_a_study_reached_through_a_link_is_read_as_usual(stopped: Path, tmp_path: Path) -> None:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import pickle
+import re
+import time
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from click.testing import Result
 from typer.testing import CliRunner
 
 import wafl
 from wafl.base.describe import visible
-from wafl.base.errors import FolderError
+from wafl.base.errors import ConfigError, FolderError
 from wafl.base.files import sealed
 from wafl.base.json_types import parsed
 from wafl.cli.main import app
 from wafl.cli.terminal import make_console
 from wafl.config.demo import demo_experiment
+from wafl.config.experiment import Trackers
+from wafl.config.read import parse_experiment
 from wafl.report.page import Page, as_html
 from wafl.results.saved import SAVED
 from wafl.studies.folder import StudyFolder, check_results
@@ -214,3 +222,74 @@ def test_a_number_of_a_thousand_digits_is_damage(studies: Path, saved: Path, tmp
     (tmp_path / "run.json").write_bytes(sealed({**about, "model": model}))
     with pytest.raises(ValueError, match="describes no model that wafl builds"):
         wafl.load_run(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["long", "sparse", "dotted"])
+def test_a_config_that_would_take_a_parser_long_is_refused_at_once(content: str, studies: Path) -> None:
+    """Read as they are, 120,000 characters of dotted keys take a minute and 6 GB, and 60 MB end a report."""
+    config, about = studies / "good" / "config.toml", studies / "good" / "about.json"
+    with config.open("wb") as file:
+        file.write(b"a." * 60_000 + b"a = 1" if content == "dotted" else b"#" * 2**23)
+        file.truncate(2**40 if content == "sparse" else file.tell())
+    if content == "dotted":
+        before = json.loads(about.read_bytes())
+        del before["checksum"]
+        about.write_bytes(sealed({**before, "config": sha256(config.read_bytes()).hexdigest()}))
+    begin = time.process_time()
+    for arguments in (("resume", config.parent), ("report", config.parent), ("config", "check", config)):
+        result = command(*map(str, arguments))
+        assert result.exit_code == (0 if arguments[0] == "report" else 2), "a report says what it leaves out"
+        assert ("a key of 60001 parts" if content == "dotted" else "MiB") in " ".join(result.output.split())
+    listed = command("runs", str(studies))
+    assert "WAFL: 80.0%" in " ".join(listed.output.split()), "the other study"
+    assert time.process_time() - begin < 5.0
+
+
+class Touch:
+    """An object whose pickle makes a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.file,)
+
+
+@pytest.mark.parametrize("write", [torch.save, lambda bomb, file: file.write_bytes(pickle.dumps(bomb))])
+def test_a_pickle_in_the_place_of_parameters_does_not_run(write: Any, saved: Path, tmp_path: Path) -> None:
+    about = json.loads((saved / "run.json").read_bytes())
+    del about["checksum"]
+    write(Touch(tmp_path / "ran"), tmp_path / "params.safetensors")
+    digest = sha256((tmp_path / "params.safetensors").read_bytes()).hexdigest()
+    (tmp_path / "run.json").write_bytes(sealed({**about, "sha256": digest}))
+    with pytest.raises(ValueError, match="is damaged"):
+        wafl.load_run(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+UNPICKLING = {"data/named/readers.py": ["loads"], "data/named/natural.py": ["load", "read_pickle"]}
+"""CIFAR-10's pickles, after their digest was compared, and the files of installed packages."""
+READERS = {"pickle", "torch", "onnx", "onnxruntime", "joblib", "dill", "marshal", "shelve"}
+
+
+def test_nothing_else_is_unpickled_and_no_onnx_is_read() -> None:
+    source, found = Path(wafl.__file__).parent, dict[str, list[str]]()
+    for file in source.rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if re.search(r"load\w*\(|pickle|InferenceSession", text) else ():
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            owner, name = node.func.value, node.func.attr
+            reads = isinstance(owner, ast.Name) and owner.id in READERS and name.startswith("load")
+            pickles = any(each.arg == "allow_pickle" and ast.unparse(each.value) != "False" for each in node.keywords)
+            if reads or pickles or name in ("read_pickle", "Unpickler", "InferenceSession"):
+                found.setdefault(file.relative_to(source).as_posix(), []).append(name)
+    assert {file: sorted(names) for file, names in found.items()} == UNPICKLING
+
+
+def test_an_experiment_names_no_address_that_its_metrics_go_to() -> None:
+    """It may turn a tracker on, and a resume then logs to your own account, under the project that it names."""
+    assert set(Trackers.model_fields) == {"tensorboard", "mlflow", "wandb", "project"}
+    for key in ("tracking_uri", "entity", "host", "folder"):
+        with pytest.raises(ConfigError, match=f"unknown key trackers.{key}"):
+            parse_experiment({"trackers": {key: "https://example.org"}, "methods": [{"method": "FedAvg"}]}, "here")

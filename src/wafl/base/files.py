@@ -14,6 +14,8 @@ from typing import Any
 from wafl.base.json_types import parsed_table
 
 SEAL = "checksum"
+LARGEST = 2**28
+"""The most bytes of a file of ours that holds JSON."""
 TEMPORARY = ".tmp"
 """How the names of files end that a crash may leave behind."""
 
@@ -47,7 +49,7 @@ def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
     sync(path.parent)
 
 
-def read_limited(path: Path, most: int) -> bytes:
+def read_limited(path: Path, most: int = LARGEST) -> bytes:
     """The bytes of a plain file; a ValueError if it has more than ``most``, or is a pipe, which may never end."""
     if path.exists() and not path.is_file():
         raise ValueError("it is not a plain file")
@@ -84,13 +86,16 @@ def _temporary(path: Path) -> Path:
 
 
 def not_plain(folder: Path) -> Iterator[Path]:
-    """The links, pipes, sockets and devices below a folder, which itself may be reached through a link."""
+    """Yield the links, pipes, sockets and devices below a folder, which itself may be reached through a link.
+
+    A hard link is a file that has another name, here or elsewhere: what is appended to one appears in the other.
+    """
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(parent, name)
             with suppress(FileNotFoundError):  # somebody is at work here, and has removed or renamed it
-                mode = path.lstat().st_mode
-                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                about = path.lstat()
+                if not stat.S_ISDIR(about.st_mode) and not (stat.S_ISREG(about.st_mode) and about.st_nlink == 1):
                     yield path
 
 

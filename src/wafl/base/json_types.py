@@ -17,12 +17,18 @@ def parsed(data: bytes | str) -> Any:
         content: Any = json.loads(data, parse_int=_short_int)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    check_depth(content)
+    return content
+
+
+def check_depth(content: Any) -> None:
+    """Raise ValueError if lists and tables are nested more than ``DEPTH`` levels deep."""
     level: list[Any] = [[content]]
     for _ in range(DEPTH + 1):
         parts = [outer.values() if isinstance(outer, dict) else outer for outer in level]
         level = [inner for part in parts for inner in part if isinstance(inner, dict | list)]
         if not level:
-            return content
+            return
     raise ValueError(f"it is nested more than {DEPTH} levels deep")
 
 

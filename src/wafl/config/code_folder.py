@@ -1,11 +1,12 @@
 """The modules in the folder of an experiment, read once: what is digested is what imports run, and never a cache."""
 
+import ast
 import importlib
 import os
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from hashlib import sha256
+from contextlib import contextmanager, suppress
+from hashlib import file_digest, sha256
 from importlib.abc import ExecutionLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import decode_source, spec_from_file_location
@@ -42,11 +43,28 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
         return name in self._files
 
     def digest(self, names: Sequence[str]) -> str:
-        """The digest of these names, and of all modules in the folder that they could import."""
-        digest = sha256(repr(list(names)).encode())  # in quotes, so that no name reads like a file
+        """The digest of the folder's place, these names, all modules that they could import, and files these name."""
+        digest = sha256(repr([str(self.folder), *names]).encode())  # in quotes, so that no name reads like a file
         for path, content in self._content.items():
             digest.update(f"\n{_within(path, self.folder)!r} {len(content)}\n".encode() + content)
+        for path in self.named_files():
+            with path.open("rb") as file:
+                digest.update(f"\n{str(path)!r} {file_digest(file, sha256).hexdigest()}".encode())
         return digest.hexdigest()
+
+    def named_files(self) -> list[Path]:
+        """Return the files whose names are written in the modules, and all files in folders that are named there.
+
+        Names are looked up in this folder and in the working directory; folders count only inside of these.
+        """
+        texts = {text for content in self._content.values() for text in _texts(content)}
+        files = set[Path]()
+        for text, base in ((text, base) for text in texts for base in (self.folder, Path.cwd())):
+            with suppress(OSError, ValueError):  # too long for a name, or no text that a name may have
+                path = (base / text).resolve()
+                inside = path.rglob("*") if path.is_dir() and base in path.parents else [path]
+                files |= {each for each in inside if each.is_file()}
+        return sorted(files - self._content.keys())
 
     @contextmanager
     def importable(self, names: Iterable[str]) -> Generator[None, None, None]:
@@ -118,6 +136,14 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
 def _loader_of(module: Any) -> CodeFolder | None:
     loader = getattr(getattr(module, "__spec__", None), "loader", None)
     return loader if isinstance(loader, CodeFolder) else None
+
+
+def _texts(module: bytes) -> Iterator[str]:
+    """Yield the texts in a module's source; none if it is no Python, because then it cannot run."""
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        for node in ast.walk(ast.parse(module)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
 
 
 def _within(path: Path, folder: Path) -> str:

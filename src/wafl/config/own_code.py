@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from wafl.base.describe import some
 from wafl.base.errors import ConfigError, UntrustedError
 from wafl.config.code_folder import CodeFolder
 
@@ -63,6 +64,8 @@ def own_code(folder: Path | None, names: Sequence[str], *, trust: bool) -> Gener
         check_code(code, names, trust=trust)
     with nullcontext() if code is None else code.importable(map(top_module, names)):
         yield
+    if names:
+        _remember(_mark(code, names))  # with what the code itself may have written, such as a cache
 
 
 def top_module(name: str) -> str:
@@ -85,19 +88,25 @@ def asking(allow: Callable[[str], bool]) -> Generator[None, None, None]:
 
 def check_code(code: CodeFolder | None, names: Sequence[str], *, trust: bool) -> None:
     """Refuse code that has never run here and may not; what may run now may always run."""
-    file = _state() / (sha256(repr(list(names)).encode()).hexdigest() if code is None else code.digest(names))
-    if file.exists():
+    mark = _mark(code, names)
+    if mark.exists():
         return
-    where = "" if code is None else f" in {code.folder}"
+    files = [] if code is None else list(map(str, code.named_files()))
+    where = "" if code is None else f" in {code.folder}{f', which names {some(files)}' if files else ''}"
     what = f"this experiment runs code, which has not run here before: {', '.join(dict.fromkeys(names))}{where}"
     if not trust and not _ask.get()(what):
         raise UntrustedError(f"{what}. Look at it, and add --trust if it is safe")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.touch()
+    _remember(mark)
 
 
-def _state() -> Path:
-    """Where the digests of code that may run are remembered."""
+def _mark(code: CodeFolder | None, names: Sequence[str]) -> Path:
+    """Return the file that exists if this code may run, with the files that it names as they are now."""
     from platformdirs import user_state_path
 
-    return user_state_path("wafl") / "trusted"
+    digest = sha256(repr(list(names)).encode()).hexdigest() if code is None else code.digest(names)
+    return user_state_path("wafl") / "trusted" / digest
+
+
+def _remember(mark: Path) -> None:
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()

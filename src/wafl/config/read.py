@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from wafl.base.errors import ConfigError, nearest
 from wafl.base.options import options_of
+from wafl.base.toml import parsed_toml
 from wafl.config.experiment import Between, Experiment
 from wafl.config.keys import Section
 from wafl.config.method_keys import METHOD_TABLES, OWN, PART_TABLES, label_of
@@ -65,11 +66,11 @@ def apply_change(content: dict[str, Any], change: str) -> None:
     if not equals or not key.strip():
         raise ConfigError(f"--set {change!r} must be key=value, such as schedule.rounds=50")
     try:
-        value: Any = tomllib.loads(f"value = {text}")["value"]
-    except RecursionError:
-        raise ConfigError(f"--set {key.strip()}: the value is nested too deeply") from None
-    except ValueError:
+        value: Any = parsed_toml(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
         value = text.strip()
+    except ValueError as error:
+        raise ConfigError(f"--set {key.strip()}: {error}") from None
     *path, last = (step.strip() for step in key.split("."))
     target: Any = content
     for depth, step in enumerate(path):

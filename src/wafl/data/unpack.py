@@ -80,6 +80,12 @@ def _read_member(key: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> N
         return np.lib.format.read_array(member, allow_pickle=False)
 
 
+def check_npy(path: Path) -> None:
+    """Raise ValueError unless an ``.npy`` file holds what its header promises; a zip archive holds no array itself."""
+    with path.open("rb") as file:
+        _check_header("it", file, path.stat().st_size)
+
+
 def _check_header(key: str, member: IO[bytes], size: int) -> None:
     version = np.lib.format.read_magic(member)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import tomllib
 from collections.abc import Mapping
 from hashlib import sha256
 from itertools import pairwise
@@ -12,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from wafl.base.describe import describe
 from wafl.base.errors import did_you_mean
+from wafl.base.files import read_limited
 from wafl.base.options import Choice, Count, Listed, Norm, NotNegative, Positive, Range, check_options, frozen
+from wafl.base.toml import LONGEST, parsed_toml
 
 if TYPE_CHECKING:
     from wafl.sets.target import Target
@@ -147,8 +148,8 @@ class Questions:
     def read(cls, path: str | os.PathLike[str]) -> Self:
         """Read a TOML file of questions."""
         try:
-            content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            content = parsed_toml(read_limited(Path(path), LONGEST).decode())
+        except ValueError as error:
             raise ValueError(f"{path} is not a TOML file: {error}") from error
         return cls.of(content, str(path))
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from wafl import models
-from wafl.base.files import unsealed
+from wafl.base.files import read_limited, unsealed
 from wafl.base.json_types import check_types, parsed_table
 from wafl.base.options import options_of
 from wafl.data.bring.intake import Intake
@@ -74,7 +74,7 @@ def load_run(path: str | os.PathLike[str], model: nn.Module | None = None, loss:
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder} is not a saved run: it has no {name}")
     try:
-        written = (folder / "run.json").read_bytes()
+        written = read_limited(folder / "run.json")
         if (version := parsed_table(written).get("format")) != FORMAT:
             raise ValueError(f"it has format {version}, this version reads {FORMAT}: update wafl-learn")
         about = unsealed(written)
@@ -127,7 +127,7 @@ def _as_named_now(settings: dict[str, Any]) -> dict[str, Any]:
 def has_own_model(path: str | os.PathLike[str]) -> bool:
     """Whether a saved run holds a model that wafl did not build, which must be passed to load it."""
     try:
-        return unsealed((Path(path) / "run.json").read_bytes()).get("model") is None
+        return unsealed(read_limited(Path(path) / "run.json")).get("model") is None
     except (OSError, ValueError):
         return False  # load_run will say what is wrong
 
@@ -136,7 +136,7 @@ def saved_history(path: str | os.PathLike[str]) -> History:
     """The history of a saved run; its files are checked, but its model is not built."""
     folder = Path(path)
     try:
-        about = unsealed((folder / "run.json").read_bytes())
+        about = unsealed(read_limited(folder / "run.json"))
         check_types(about, {"sha256": str, "history": list[Any]})
         _tensors(folder, about)
         return History.from_json(about["history"])

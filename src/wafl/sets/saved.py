@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from wafl.base.files import unsealed
+from wafl.base.files import read_limited, unsealed
 from wafl.base.json_types import as_type, check_types
 from wafl.data.bring.intake import Intake
 from wafl.promises.promise import digest_of
@@ -46,7 +46,7 @@ def load_sets(path: str | os.PathLike[str], model: Run | nn.Module) -> Predictio
     if not file.is_file():
         raise FileNotFoundError(f"{file} is not a file: give one that wafl.PredictionSets.save wrote")
     try:
-        content = unsealed(file.read_bytes())
+        content = unsealed(read_limited(file))
         check_types(content, SAVED)
         if content["format"] != 1:
             raise ValueError(f"it has format {content['format']}, this version reads 1: update wafl-learn")

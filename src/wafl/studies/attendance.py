@@ -6,6 +6,7 @@ from typing import Any
 
 from wafl.base.describe import some
 from wafl.base.errors import FolderError
+from wafl.base.files import read_limited
 from wafl.base.json_types import check_types, parsed_table
 from wafl.results.run import Run
 
@@ -31,7 +32,7 @@ def read_nodes(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        status = parsed_table(file.read_bytes())
+        status = parsed_table(read_limited(file))
         check_types(status, NODES)
         for index, node in enumerate(status["nodes"]):
             check_types(node, NODE, f"nodes.{index}")

@@ -29,6 +29,7 @@ from wafl.base.conditions import SPLITS
 from wafl.base.errors import FolderError
 from wafl.base.files import is_locked, lock, not_plain, read_limited, sealed, sync, unsealed, whole_folder, write_whole
 from wafl.base.json_types import check_types
+from wafl.base.toml import LONGEST
 from wafl.config.experiment import Experiment
 from wafl.config.read import read_experiment
 
@@ -88,8 +89,6 @@ def check_results(results: Mapping[str, Any]) -> None:
 FORMAT = 2
 """Raised when the same experiment gives other numbers; an older study that is finished is read as before."""
 PACKAGES = ("wafl-learn", "torch", "numpy", "scipy", "scikit-learn", "pot", "safetensors", "pydantic")
-LARGEST = 2**28
-"""The most bytes of ``about.json`` and ``results.json``, which have one row per method."""
 PATIENCE = 0.5
 """Seconds that a writer waits for those who only look whether somebody writes."""
 
@@ -150,7 +149,11 @@ class StudyFolder:
         about = folder.read_about()
         if about.get("format", 0) > FORMAT:
             raise FolderError(f"{path} has format {about['format']}, this version reads {FORMAT}: update wafl-learn")
-        if sha256(folder.config.read_bytes()).hexdigest() not in (about.get("config"), about.get("config_before")):
+        try:
+            config = sha256(read_limited(folder.config, LONGEST)).hexdigest()
+        except ValueError as error:
+            raise FolderError(f"{folder.config} cannot be read: {error}. {SOUND}. Nothing was changed") from error
+        if config not in (about.get("config"), about.get("config_before")):
             raise FolderError(
                 f"{folder.config} is not the file that the study was started with, and cannot be made again: put it "
                 f"back, or start a new study with wafl run. {SOUND}. Nothing was changed"
@@ -226,6 +229,11 @@ class StudyFolder:
 def refuse_links(path: Path) -> None:
     """Refuse a folder with a link, through which a stranger's study could write elsewhere, or with a pipe or device."""
     for each in not_plain(path):
+        if each.is_file() and not each.is_symlink():
+            raise FolderError(
+                f"{each} is a hard link, so that what is written here may appear in a file elsewhere: copy the folder "
+                "(cp -r), and use the copy. Nothing was changed"
+            )
         if not each.is_symlink():
             raise FolderError(f"{each} is neither a file nor a folder: remove it. Nothing was changed")
         raise FolderError(
@@ -303,7 +311,7 @@ def _git_commit() -> str | None:
 
 def _read_json(path: Path, check: Callable[[dict[str, Any]], None], remedy: str) -> dict[str, Any]:
     try:
-        content = unsealed(read_limited(path, LARGEST))
+        content = unsealed(read_limited(path))
         check(content)
         return content
     except (OSError, ValueError) as error:

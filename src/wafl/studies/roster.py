@@ -8,7 +8,7 @@ from typing import Any, Never
 import torch
 
 from wafl.base.errors import FolderError
-from wafl.base.files import sealed, unsealed, write_whole
+from wafl.base.files import read_limited, sealed, unsealed, write_whole
 from wafl.config.plan import FindClients
 from wafl.data.bring.intake import Intake
 from wafl.studies.folder import StudyFolder
@@ -27,7 +27,7 @@ def read_roster(folder: Path) -> Roster | None:
     file = folder / "roster.json"
     if not file.exists():
         return None
-    about = unsealed(file.read_bytes())
+    about = unsealed(read_limited(file))
     values: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in about.items()}
     values["intake"] = Intake.from_json(about.get("intake"))
     return Roster(**values)

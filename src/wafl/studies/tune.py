@@ -11,7 +11,7 @@ from typing import Any, Self
 from wafl.attacks import Attack
 from wafl.base.describe import describe
 from wafl.base.errors import ConfigError
-from wafl.base.files import sealed, unsealed, write_whole
+from wafl.base.files import read_limited, sealed, unsealed, write_whole
 from wafl.base.options import options_of
 from wafl.callbacks import Callbacks
 from wafl.config import experiment as config
@@ -94,7 +94,7 @@ class TunedExperiment:
         if not self.trials_file.exists():
             return {}
         try:
-            content = unsealed(self.trials_file.read_bytes())
+            content = unsealed(read_limited(self.trials_file))
         except (OSError, ValueError) as error:
             raise ConfigError(f"{self.trials_file} cannot be read: {error}. Remove it to try all again") from error
         if content["experiment"] != self._digest():

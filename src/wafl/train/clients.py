@@ -72,8 +72,9 @@ def trust_in(
     """How far these clients are believed, by a method with this rule for their weights."""
     tolerance, caps, learns = tolerance or Tolerance(), caps or Caps(), rule is not None and rule.learns
     given = rule is not None and rule.closed and not learns  # weights that you gave, client by client
-    declared = {} if learns else caps.sizes or {}  # a size says nothing about a loss
-    known = [index for index, name in enumerate(roster.names) if name in declared] if declared else []
+    declared = caps.sizes is not None and not learns  # a size says nothing about a loss
+    sizes = [caps.size_of(name, roster.owners.get(name, "")) for name in roster.names] if declared else []
+    known = [index for index, size in enumerate(sizes) if size is not None]
     numbers = {node: number for number, node in enumerate(dict.fromkeys(roster.nodes))}
     nodes = tuple(numbers[node] for node in roster.nodes)
     return Trust(tolerance.multiple, 1.0 if given else caps.client_share or 1.0, frozenset(known), nodes)

@@ -141,6 +141,16 @@ def digest(folder: Annotated[Path, Argument(metavar="APP")]) -> None:
         print(app_digest(folder))
 
 
+@flower_app.command()
+def fingerprint(keys: Annotated[list[Path], Argument(metavar="KEY.pub...")]) -> None:
+    """Print the fingerprints of nodes' public keys, by which the caps of an experiment name nodes."""
+    with one_line_errors():
+        from wafl.flower.ops.tls import key_fingerprint
+
+        for key in keys:
+            print(f"{key_fingerprint(key)} {key}")
+
+
 @flower_app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def node(
     context: typer.Context,
@@ -149,13 +159,19 @@ def node(
     allow_model: Annotated[list[str] | None, Option(metavar="DIGEST")] = None,
     min_examples: Annotated[int | None, Option(min=1)] = None,
     max_questions: Annotated[int | None, Option(min=1)] = None,
+    max_steps: Annotated[int | None, Option(min=1)] = None,
     privacy: Annotated[str | None, Option(metavar="WORDS")] = None,
 ) -> None:
     """Run flower-supernode with its own options, and no app but those that are allowed."""
     with one_line_errors():
         from wafl.flower.ops.supernode import run_node
 
-        limits = {"min-examples": min_examples, "max-questions": max_questions, "privacy": privacy}
+        limits = {
+            "min-examples": min_examples,
+            "max-questions": max_questions,
+            "max-steps": max_steps,
+            "privacy": privacy,
+        }
         run_node(context.args, allow_app or [], any_app=any_app, models=allow_model or [], limits=limits)
 
 

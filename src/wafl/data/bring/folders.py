@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafl.base.extras import require
-from wafl.base.files import whole_folder, write_whole
+from wafl.base.files import read_limited, whole_folder, write_whole
 from wafl.base.json_types import as_type, parsed
+from wafl.data.unpack import check_npy
 
 TOGETHER = ("x.npy", "y.npy", "offsets.npy")
 TESTS = ("x_test.npy", "y_test.npy")
@@ -57,10 +58,11 @@ def _client(folder: Path) -> tuple[NDArray[Any], ...]:
 
 
 def _load(path: Path, *, mapped: bool) -> NDArray[Any]:
+    if not path.is_file():
+        raise ValueError(f"{path} is {'not a plain file' if path.exists() else 'missing'}")
     try:
+        check_npy(path)
         return np.load(path, mmap_mode="r" if mapped else None)
-    except FileNotFoundError as error:
-        raise ValueError(f"{path} is missing") from error
     except OSError as error:
         if error.errno == errno.EMFILE:
             raise ValueError(
@@ -76,7 +78,7 @@ def _about(path: Path) -> About:
     if not path.exists():
         return About()
     try:
-        return as_type(About, parsed(path.read_bytes()), "about.json")
+        return as_type(About, parsed(read_limited(path)), "about.json")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

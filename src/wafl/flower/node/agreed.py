@@ -37,3 +37,12 @@ def check_update(query: Query, schedule: Schedule, least: int) -> None:
             f"{steps} steps of {batch} examples are fewer than {least} examples for one update: give the app a larger "
             "batch_size; or the node's operator starts it with a smaller min-examples"
         )
+
+
+def check_steps(steps: float, most: int) -> None:
+    """Raise WireError if a client would take more steps in a round than the node's operator allows."""
+    if steps > most:
+        raise WireError(
+            f"a round of {steps:.15g} steps is more than {most}: give the app fewer local_steps or local_epochs, or "
+            "fewer steps of its objective; or the node's operator starts it with a larger max-steps"
+        )

@@ -15,17 +15,21 @@ from wafl.base.errors import ConfigError
 from wafl.base.files import lock, write_whole
 from wafl.flower.wire.values import WireError
 
-MIN_EXAMPLES, MAX_QUESTIONS = "min-examples", "max-questions"
+MIN_EXAMPLES, MAX_QUESTIONS, MAX_STEPS = "min-examples", "max-questions", "max-steps"
 """Keys of a node's configuration, and options of `wafl flower node`."""
 PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The fewest examples behind an update, and the most questions about a client that are answered in all."""
+    """The fewest examples behind an update, the most questions about a client in all, and the most steps of a round.
+
+    A step computes one gradient, by the parameters or by the examples.
+    """
 
     min_examples: int = 16
     max_questions: int = 20_000
+    max_steps: int = 1_000_000
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any]) -> Self:
@@ -34,7 +38,7 @@ class Limits:
         return cls(**{name: value for name, value in values.items() if value is not None})
 
 
-KEYS = {"min_examples": MIN_EXAMPLES, "max_questions": MAX_QUESTIONS}
+KEYS = {"min_examples": MIN_EXAMPLES, "max_questions": MAX_QUESTIONS, "max_steps": MAX_STEPS}
 
 
 def variable(key: str) -> str:

@@ -17,7 +17,7 @@ from wafl.config.experiment import Experiment
 from wafl.config.plan import make_attack, make_entry, make_model
 from wafl.data.examples import Examples
 from wafl.evaluation.evaluate import examine, rows_of
-from wafl.flower.node.agreed import check_update, check_values
+from wafl.flower.node.agreed import check_steps, check_update, check_values
 from wafl.flower.node.allowed import Answers, allowed_models
 from wafl.flower.node.keepsakes import Keepsakes, state_folder
 from wafl.flower.node.ledger import Ledger
@@ -33,6 +33,7 @@ from wafl.tasks.gpu.precision import computing
 from wafl.tasks.problem import Problem
 from wafl.tasks.structured import make_task
 from wafl.tasks.task import Task
+from wafl.train.checks.cost import round_steps
 from wafl.train.chosen_radius import CANDIDATES
 from wafl.train.client_task import ClientTask
 from wafl.train.clients import Roster
@@ -128,7 +129,7 @@ class Node:
 
     def check(self, query: NodeQuery, like: Tensor) -> Spec:
         """Return the spec that the runs share; raise for clients of other nodes, and for what the app does not say."""
-        self.rows(query.names.values())
+        rows = self.rows(query.names.values())
         specs, first = self._specs(query), query.queries[0]
         spec = self._shared(query, specs)
         trains = first.kind == "train"
@@ -153,6 +154,8 @@ class Node:
             raise WireError("the app has flower.partial_sums = true: a node sends the mean of its clients' updates")
         if self.site.own and trains and self.private is None:
             check_update(first, spec.schedule, self.limits.min_examples)
+            sizes = self.site.federation.train.num_examples[rows]
+            check_steps(round_steps(spec, sizes.tolist()), self.limits.max_steps)
         return spec
 
     def answer(self, query: NodeQuery, spec: Spec, task: Task) -> list[Replies]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Self
@@ -195,6 +196,16 @@ def _server(ca_key: Key, hosts: Sequence[str], days: int) -> tuple[bytes, bytes]
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
     )
     return _private(key), _signed(certificate, ca_key)
+
+
+def key_fingerprint(public: Path) -> str:
+    """Return the fingerprint of a node's public key, a file as ``ssh-keygen`` writes it, as a server computes it."""
+    try:
+        key = form.load_ssh_public_key(public.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{public} is no public key of a node, as ssh-keygen writes it (NAME.pub): {error}") from error
+    pem = key.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
+    return sha256(pem).hexdigest()
 
 
 def _write_keys(files: Certificates, nodes: Sequence[str]) -> None:

@@ -58,6 +58,8 @@ class Census:
         self._called: dict[int, str] = {}
         self._keys: dict[int, str] = {}
         self._caps, self._unseen, self._classes = caps or Caps(), unseen, classes
+        if settings.names_by_key:
+            self._caps.check_keys()
         self._looked = -OFTEN
 
     @property
@@ -273,14 +275,15 @@ class Census:
         """Add new clients to the end of the roster."""
         known, homes = self._roster, self.homes()
         names = _everyone(known)
-        declared, newcomers = self._caps.sizes or {}, list[tuple[int, str, int, str]]()
+        newcomers = list[tuple[int, str, int, str]]()
         for name, node in homes.items():
             if name not in names:
                 hello = self._present[node]
                 index = hello.names.index(name)
                 number = -1 if hello.numbers is None else hello.numbers[index]
-                size = 0 if hello.sizes is None else declared.get(name, hello.sizes[index])
-                newcomers.append((number, name, size, self._keys.get(node) or str(node)))
+                key = self._keys.get(node, "")
+                size = 0 if hello.sizes is None else self._caps.size_of(name, key) or hello.sizes[index]
+                newcomers.append((number, name, size, key or str(node)))
         if not newcomers or (known is not None and self._closed):
             return
         _, fresh, sizes, nodes = zip(*sorted(newcomers), strict=True)
@@ -311,8 +314,8 @@ class Census:
         names = _everyone(roster)
         keys = {name: self._keys.get(node) for name, node in homes.items() if name in names}
         fresh_owners = {name: key for name, key in keys.items() if key and name not in roster.owners}
-        owners = {**roster.owners, **fresh_owners}
-        roster = replace(roster, owners=owners, capped=capped(self._caps, roster, roster.num_examples))
+        roster = replace(roster, owners={**roster.owners, **fresh_owners})
+        roster = replace(roster, capped=capped(self._caps, roster, roster.num_examples))
         for name in roster.capped:
             log(WARNING, "%s claims a larger share of all examples than a client may have: it counts for less", name)
         if self._on_roster is not None:

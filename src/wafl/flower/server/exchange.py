@@ -68,12 +68,14 @@ class Post:
         return sent
 
     def pull(self, sent: Collection[str]) -> dict[str, RecordDict | str]:
-        """Return the replies so far, by the message that each belongs to."""
+        """Return the replies so far, by the message that each belongs to: the first one to each of these messages."""
         replies: dict[str, RecordDict | str] = {}
         for reply in self._grid.pull_messages(list(sent)) if sent else ():
-            content = f"{reply.error.reason} (error {reply.error.code})" if reply.has_error() else reply.content
-            replies[reply.metadata.reply_to_message_id] = content
-            self._enter(reply.metadata.reply_to_message_id, content)
+            message = reply.metadata.reply_to_message_id
+            if message in sent and message not in replies:
+                content = f"{reply.error.reason} (error {reply.error.code})" if reply.has_error() else reply.content
+                replies[message] = content
+                self._enter(message, content)
         return replies
 
     def _enter(self, message: str, reply: RecordDict | str) -> None:

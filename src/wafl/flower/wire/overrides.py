@@ -1,6 +1,5 @@
 """What a Flower run may change of an app on a node: open keys, within ranges, judged before any code is imported."""
 
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
@@ -8,6 +7,7 @@ from typing import Any, Self, cast
 from flwr.common.config import flatten_dict
 
 from wafl.base.errors import ConfigError
+from wafl.base.toml import parsed_toml
 
 ON_SERVER = frozenset(
     {"task", "folder", "output", "radii", "norm", "metric", "confidence", "target", "invited", "name", "evaluation"}
@@ -42,8 +42,8 @@ def read_value(key: str, value: Any) -> Any:
     if not isinstance(value, str) or not value.startswith(tuple(QUOTED)):
         return value
     try:
-        return tomllib.loads(f"value = {value}")["value"]
-    except (ValueError, RecursionError) as error:
+        return parsed_toml(f"value = {value}")["value"]
+    except ValueError as error:
         raise ConfigError(f"run config: {key} = {value[:200]!r} is not a {QUOTED[value[0]]}: {error}") from error
 
 

@@ -34,6 +34,8 @@ def to_run_config(experiment: Experiment) -> dict[str, Any]:
     remote = experiment.engine != "flower-sim"
     tolerance = (experiment.tolerance or Tolerance()).settled(remote=remote)
     caps = experiment.caps.settled(remote=remote)
+    if remote and experiment.flower.names_by_key:
+        caps.check_keys()
     experiment = experiment.model_copy(update={"tolerance": tolerance, "caps": caps})
     content = experiment.model_dump(exclude_none=True, exclude={"engine"})
     methods: dict[str, Any] = {}

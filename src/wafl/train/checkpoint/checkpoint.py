@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from wafl.base.errors import CheckpointError, CheckpointWarning, UnfitCheckpointError, warn_user
-from wafl.base.files import lock, remove_temporary, sealed, unsealed, whole_folder, write_whole
+from wafl.base.files import lock, read_limited, remove_temporary, sealed, unsealed, whole_folder, write_whole
 from wafl.base.fingerprint import changed
 from wafl.base.json_types import parsed
 from wafl.callbacks import Callback
@@ -119,7 +119,7 @@ class Checkpoint(Callback):
         for folder in self._written():
             file = folder / "state.json"
             with suppress(OSError, ValueError):  # damaged: there is a better one
-                about = unsealed(file.read_bytes())
+                about = unsealed(read_limited(file))
                 write_whole(file, sealed({**about, "extended": [*about.get("extended", ()), dict(after)]}, indent=None))
         return True
 
@@ -241,7 +241,7 @@ class _Memory:
         needed = {self._journal.path.name} if self._journal is not None else set[str]()
         for folder in kept:
             with suppress(OSError, ValueError):
-                about = unsealed((folder / "state.json").read_bytes())["memory"]
+                about = unsealed(read_limited(folder / "state.json"))["memory"]
                 needed |= {about["file"]} if about else set()
         for file in self._folder.glob("memory-*.journal"):
             if file.name not in needed:
@@ -282,7 +282,7 @@ def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) ->
     from safetensors.torch import load
 
     try:
-        about = unsealed((folder / "state.json").read_bytes())
+        about = unsealed(read_limited(folder / "state.json"))
         if (written := about["format"]) != FORMAT:
             later = f"this version reads {FORMAT}: update wafl-learn"
             earlier = (

@@ -6,6 +6,13 @@ from wafl.base.checks import check_memory, check_steps
 from wafl.train.spec import Spec
 
 
+def round_steps(spec: Spec, num_examples: Sequence[int]) -> float:
+    """Return how many gradients the largest of these clients computes in a round, those of its adversary included."""
+    objective, local = spec.method.objective, max(spec.schedule.local_work.num_steps([max([1, *num_examples])]))
+    ascent = 1 if objective is None else objective.steps * (1 + objective.restarts)
+    return float(local) * spec.method.local.gradients * ascent
+
+
 def check_cost(spec: Spec, num_examples: Sequence[int]) -> None:
     """Refuse a run whose steps would take days, or whose plan of batches does not fit in memory; size 0 is unknown."""
     schedule, work = spec.schedule, spec.schedule.local_work
@@ -14,13 +21,12 @@ def check_cost(spec: Spec, num_examples: Sequence[int]) -> None:
     lengths = {name: getattr(schedule, name) for name in ("rounds", "local_steps", "local_epochs")}
     options = {name: value for name, value in lengths.items() if value is not None}
     objective = spec.method.objective
-    ascent = 1 if objective is None else objective.steps * (1 + objective.restarts)
     if objective is not None:
         options |= {"steps": objective.steps, "restarts": objective.restarts}
     most = max(options, key=lambda name: options[name])
     words = ", ".join(f"{name}={value}" for name, value in options.items())
-    gradients = float(schedule.rounds) * local * spec.method.local.gradients
-    check_steps(f"{spec.method.name} with {words}", gradients * ascent, f"lower {most}")
+    steps = schedule.rounds * round_steps(spec, num_examples)
+    check_steps(f"{spec.method.name} with {words}", steps, f"lower {most}")
     batch = min(schedule.batch_size or largest, largest)
     plan = 9.0 * local * max(batch, 1)  # bytes: an example of a step takes nine in a client's plan of its batches
     check_memory(f"{most}={options[most]}", plan, f"lower {most}, and take more rounds")

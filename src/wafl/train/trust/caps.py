@@ -1,10 +1,12 @@
 """What a client may claim about itself: an experiment declares it, and a server leaves out whoever claims more."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Literal, Self
 
+from wafl.base.errors import ConfigError
 from wafl.base.options import Count, Listed, Named, Positive, Range, check_options, frozen
 
 MOST_FEATURES = 10**6
@@ -12,6 +14,8 @@ MOST_FEATURES = 10**6
 DOUBLE = "double"
 """The share of a client that may have twice an equal one: 2/n of n, a half of three, and any of fewer."""
 Share = float | Literal["double"]
+KEYED = re.compile(r"([0-9a-f]{64})(/.+)?", re.DOTALL)
+"""A client by the fingerprint of its node's key and, if the node may have several clients, by its name."""
 
 
 @frozen
@@ -48,7 +52,8 @@ class Caps:
     sizes: Annotated[
         Mapping[str, int] | None,
         Named(Count()),
-        "Training examples of clients whose sizes you know, by name: they count as you say, and are not capped.",
+        "Training examples of clients whose sizes you know, by name, or on other machines by the fingerprint of the "
+        "node's key (FINGERPRINT or FINGERPRINT/NAME): they count as you say, and are not capped.",
     ] = None
 
     def __post_init__(self) -> None:
@@ -60,6 +65,32 @@ class Caps:
         """The caps with what is left open decided, for clients on other machines or in a simulation."""
         share, clients = (DOUBLE, 1) if remote else (1.0, 1000)
         return replace(self, client_share=self.client_share or share, clients_per_node=self.clients_per_node or clients)
+
+    def size_of(self, name: str, key: str) -> int | None:
+        """Return the declared size of a client, given its name and the fingerprint of its node's key, if it has one.
+
+        A client is free to choose its name, so a name counts only if it does not read like a key.
+        """
+        sizes = self.sizes or {}
+        by_key = sizes.get(key, sizes.get(f"{key}/{name}")) if key else None
+        return sizes.get(name) if by_key is None and not KEYED.fullmatch(name) else by_key
+
+    def check_keys(self) -> None:
+        """Raise ConfigError unless the declared sizes belong to keys, and each to one client."""
+        for client, size in (self.sizes or {}).items():
+            keyed = KEYED.fullmatch(client)
+            if keyed is None:
+                raise ConfigError(
+                    f"caps.sizes has {client!r}, but any node may call a client so: on nodes, write "
+                    f'sizes = {{"FINGERPRINT" = {size}}}, or "FINGERPRINT/{client}" if the node has several clients. '
+                    "`wafl flower fingerprint KEY.pub` prints it"
+                )
+            key, name = keyed.groups()
+            if name is None and (self.node_clients or {}).get(key, self.clients_per_node or 1) > 1:
+                raise ConfigError(
+                    f"caps.sizes has {client!r}, whose node may have several clients: write one line for each, such as "
+                    f'"{key}/NAME" = {size}'
+                )
 
     def fault_of_node(self, clients: int, key: str) -> str | None:
         """Why a node with this key holds too many clients, if it does, and the line that would allow it."""
