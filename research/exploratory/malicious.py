@@ -70,7 +70,7 @@ class Defense:
 DEFENSES = {
     "none": Defense(tolerance=wafl.Tolerance(clip=inf), caps=wafl.Caps(client_share=1.0)),
     "default": Defense(),
-    "median": Defense(servers.median(), wafl.Tolerance(clip_loss=1.25), wafl.Caps(client_share=0.15), uniform=True),
+    "median": Defense(servers.median(), wafl.Tolerance(clip_loss=1.25), wafl.Caps(client_share=0.12), uniform=True),
 }
 
 

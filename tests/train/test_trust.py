@@ -193,3 +193,18 @@ def test_class_means_that_one_client_claims_do_not_decide_the_shape() -> None:
     assert believed[0, 0] > believed[1, 1]
     sized = replace(honest, counts=torch.where(honest.clients == 7, 10**9, honest.counts))
     assert FLOWER.of_classes(sized).counts[honest.clients == 7].sum() == pytest.approx(0.2 * sized.counts.sum())
+
+
+def test_a_training_with_a_limit_on_losses_has_the_same_bits_until_a_loss_is_limited() -> None:
+    clients = wafl.load_dataset("digits").partition(num_clients=4, labels_per_client=3, seed=0)
+
+    def trained(tolerance: Tolerance | None) -> wafl.Run:
+        options: dict[str, Any] = {"rounds": 2, "local_steps": 1, "batch_size": 8, "learning_rate": 0.1}
+        return wafl.fit(wafl.models.mlr(clients), clients, wafl.AFL(), tolerance=tolerance, **options)
+
+    plain, far, near = trained(None), trained(Tolerance(clip_loss=1e3)), trained(Tolerance(clip_loss=1.0))
+    assert all(torch.equal(values, far.params[name]) for name, values in plain.params.items())
+    assert torch.equal(plain.client_weights, far.client_weights)
+    assert not any(record.limited for record in far.history)
+    assert any(record.limited for record in near.history)
+    assert near.client_weights.max() < plain.client_weights.max(), "two clients share what the highest loss would have"
