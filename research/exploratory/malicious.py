@@ -93,7 +93,7 @@ class Setting:
 
     def first(self, scales: Sequence[float] = (1.0, 3.0)) -> list[Attack]:
         """The attacks that a search begins with."""
-        claims = {"loss": 50.0} if self.method in LEARNED else {"count": 3}
+        claims: dict[str, Any] = {"loss": 50.0} if self.method in LEARNED else {"count": 3}
         return [Attack(*each, **claims) for each in product(AIMS, CENTERS, scales)]
 
     def changed(self, attack: Attack) -> list[Attack]:
@@ -132,9 +132,15 @@ def measure(setting: Setting, attacks: Sequence[Attack | None], seed: int) -> li
     for count in dict.fromkeys(attack and attack.count for attack in attacks):
         together = [attack for attack in attacks if (attack and attack.count) == count]
         honest = clients.set_apart(malicious)[0] if malicious and count is None else clients
-        limits = {"tolerance": defense.tolerance.settled(remote=True), "caps": defense.caps.settled(remote=True)}
-        liars = () if count is None else malicious
-        source = Attacked(honest, torch.device("cpu"), **limits, malicious=liars, attacks=tuple(together), count=count)
+        source = Attacked(
+            honest,
+            torch.device("cpu"),
+            tolerance=defense.tolerance.settled(remote=True),
+            caps=defense.caps.settled(remote=True),
+            malicious=() if count is None else malicious,
+            attacks=tuple(together),
+            count=count,
+        )
         trainer = Trainer(wafl.models.mlr(clients), source, "cross_entropy", None)
         runs = trainer.train([setting.spec(seed)] * len(together))
         results |= {attack: Measured.of(run, clients) for attack, run in zip(together, runs, strict=True)}
