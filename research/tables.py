@@ -38,7 +38,6 @@ TABLES = [
     Table("docs/flower.md", "| | FedAvg, 100 clients |", "python -m research privacy"),
     Table("docs/liars.md", "| data | method | liars |", "python -m research liars"),
     Table("docs/liars.md", "| data | method | malicious |", "python -m research malicious"),
-    Table("docs/liars.md", "| data | method | defense |", "python -m research malicious --malicious 0"),
     Table("docs/liars.md", "| data | seed 0 |", "python -m research liars --honest"),
     Table("docs/liars.md", "| data | method | none |", "python -m research liars --honest"),
     Table("docs/certificate-files.md", "| kind | FedAvg | small weights |", "python -m research published"),
