@@ -88,6 +88,7 @@ EXPLORATORY = (
     _exploratory("garbage", "Accuracy with garbage among the training examples", "docs/rivals.md"),
     _exploratory("liars", "The worst lie that a search finds, by method and defense", "docs/liars.md"),
     _exploratory("lipschitz", "Certified accuracy of 1-Lipschitz networks", "docs/models.md"),
+    _exploratory("malicious", "The worst attack by nodes that know everything, by method and defense", "docs/liars.md"),
     _exploratory("natural", "Accuracy on unseen people and places, of logistic regression", "docs/natural.md"),
     _exploratory("networks", "How tight certificates of networks are", "docs/theory.md"),
     _exploratory("optimum", "How close solvers come to the optimum", "docs/theory.md"),

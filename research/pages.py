@@ -9,7 +9,7 @@ import argparse
 import re
 from collections.abc import Mapping, Sequence
 
-from research.catalog import PAPER, REGISTERED
+from research.catalog import EXPERIMENTS
 from research.experiment import ROOT
 from research.promises import page as promises
 from research.registered import figures
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def pages() -> dict[str, str]:
     """Return each page that has generated tables, with these made again, by its path below docs/."""
     tables: dict[str, str] = {}
-    for experiment in {each.module: each for each in (*PAPER, *REGISTERED)}.values():
+    for experiment in {each.module: each for each in EXPERIMENTS.values()}.values():
         tables |= experiment.page()
     texts = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in DOCS.glob("**/*.md")}
     return {name: filled(text, tables) for name, text in texts.items() if "<!-- table " in text}

@@ -25,7 +25,7 @@ SOURCES = {
     for path in (ROOT / "research" / folder).glob("*.py")
 }
 # Imported by others, and never run.
-PARTS = {"--init--", "figures", "hulls", "rates", "rival-settings", "splits"}
+PARTS = {"--init--", "figures", "hulls", "malicious-attacks", "rates", "rival-settings", "splits"}
 
 
 def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:

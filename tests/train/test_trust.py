@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import median_low
 from typing import Any
 
 import pytest
@@ -99,6 +100,34 @@ def test_losses_and_costs_count_for_three_times_the_median_where_they_decide_som
     assert BELIEVED.bound(given, decides=True, aimed=0.5) is given
 
 
+def test_a_loss_may_be_limited_by_the_median_of_the_other_nodes() -> None:
+    """Against a plain reference: for each client, the lower median over the nodes that are not its own."""
+    trust, generator = replace(FLOWER, clip_loss=1.5), torch.Generator().manual_seed(0)
+    for nodes in ((), (0, 0, 0, 1, 2), (3, 1, 3, 1, 2), (0, 1, 2, 3, 4)):
+        for _ in range(20):
+            loss = [round(value, 2) for value in torch.rand(5, generator=generator).mul(4.0).tolist()]
+            given = answer([[1.0, 0.0]] * 5, weights(1, 1, 1, 1, 1), nodes, loss=loss)
+            homes, limits = nodes or tuple(range(5)), list[float]()
+            for home in homes:
+                of_node = {other: [loss[i] for i in range(5) if homes[i] == other] for other in set(homes) - {home}}
+                limits.append(1.5 * median_low([median_low(values) for values in of_node.values()]))
+            expected = [min(claim, most) for claim, most in zip(loss, limits, strict=True)]
+            assert trust.bound(given, decides=True, aimed=None).replies.loss.tolist() == pytest.approx(expected)
+            assert torch.equal(trust.bound(given, decides=False, aimed=None).replies.loss, given.replies.loss)
+
+
+def test_the_limit_on_losses_has_no_floor_and_changes_no_loss_below_it() -> None:
+    alone = Trust(clip_loss=1.5)
+    given = answer([[1.0, 0.0]] * 4, weights(1, 1, 1, 1), loss=[9.0, 0.2, 0.3, 0.2])
+    believed = alone.bound(given, decides=True, aimed=None)
+    assert believed.replies.loss.tolist() == pytest.approx([0.3, 0.2, 0.3, 0.2])
+    assert believed.limited == ((0, "a loss of 9, counted as 0.3"),)
+    honest = answer([[1.0, 0.0]] * 4, weights(1, 1, 1, 1), loss=[0.2, 0.25, 0.3, 0.2])
+    assert torch.equal(alone.bound(honest, decides=True, aimed=None).replies.loss, honest.replies.loss)
+    few = answer([[1.0, 0.0]] * 2, weights(1, 1), loss=[99.0, 1.0], kind="loss")
+    assert torch.equal(alone.bound(few, decides=True, aimed=None).replies.loss, few.replies.loss)
+
+
 def test_clients_of_one_node_have_one_vote_on_what_is_usual() -> None:
     """Three tiny updates of one node would have the honest ones left out, or shortened."""
     tiny, nodes = [[1e-6, 0.0]] * 3, (0, 0, 0, 1, 2, 3)
@@ -164,3 +193,18 @@ def test_class_means_that_one_client_claims_do_not_decide_the_shape() -> None:
     assert believed[0, 0] > believed[1, 1]
     sized = replace(honest, counts=torch.where(honest.clients == 7, 10**9, honest.counts))
     assert FLOWER.of_classes(sized).counts[honest.clients == 7].sum() == pytest.approx(0.2 * sized.counts.sum())
+
+
+def test_a_training_with_a_limit_on_losses_has_the_same_bits_until_a_loss_is_limited() -> None:
+    clients = wafl.load_dataset("digits").partition(num_clients=4, labels_per_client=3, seed=0)
+
+    def trained(tolerance: Tolerance | None) -> wafl.Run:
+        options: dict[str, Any] = {"rounds": 2, "local_steps": 1, "batch_size": 8, "learning_rate": 0.1}
+        return wafl.fit(wafl.models.mlr(clients), clients, wafl.AFL(), tolerance=tolerance, **options)
+
+    plain, far, near = trained(None), trained(Tolerance(clip_loss=1e3)), trained(Tolerance(clip_loss=1.0))
+    assert all(torch.equal(values, far.params[name]) for name, values in plain.params.items())
+    assert torch.equal(plain.client_weights, far.client_weights)
+    assert not any(record.limited for record in far.history)
+    assert any(record.limited for record in near.history)
+    assert near.client_weights.max() < plain.client_weights.max(), "two clients share what the highest loss would have"

@@ -211,7 +211,7 @@ def make_tolerance(experiment: config.Experiment, *, remote: bool = False) -> To
     """How many clients may fail; with privacy, no client's update decides whether or how much another one counts."""
     tolerance = experiment.tolerance or Tolerance()
     if experiment.privacy is not None:
-        return replace(tolerance, outsized=math.inf, clip=math.inf)
+        return replace(tolerance, outsized=math.inf, clip=math.inf, clip_loss=None)
     return tolerance.settled(remote=True) if remote else tolerance
 
 

@@ -77,7 +77,8 @@ def trust_in(
     known = [index for index, size in enumerate(sizes) if size is not None]
     numbers = {node: number for number, node in enumerate(dict.fromkeys(roster.nodes))}
     nodes = tuple(numbers[node] for node in roster.nodes)
-    return Trust(tolerance.multiple, 1.0 if given else caps.client_share or 1.0, frozenset(known), nodes)
+    share = 1.0 if given else caps.client_share or 1.0
+    return Trust(tolerance.multiple, share, frozenset(known), nodes, tolerance.clip_loss)
 
 
 class Clients(Protocol):

@@ -48,6 +48,12 @@ class Tolerance:
         "gamma learns from for at most this many times the median cost. By default 2.5 where clients are on other "
         "machines, and inf, which limits none, elsewhere.",
     ] = None
+    clip_loss: Annotated[
+        float | None,
+        Range(1, hint=": it is a multiple of the median loss", infinite=True),
+        "A loss that decides weights counts for at most this many times the median loss of the other nodes, however "
+        "small that is; by default, tolerance.clip says for how much it counts.",
+    ] = None
     diverged: Annotated[
         float,
         Range(1, hint=": it is a multiple of the first round's loss", low_open=True, infinite=True),

@@ -81,13 +81,15 @@ class Trust:
 
     ``clip`` is the multiple of a median that an update's length, a loss or a cost may count for, ``share`` the largest
     weight of a node, and ``declared`` are clients whose sizes are known, so that no weight by counts of theirs is
-    capped. ``nodes`` has the node of each client; empty if every client is by itself.
+    capped. ``nodes`` has the node of each client; empty if every client is by itself. ``clip_loss`` is the multiple for
+    losses, of the median of the other nodes; if it is None, ``clip`` limits losses, too.
     """
 
     clip: float = math.inf
     share: Share = 1.0
     declared: frozenset[int] = frozenset()
     nodes: tuple[int, ...] = ()
+    clip_loss: float | None = None
 
     def nodes_of(self, clients: Sequence[int]) -> tuple[int, ...]:
         return tuple(self.nodes[client] for client in clients) if self.nodes else ()
@@ -153,7 +155,7 @@ class Trust:
             aimed: the mean cost that gamma is learned for; None if it is not learned.
         """
         query, replies, notes = answer.query, answer.replies, list[tuple[int, str]]()
-        if (self.clip == math.inf and self.share == 1.0) or not replies.clients:
+        if (self.clip == math.inf and self.share == 1.0 and self.clip_loss is None) or not replies.clients:
             return answer
         enough = len(set(query.nodes or query.clients)) >= FEW
         reach = torch.ones(len(replies.clients), dtype=torch.float64)
@@ -166,14 +168,20 @@ class Trust:
             notes += [(client, f"a weight held at {weight:.3g}") for client, weight, full in held if full]
         loss, cost = replies.loss, replies.cost
         if decides and enough:
-            loss = _within(loss, self.clip * max(abs(_median(loss, query)), 1.0))
+            loss = _within(loss, self._highest_losses(loss, query))
             notes += _lowered("loss", replies.clients, replies.loss, loss)
         if aimed is not None and enough:
-            cost = _within(cost, self.clip * (_median(cost, query) or aimed))
+            cost = _within(cost, cost.new_tensor(self.clip * (_median(cost, query) or aimed)))
             notes += _lowered("cost", replies.clients, replies.cost, cost)
         vectors, short = self._shortened(query, replies, reach)
         believed = replace(replies, loss=loss, cost=cost, vectors=vectors)
         return replace(answer, query=query, replies=believed, shortened=short, limited=(*answer.limited, *notes))
+
+    def _highest_losses(self, loss: Tensor, query: Query) -> Tensor:
+        """Return the loss that each client may count for."""
+        if self.clip_loss is None:
+            return loss.new_tensor(self.clip * max(abs(_median(loss, query)), 1.0)).expand_as(loss)
+        return self.clip_loss * _median_of_others(loss, query.nodes).abs()
 
     def _shortened(
         self, query: Query, replies: Replies, reach: Tensor
@@ -227,8 +235,19 @@ def _median(values: Tensor, query: Query) -> float:
     return float(by_node(values.double(), query.nodes).median())
 
 
-def _within(values: Tensor, most: float) -> Tensor:
-    return values.clamp(-most, most) if bool((values.abs() > most).any()) else values
+def _median_of_others(values: Tensor, nodes: Sequence[int]) -> Tensor:
+    """For each client, the lower median over the other nodes."""
+    votes, home = by_node(values, nodes), torch.arange(len(values))
+    if len(votes) < len(values):
+        numbers = list(dict.fromkeys(nodes))
+        home = torch.tensor([numbers.index(node) for node in nodes])
+    ordered, order = votes.sort()
+    middle = (len(votes) - 2) // 2
+    return torch.where(order.argsort() <= middle, ordered[middle + 1], ordered[middle])[home]
+
+
+def _within(values: Tensor, most: Tensor) -> Tensor:
+    return torch.where(values.abs() > most, values.clamp(-most, most), values)
 
 
 def _lowered(what: str, clients: Sequence[int], before: Tensor, after: Tensor) -> list[tuple[int, str]]:
