@@ -193,8 +193,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", choices=("traffic", "times", "crowd"), help="traffic starts no process")
     parser.add_argument("--nodes", type=int, nargs="+", default=[50, 200, 1000], help="sizes of the crowd")
     given = options.read(parser, argv, rounds=2, model=["mlr"], nodes=[3])
-    places = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(places)  # where the nodes find ``flower:clients``
+    here = Path(__file__).parent
+    places = [str(here), str(here.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(places)  # where the nodes find ``flower:clients``, and it finds examples
     print(
         f"{CLIENTS} clients of {EXAMPLES} examples on {NODES} nodes; torch {torch.__version__}, {os.cpu_count()} cores"
     )

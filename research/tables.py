@@ -39,6 +39,7 @@ TABLES = [
     Table("docs/privacy.md", "| | FedAvg, digits |", "python -m research private-nodes --data digits --seeds 5"),
     Table("docs/liars.md", "| data | method | liars |", "python -m research liars"),
     Table("docs/liars.md", "| data | method | malicious |", "python -m research malicious"),
+    Table("docs/liars.md", "| data | method | defense | accuracy under none |", "python -m research malicious"),
     Table("docs/liars.md", "| data | seed 0 |", "python -m research liars --honest"),
     Table("docs/liars.md", "| data | method | none |", "python -m research liars --honest"),
     Table("docs/certificate-files.md", "| kind | FedAvg | small weights |", "python -m research published"),
