@@ -121,18 +121,21 @@ class Lying(Embedded):
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
         honest = replace(self, tolerance=None, lie=None)
-        source = Source(Embedded.engine(honest, task, specs, group, progress), self)
-        if self.tolerance is None:
-            return source.run
-        return partial(answer_tolerantly, source.collect, self.tolerance, self.caps)
+        return Lies(Embedded.engine(honest, task, specs, group, progress), self).engine
 
 
 class Source:
-    """What the clients send, lies included."""
+    """Sends queries to all clients; a subclass replaces the replies of some."""
 
-    def __init__(self, engine: Engine, clients: Lying) -> None:
-        self._engine, self._clients = engine, clients
+    def __init__(self, engine: Engine, clients: Embedded) -> None:
+        self._engine, self._defense = engine, (clients.tolerance, clients.caps)
         self._first: torch.Tensor | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """What the server hears, with its defense if it has one."""
+        tolerance, caps = self._defense
+        return self.run if tolerance is None else partial(answer_tolerantly, self.collect, tolerance, caps)
 
     def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
         """Without a defense: everything counts."""
@@ -142,9 +145,33 @@ class Source:
     def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
         self._first = queries[0].params if self._first is None else self._first
         answers = self._engine(queries, runs)
-        return [(self._told(query, answer.replies), {}) for query, answer in zip(queries, answers, strict=True)]
+        return [
+            (self.sent(query, answer.replies, run), {})
+            for query, answer, run in zip(queries, answers, runs, strict=True)
+        ]
 
-    def _told(self, query: Query, replies: Replies) -> list[Reply]:
+    def sent(self, query: Query, replies: Replies, run: int) -> list[Reply]:
+        """Return what the server gets for the replies of a run."""
+        raise NotImplementedError
+
+
+def forged(replies: Sequence[Reply], vectors: Mapping[str, torch.Tensor], claims: object) -> list[Reply]:
+    """Return these replies with other vectors, and with the loss and the cost that ``claims`` has, if not None."""
+    claimed = {name: value for name in ("loss", "cost") if (value := getattr(claims, name)) is not None}
+    return [
+        replace(reply, vectors=vectors, **{name: torch.full_like(reply.loss, x) for name, x in claimed.items()})
+        for reply in replies
+    ]
+
+
+class Lies(Source):
+    """What the clients send, lies included."""
+
+    def __init__(self, engine: Engine, clients: Lying) -> None:
+        super().__init__(engine, clients)
+        self._clients = clients
+
+    def sent(self, query: Query, replies: Replies, run: int) -> list[Reply]:
         lie, honest = self._clients.lie, split(replies)
         lying = [reply for reply in honest if reply.client in self._clients.liars]
         if lie is None or not lying:
@@ -153,12 +180,10 @@ class Source:
         for name in query.wanted:
             sent = torch.stack([reply.vectors[name] for reply in lying]).mean(0)
             vectors[name] = self._moved(lie, query.params, sent) if name in (PARAMS, *query.iterates) else sent
-        claims = {name: value for name in ("loss", "cost") if (value := getattr(lie, name)) is not None}
-        reports = [
-            replace(reply, vectors=vectors, **{name: torch.full_like(reply.loss, x) for name, x in claims.items()})
-            for reply in lying
+        return [
+            *(reply for reply in honest if reply.client not in self._clients.liars),
+            *forged(lying, vectors, lie),
         ]
-        return [*(reply for reply in honest if reply.client not in self._clients.liars), *reports]
 
     def _moved(self, lie: Lie, start: torch.Tensor, sent: torch.Tensor) -> torch.Tensor:
         update = sent - start

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from research.exploratory.liars import joined
+from research.exploratory.liars import Source, forged
 from wafl.parts.messages import PARAMS, Query, Replies, Reply
 from wafl.results.progress import Progress
 from wafl.tasks.problem import Problem
 from wafl.tasks.task import Task
-from wafl.train.clients import Admitted, Engine
+from wafl.train.clients import Engine
 from wafl.train.embedded import Embedded
 from wafl.train.spec import Spec
-from wafl.train.trust.admission import Arrivals, answer_tolerantly, split
+from wafl.train.trust.admission import split
 
 CLASSES = 10
 NOTHING = torch.empty(0), torch.empty(0)
@@ -117,34 +117,20 @@ class Attacked(Embedded):
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
         honest = Attacked(self.federation, self.device, malicious=self.malicious)
-        source = Source(Embedded.engine(honest, task, specs, group, progress), self, task)
-        if self.tolerance is None:
-            return source.run
-        return partial(answer_tolerantly, source.collect, self.tolerance, self.caps)
+        return Attacks(Embedded.engine(honest, task, specs, group, progress), self, task).engine
 
 
-class Source:
-    """Sends queries to all clients, and replaces the replies of the malicious ones."""
+class Attacks(Source):
+    """Replaces the replies of the malicious clients."""
 
     def __init__(self, engine: Engine, clients: Attacked, task: Task) -> None:
-        self._engine, self._clients, self._task = engine, clients, task
-        self._first: Tensor | None = None
+        super().__init__(engine, clients)
+        self._clients, self._task = clients, task
         parts = [clients.federation.train.of(client) for client in clients.malicious]
         self._x, self._y = (torch.cat(values) for values in zip(*parts, strict=True)) if parts else NOTHING
 
-    def run(self, queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
-        arrivals = self.collect(queries, runs, 0)
-        return [Admitted(query, joined(replies)) for query, (replies, _) in zip(queries, arrivals, strict=True)]
-
-    def collect(self, queries: Sequence[Query], runs: Sequence[int], attempt: int) -> list[Arrivals]:
-        self._first = queries[0].params if self._first is None else self._first
-        answers = self._engine(queries, runs)
-        return [
-            (self._sent(query, answer.replies, self._clients.attacks[run]), {})
-            for query, answer, run in zip(queries, answers, runs, strict=True)
-        ]
-
-    def _sent(self, query: Query, replies: Replies, attack: Attack | None) -> list[Reply]:
+    def sent(self, query: Query, replies: Replies, run: int) -> list[Reply]:
+        attack = self._clients.attacks[run]
         every = split(replies)
         own = [reply for reply in every if reply.client in self._clients.malicious]
         honest = [reply for reply in every if reply.client not in self._clients.malicious]
@@ -157,12 +143,7 @@ class Source:
             assert self._first is not None
             pull = partial(self._pull, query.params)
             vectors[name] = attack.model(Scene(query.params, models, self._first, pull))
-        claims = {name: value for name in ("loss", "cost") if (value := getattr(attack, name)) is not None}
-        forged = [
-            replace(reply, vectors=vectors, **{name: torch.full_like(reply.loss, x) for name, x in claims.items()})
-            for reply in own
-        ]
-        return [*honest, *forged]
+        return [*honest, *forged(own, vectors, attack)]
 
     def _pull(self, start: Tensor, relabeled: Callable[[Tensor], Tensor], only: int | None) -> Tensor:
         chosen = torch.ones_like(self._y, dtype=torch.bool) if only is None else self._y == only

@@ -31,16 +31,13 @@ def map_in_threads(work: Callable[[Piece], Result], pieces: Sequence[Piece], mos
     threads = min(torch.get_num_threads() if most is None else most, len(pieces))
     if threads <= 1:
         return [work(piece) for piece in pieces]
-    before, grad = torch.get_num_threads(), torch.is_grad_enabled()
+    grad = torch.is_grad_enabled()
 
     def alone(piece: Piece) -> Result:
         torch.set_num_threads(1)
         with torch.set_grad_enabled(grad):
             return work(piece)
 
-    try:
-        with ThreadPoolExecutor(threads) as pool:
-            tasks = [pool.submit(copy_context().run, alone, piece) for piece in pieces]
-            return [task.result() for task in tasks]
-    finally:
-        torch.set_num_threads(before)
+    with one_thread(), ThreadPoolExecutor(threads) as pool:
+        tasks = [pool.submit(copy_context().run, alone, piece) for piece in pieces]
+        return [task.result() for task in tasks]
