@@ -19,7 +19,7 @@ demo: .venv/installed
 	$(BIN)/wafl run
 	$(BIN)/wafl next-client runs/digits/wafl --metric error
 
-# Two minutes on two cores: the tests that are short and start no Python processes, without the examples of docstrings.
+# A minute and a half on two cores: the short tests that start no Python processes, without the examples of docstrings.
 check: .venv/installed-dev
 	$(MAKE) -j3 $(SYNC) lint types quick
 
@@ -39,13 +39,13 @@ types: .venv/installed-dev
 	$(BIN)/pyright
 
 # pytest takes 20 seconds per worker to prepare what a failed assertion says: only for those that fail, which run again.
-quick: TESTS := tests -m 'not processes and not long and not slow and not data'
-unit: TESTS := --one-case $(DEPLOYMENT:%=--ignore=%)
+quick: TESTS := tests --one-case=listed -m 'not processes and not long and not slow and not data'
+unit: TESTS := --one-case=long $(DEPLOYMENT:%=--ignore=%)
 quick unit: .venv/installed-dev
 	$(PYTEST) $(TESTS) --assert=plain || { $(PYTEST) $(TESTS) --last-failed; exit 1; }
 
 deployment: .venv/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -p no:xdist --one-case $(DEPLOYMENT)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -p no:xdist --one-case=long $(DEPLOYMENT)
 
 # The real data sets, from the folder $$WAFL_DATA (default ../shared/data); skipped if it is missing.
 test-data: .venv/installed-full
@@ -80,7 +80,7 @@ test-lowest:
 	$(PYTHON) tools/lowest.py > .venv-lowest/constraints.txt
 	.venv-lowest/bin/$(PIP) -c .venv-lowest/constraints.txt \
 		-e '.[$(LOWEST)]' foolbox hypothesis onnxruntime pytest pytest-xdist
-	OMP_NUM_THREADS=1 .venv-lowest/bin/pytest -n 2 -m 'not processes and not slow and not data' --one-case \
+	OMP_NUM_THREADS=1 .venv-lowest/bin/pytest -n 2 -m 'not processes and not slow and not data' --one-case=long \
 		-W ignore::DeprecationWarning -k 'not flower and not flwr' --ignore=src/wafl/flower --ignore=tests/flower \
 		--ignore=tests/cli/test_flower.py --ignore=tests/test_examples.py --ignore=tests/test_example_pages.py \
 		--ignore=tests/flower_matrix.py --ignore-glob='tests/oracles/flower*'

@@ -32,9 +32,11 @@ torch.set_num_threads(1)
 settings.register_profile("wafl", deadline=None, derandomize=True)
 settings.load_profile("wafl")
 
-LINES = Path(__file__).with_name("long.txt").read_text().splitlines()
-LONG = {name for _, name in map(str.split, LINES)}
-"""The test functions that are marked ``long``: with ``--one-case``, only their first case runs."""
+LISTED = {line.split()[1]: line.split()[2:] for line in Path(__file__).with_name("long.txt").read_text().splitlines()}
+"""The test functions that take long, with ["every"] for those of which ``make test`` runs every case."""
+
+LONG = {name for name, mark in LISTED.items() if not mark}
+"""The test functions that are marked ``long``: ``make check`` leaves them out."""
 
 OURS = re.compile(r"python|pytest|wafl|flwr|flower-")
 """Programs that take seconds; any test may start git or uname."""
@@ -55,7 +57,7 @@ os.environ["XDG_STATE_HOME"] = state.name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--one-case", action="store_true", help="of tests that take long, run the first case only")
+    parser.addoption("--one-case", choices=("long", "listed"), help="of these tests, run the first case only")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -91,11 +93,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     position = {item: index for index, item in enumerate(items)}
     items[:] = shuffled(items, lambda item: item.path, SEED)
     result = yield
-    if config.getoption("one_case"):
+    if option := config.getoption("one_case"):
+        reduced = LONG if option == "long" else LISTED.keys()
         first: dict[str, pytest.Item] = {}
         for item in sorted(items, key=lambda item: position[item]):
             function = item.nodeid.partition("[")[0]
-            first.setdefault(function if function in LONG else item.nodeid, item)
+            first.setdefault(function if function in reduced else item.nodeid, item)
         kept = set(first.values())
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]

@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "wafl"
 SMALL = "tests/methods/test_small_references.py"
 SELECTION = "not processes and not slow and not data"
-"""What ``make test`` runs, without what starts processes; ``--one-case`` does the rest."""
+"""What ``make test`` runs, without what starts processes; ``--one-case=long`` does the rest."""
 LIMIT = 300
 """After so many seconds a mutant that never ends counts as killed."""
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -105,7 +105,7 @@ def run_inside(mutant: Mutant, answer: Connection) -> None:
     SourceFileLoader.get_code = get_code
     sys.dont_write_bytecode = False  # or every process compiles the package anew
     os.chdir(ROOT)
-    options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--tb=short", "--one-case", "-m", SELECTION]
+    options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--tb=short", "--one-case=long", "-m", SELECTION]
     first = FirstFailure()
     with redirect_stdout(StringIO()) as output:
         code = pytest.main([*options, *mutant.tests], plugins=[first])

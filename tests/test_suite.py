@@ -15,7 +15,7 @@ from typing import cast
 import pytest
 import torch
 
-from tests.conftest import LONG, SEED, pytest_sessionstart, shuffled
+from tests.conftest import LISTED, SEED, pytest_sessionstart, shuffled
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "tests").rglob("*.py"))
@@ -35,15 +35,15 @@ def test_a_test_with_the_mark_may_start_processes() -> None:
 
 def test_every_long_test_exists() -> None:
     """A test that is renamed would run all its cases again, and nobody would notice."""
-    for file in {name.partition("::")[0] for name in LONG}:
+    for file in {name.partition("::")[0] for name in LISTED}:
         result = re.findall(r"^def (test_\w+)", (ROOT / file).read_text(), re.MULTILINE)
-        missing = {name for name in LONG if name.startswith(f"{file}::")} - {f"{file}::{name}" for name in result}
+        missing = {name for name in LISTED if name.startswith(f"{file}::")} - {f"{file}::{name}" for name in result}
         assert not missing, "run tools/long_tests.py again, or rename them in tests/long.txt"
 
 
 def test_no_small_reference_is_long() -> None:
-    """Only the first case of a long test runs, and each of theirs is the one that can tell a method from FedAvg."""
-    assert not [name for name in LONG if "/test_small_references.py::" in name]
+    """``make check`` runs only the first case of a listed test, but each reference is the only case of its method."""
+    assert not [name for name in LISTED if "/test_small_references.py::" in name]
 
 
 def imports_of(source: str) -> list[str]:

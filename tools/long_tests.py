@@ -3,9 +3,10 @@
     .venv/bin/python tools/long_tests.py          (half an hour, one process)
 
 Seconds are processor seconds of a usual machine: before each file, a million additions tell how slow this one is.
-``make check`` leaves these out, ``make test`` runs the first case of each, and ``make test-full`` runs every case.
-The small references are never listed, nor what holds certificates above every attack, nor what refuses forged files and
-altered modules: each case is the only one of its method, its kind of network or its forgery that both of them run.
+``make check`` leaves these tests out, ``make test`` runs the first case of each and ``make test-full`` every case.
+Of the tests marked "every", ``make check`` runs the first case and ``make test`` every case: these hold certificates
+above every attack or reject forged files and altered modules, and each case is the only one of its kind. The small
+references are never listed: each case is the only one of its method.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ LIST = ROOT / "tests" / "long.txt"
 SECONDS = 0.3
 ADDITIONS = 0.015
 """Processor seconds of a million additions on a usual machine."""
-ALWAYS = (
-    "/test_small_references.py::",
+REFERENCES = "/test_small_references.py::"
+EVERY = (
     "/test_never_below.py::",
     "promises/test_read.py::",
     "promises/test_unusual_modules.py::",
@@ -42,7 +43,7 @@ ALWAYS = (
     "train/test_statistics.py::test_no_server_makes_a_variance_negative",
     "train/test_statistics.py::test_statistics_are_averaged_whatever_the_server_does",
 )
-"""Parts of names of the tests of which ``make check`` runs every case."""
+"""Parts of names of the tests of which ``make test`` runs every case."""
 
 
 class Recorder:
@@ -74,8 +75,9 @@ def main() -> None:
     if pytest.main(["-p", "no:xdist"], plugins=[recorder]) not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise SystemExit("nothing was measured")
     slow = [name for name, seconds in recorder.seconds.items() if seconds >= SECONDS and "tests/" in name]
-    listed = sorted(name for name in slow if not any(part in name for part in ALWAYS))
-    LIST.write_text("".join(f"{recorder.seconds[name]:.1f} {name}\n" for name in listed))
+    listed = sorted(name for name in slow if REFERENCES not in name)
+    marks = {name: " every" if any(part in name for part in EVERY) else "" for name in listed}
+    LIST.write_text("".join(f"{recorder.seconds[name]:.1f} {name}{marks[name]}\n" for name in listed))
     print(f"{len(listed)} of {len(recorder.seconds)} test functions are long: see {LIST.relative_to(ROOT)}")
 
 
