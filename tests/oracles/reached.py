@@ -66,7 +66,7 @@ def envelope(costs: Array, losses: Array) -> list[tuple[float, float]]:
 def places(model: nn.Module, loss: Losses, x: Tensor, y: Tensor, radii: Sequence[float], norm: float) -> Places:
     """Where the examples ``x [n, ...]`` can go, at distances around each radius."""
     far = torch.tensor(sorted({radius * 2.0**k for radius in radii for k in DOUBLINGS}), dtype=torch.float64)
-    result = [(loss(model(x), y).detach(), torch.zeros(len(x), dtype=torch.float64))]
+    result = [(loss(model(x), y).detach()[:, None], torch.zeros(len(x), 1, dtype=torch.float64))]
     slopes = _starts(model, loss, x, y)
     for slope in slopes:
         rest = x.flatten(1)[:, None].expand(-1, len(far), -1)
@@ -76,10 +76,10 @@ def places(model: nn.Module, loss: Losses, x: Tensor, y: Tensor, radii: Sequence
             moved = rest + far[:, None] * direction
             inputs = moved.reshape(-1, *x.shape[1:]).requires_grad_()
             values = loss(model(inputs), label)
-            result += [_kept(values, moved, rest, norm, column) for column in range(len(far))]
+            result.append((values.detach().view(len(moved), -1), _distances(moved, rest, norm)))
             (gradient,) = torch.autograd.grad(values.sum(), inputs)
             direction = steepest(gradient.reshape(moved.shape), norm)
-    losses, distances = (torch.stack(parts, dim=1).numpy() for parts in zip(*result, strict=True))
+    losses, distances = (torch.cat(parts, dim=1).numpy() for parts in zip(*result, strict=True))
     usable = np.isfinite(losses) & np.isfinite(distances)
     return Places(np.where(usable, losses, -np.inf), np.where(usable, distances, np.inf))
 
@@ -111,11 +111,11 @@ def _starts(model: nn.Module, loss: Losses, x: Tensor, y: Tensor) -> list[Tensor
     return [*slopes, *(torch.randn(x.shape, generator=random, dtype=x.dtype) for _ in range(2))]
 
 
-def _kept(values: Tensor, moved: Tensor, rest: Tensor, norm: float, column: int) -> tuple[Tensor, Tensor]:
-    """The losses at one distance, and how far the examples really are, rounded up."""
-    length = torch.linalg.vector_norm(moved[:, column] - rest[:, column], ord=norm, dim=-1)
-    lost = torch.linalg.vector_norm(moved[:, column], ord=norm, dim=-1)
-    return values.detach().view(len(moved), -1)[:, column], (1.0 + 1e-12) * length + 1e-15 * lost
+def _distances(moved: Tensor, rest: Tensor, norm: float) -> Tensor:
+    """Return how far the examples really are from where they were, rounded up."""
+    length = torch.linalg.vector_norm(moved - rest, ord=norm, dim=-1)
+    lost = torch.linalg.vector_norm(moved, ord=norm, dim=-1)
+    return (1.0 + 1e-12) * length + 1e-15 * lost
 
 
 def errors(weight: Array, outputs: Array, y: Array, norm: float) -> Places:

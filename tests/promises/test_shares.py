@@ -66,7 +66,9 @@ def reached(weight: Tensor, margins: Tensor, y: Tensor, gamma: float, norm: floa
     return value(margins[:, None], steps, moves, gamma, norm).max(1)
 
 
-@pytest.mark.parametrize("gamma", [1e-6, 0.05, 0.5, 3.0, 1e8])
+@pytest.mark.parametrize(
+    "gamma", [1e-6, pytest.param(0.05, marks=pytest.mark.slow), 0.5, pytest.param(3.0, marks=pytest.mark.slow), 1e8]
+)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_move_gains_more_than_the_shares_say(kind: str, norm: float, gamma: float) -> None:
