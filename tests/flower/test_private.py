@@ -16,8 +16,10 @@ from wafl.base.errors import ConfigError
 from wafl.cli.tables import comparison
 from wafl.studies.folder import StudyFolder
 from wafl.studies.pages.progress import read_lines
-from wafl.train.privacy import mechanism as private
+from wafl.train.privacy import noise
 from wafl.train.privacy.accountant import epsilon_of, noise_for
+from wafl.train.privacy.mechanism import PrivateClients
+from wafl.train.trust.admission import Admitted
 
 SIZES = (3, 8, 6, 5)
 LAYOUT = [["c00", "c02"], ["c01", "c03"]]
@@ -39,12 +41,15 @@ def stage(stage: Stage) -> Stage:
 
 @pytest.fixture
 def same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private.secrets, "randbits", lambda _: 7)
+    monkeypatch.setattr(noise, "gaussian", lambda count: torch.from_numpy(drawn(count)))
+
+
+def drawn(count: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(7).standard_normal(count)
 
 
 def reference(clients: dict[str, fakes.Client], rounds: int, clip: float, deviation: float) -> torch.Tensor:
     """Algorithm 1 of McMahan et al. for a linear model and one full batch, client by client."""
-    draws = np.random.default_rng(7)
     weight = torch.zeros(3, 4, dtype=torch.float64)
     bias = torch.zeros(3, dtype=torch.float64)
     for _ in range(rounds):
@@ -54,7 +59,7 @@ def reference(clients: dict[str, fakes.Client], rounds: int, clip: float, deviat
             wrong = torch.softmax(x @ weight.T + bias, 1) - torch.eye(3, dtype=torch.float64)[y]
             update = -0.5 * torch.cat([(wrong.T @ x / len(x)).flatten(), wrong.mean(0)])
             total += update * min(1.0, clip / float(update.norm()))
-        step = total / len(clients) + torch.from_numpy(draws.normal(0.0, deviation, 15))
+        step = total / len(clients) + deviation * torch.from_numpy(drawn(15))
         weight, bias = weight + step[:12].view(3, 4), bias + step[12:]
     return torch.cat([weight.flatten(), bias])
 
@@ -62,8 +67,7 @@ def reference(clients: dict[str, fakes.Client], rounds: int, clip: float, deviat
 @pytest.mark.usefixtures("same_noise")
 def test_clipped_updates_and_noise_are_those_of_a_plain_loop(stage: Stage) -> None:
     result = load_file(stage.embedded(EXPERIMENT) / "fedavg" / "params.safetensors")
-    noise = noise_for(3.0, 1e-3, 3)
-    expected = reference(stage.clients, 3, 0.4, noise * 0.4 / len(SIZES))
+    expected = reference(stage.clients, 3, 0.4, noise_for(3.0, 1e-3, 3) * 0.4 / len(SIZES))
     (weight,), (bias,) = ([value for value in result.values() if value.ndim == ndim] for ndim in (2, 1))
     trained = torch.cat([weight.flatten(), bias]).double()
     torch.testing.assert_close(trained, expected, rtol=0, atol=1e-5)
@@ -75,6 +79,25 @@ def test_nobody_can_draw_the_same_noise_again(stage: Stage) -> None:
     folders = [stage.embedded(EXPERIMENT, name) for name in ("one", "two")]
     one, two = (load_file(folder / "fedavg" / "params.safetensors") for folder in folders)
     assert not any(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_nothing_after_the_noise_sees_a_single_update(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every reply has the noisy mean in its place; the operating system draws 16 bytes for two numbers."""
+    answers, drew, inner, urandom = list[Admitted](), list[int](), PrivateClients._private, noise.os.urandom
+
+    def seen(self: PrivateClients, asked: int, answer: Admitted, multiplier: float) -> Admitted:
+        answers.append(inner(self, asked, answer, multiplier))
+        return answers[-1]
+
+    def draws(count: int) -> bytes:
+        drew.append(count)
+        return urandom(count)
+
+    monkeypatch.setattr(PrivateClients, "_private", seen)
+    monkeypatch.setattr(noise.os, "urandom", draws)
+    stage.embedded(EXPERIMENT)
+    assert [len(each.replies.params.unique(dim=0)) for each in answers] == [1, 1, 1]
+    assert [count for count in drew if count == 16 * 8] == [128] * 3, "15 parameters in each of three rounds"
 
 
 @pytest.mark.usefixtures("same_noise")

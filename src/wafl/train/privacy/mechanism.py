@@ -7,14 +7,10 @@ most C, so each round in which a client takes part is a Gaussian mechanism with 
 from the seed, which is no secret, so nothing is gained by their being random.
 """
 
-import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
-
-import numpy as np
-import torch
 
 from wafl.base.options import Positive, Range, frozen
 from wafl.objectives.ball.cost_matrix import CLIENTS, CostMatrix
@@ -26,6 +22,7 @@ from wafl.tasks.modes.statistics import FROZEN
 from wafl.tasks.task import Task
 from wafl.train.clients import Clients, Engine
 from wafl.train.privacy.accountant import epsilon_of, noise_for
+from wafl.train.privacy.noise import clipped_sum, noisy
 from wafl.train.spec import Spec
 from wafl.train.trust.admission import Admitted
 from wafl.train.trust.caps import Caps
@@ -92,8 +89,6 @@ class PrivateClients:
 
     inner: Clients
     privacy: Privacy
-    draws: np.random.Generator = field(default_factory=lambda: np.random.default_rng(secrets.randbits(256)))
-    """Nobody may know the noise, so no seed of the experiment decides it; a resume draws other noise."""
     sees_updates = False
 
     def engine(self, task: Task, specs: Mapping[int, Spec], group: int, progress: Progress) -> Engine:
@@ -116,19 +111,16 @@ class PrivateClients:
         )
 
     def _private(self, asked: int, answer: Admitted, multiplier: float) -> Admitted:
-        """Return the answer with ``start + (n/m) clip(update_i) + noise``, the same noise for every reply.
+        """Return the answer with ``start + (sum of clip(update_i) + noise) / m`` in place of every reply.
 
-        The mean of the n replies is then the noisy mean of the m clients that were asked.
+        Nothing after it sees a single update. The operating system draws the noise, so a resume has other noise.
         """
         if answer.diverged or not answer.replies.clients or PARAMS not in answer.replies.vectors:
             return answer
         start, replies = answer.query.params, answer.replies
-        updates = replies.params - start
-        lengths = updates.norm(dim=1, keepdim=True)
-        clipped = updates * (self.privacy.clip_norm / lengths.clamp_min(1e-30)).clamp_max(1.0)
-        deviation = multiplier * self.privacy.clip_norm / asked
-        noise = torch.from_numpy(self.draws.normal(0.0, deviation, start.shape)).to(start)
-        private = start + clipped * (len(replies.clients) / asked) + noise
+        deviation = multiplier * self.privacy.clip_norm
+        total = clipped_sum(replies.params - start, self.privacy.clip_norm, deviation).cpu()
+        private = (start + (noisy(total, deviation) / asked).to(start)).expand_as(replies.params)
         return replace(answer, replies=replace(replies, vectors={**replies.vectors, PARAMS: private}))
 
     def __getattr__(self, name: str) -> Any:
