@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +16,10 @@ from tests.flower.conftest import Stage
 from tests.oracles import flower_fakes as fakes
 from wafl.base.errors import ConfigError
 from wafl.cli.tables import comparison
+from wafl.parts.messages import Query
 from wafl.studies.folder import StudyFolder
 from wafl.studies.pages.progress import read_lines
+from wafl.train.clients import Engine
 from wafl.train.privacy import noise
 from wafl.train.privacy.accountant import epsilon_of, noise_for
 from wafl.train.privacy.mechanism import PrivateClients
@@ -48,7 +52,7 @@ def drawn(count: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(7).standard_normal(count)
 
 
-def reference(clients: dict[str, fakes.Client], rounds: int, clip: float, deviation: float) -> torch.Tensor:
+def reference(clients: Mapping[str, fakes.Client], rounds: int, clip: float, deviation: float) -> torch.Tensor:
     """Algorithm 1 of McMahan et al. for a linear model and one full batch, client by client."""
     weight = torch.zeros(3, 4, dtype=torch.float64)
     bias = torch.zeros(3, dtype=torch.float64)
@@ -83,18 +87,23 @@ def test_nobody_can_draw_the_same_noise_again(stage: Stage) -> None:
 
 def test_nothing_after_the_noise_sees_a_single_update(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every reply has the noisy mean in its place; the operating system draws 16 bytes for two numbers."""
-    answers, drew, inner, urandom = list[Admitted](), list[int](), PrivateClients._private, noise.os.urandom
+    answers, drew, engine, urandom = list[Admitted](), list[int](), PrivateClients.engine, os.urandom
 
-    def seen(self: PrivateClients, asked: int, answer: Admitted, multiplier: float) -> Admitted:
-        answers.append(inner(self, asked, answer, multiplier))
-        return answers[-1]
+    def seen(self: PrivateClients, *args: Any) -> Engine:
+        inner = engine(self, *args)
+
+        def run(queries: Sequence[Query], runs: Sequence[int]) -> list[Admitted]:
+            answers.extend(each := inner(queries, runs))
+            return each
+
+        return run
 
     def draws(count: int) -> bytes:
         drew.append(count)
         return urandom(count)
 
-    monkeypatch.setattr(PrivateClients, "_private", seen)
-    monkeypatch.setattr(noise.os, "urandom", draws)
+    monkeypatch.setattr(PrivateClients, "engine", seen)
+    monkeypatch.setattr(os, "urandom", draws)
     stage.embedded(EXPERIMENT)
     assert [len(each.replies.params.unique(dim=0)) for each in answers] == [1, 1, 1]
     assert [count for count in drew if count == 16 * 8] == [128] * 3, "15 parameters in each of three rounds"
@@ -106,7 +115,7 @@ def test_nodes_give_the_embedded_numbers_and_the_same_epsilon(stage: Stage) -> N
     grid = stage.train(EXPERIMENT, stage.grid(EXPERIMENT, LAYOUT))
     params = [(folder / "fedavg" / "params.safetensors").read_bytes() for folder in (here, stage.study)]
     assert params[0] == params[1]
-    assert {seen.query["query"].get("clipping_norm") for seen in grid.seen if seen.kind == "train"} == {0.4}
+    assert all(seen.query["query"].get("clipping_norm") == 0.4 for seen in grid.seen if seen.kind == "train")
     assert not any("agreement" in row for each in (here, stage.study) for row in read_lines(StudyFolder(each).metrics))
     other = StudyFolder(stage.study).read_results()
     spent = StudyFolder(here).read_results()["methods"]["FedAvg"]["privacy"]
