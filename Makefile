@@ -12,8 +12,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Side by side, but each with its output in one piece, if this make can.
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 
-.PHONY: demo check test test-browser test-data test-faults test-flower test-full test-lowest lint types quick unit deployment wheel
-.PHONY: docs gpu benchmark numbers hooks clean
+.PHONY: demo check test test-browser test-data test-faults test-flower test-full test-lowest test-unpinned lint types quick unit
+.PHONY: deployment wheel coverage docs gpu benchmark numbers hooks clean
 
 demo: .venv/installed
 	$(BIN)/wafl run
@@ -31,8 +31,8 @@ test: .venv/installed-dev
 lint: .venv/installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/codespell
-	$(BIN)/proselint check *.md docs/*.md docs/*/*.md examples/*/*.md
+	git ls-files -z | xargs -0 $(BIN)/codespell --check-hidden
+	git ls-files -z ':(glob)*.md' '.github/*.md' 'docs/*.md' 'examples/*.md' | xargs -0 $(BIN)/proselint check
 	$(BIN)/lint-imports
 
 types: .venv/installed-dev
@@ -64,7 +64,7 @@ test-browser: .venv/installed-full
 	OMP_NUM_THREADS=1 $(BIN)/pytest -p no:xdist tests/browser.py
 
 # The longer checks, on top of `make test`.
-test-full: test test-data test-faults test-flower .venv/installed-full
+test-full: test test-data test-faults test-flower test-unpinned coverage .venv/installed-full
 	$(PYTEST) -m 'long or slow'
 	$(BIN)/python -m tests.mutants
 	$(BIN)/python -m benchmarks.speed
@@ -84,6 +84,20 @@ test-lowest:
 		-W ignore::DeprecationWarning -k 'not flower and not flwr' --ignore=src/wafl/flower --ignore=tests/flower \
 		--ignore=tests/cli/test_flower.py --ignore=tests/test_examples.py --ignore=tests/test_example_pages.py \
 		--ignore=tests/flower_matrix.py --ignore-glob='tests/oracles/flower*'
+
+# What a newcomer gets today: an empty environment, and the newest version of every package.
+test-unpinned:
+	$(PYTHON) -m venv --clear --upgrade-deps .venv-unpinned
+	.venv-unpinned/bin/$(PIP) '.[pandas,report,sign]' hypothesis pytest
+	cd .venv-unpinned && bin/wafl --version
+	cd .venv-unpinned && bin/wafl run --method wafl --rounds 1 --seeds 1 > /dev/null
+	OMP_NUM_THREADS=1 .venv-unpinned/bin/pytest -m 'not processes and not long and not slow' -W ignore::DeprecationWarning \
+		tests/cli tests/sklearn tests/results --ignore=tests/cli/test_flower.py --ignore=tests/results/test_export.py
+
+# Which lines of src/wafl the short tests reach: CONTRIBUTING.md has the number.
+coverage: .venv/installed-full
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest tests --one-case=listed -m 'not processes and not long and not slow and not data'
+	$(BIN)/coverage report --skip-covered --sort=cover | tail -30
 
 # Built, with its bill of materials; installed with what it declares and nothing else, and run.
 wheel: .venv/installed-dev
@@ -131,8 +145,8 @@ hooks: .venv/installed-dev
 
 # Peers, natural data, polars and what drives a browser: half a gigabyte that only the longer checks need.
 .venv/installed-full: .venv/installed-dev
-	$(BIN)/$(PIP) -c constraints.txt -e '.[natural,peers]' playwright polars
+	$(BIN)/$(PIP) -c constraints.txt -e '.[natural,peers]' coverage playwright polars
 	touch $@
 
 clean:
-	rm -rf .venv .venv-wheel .venv-lowest dist site
+	rm -rf .venv .venv-wheel .venv-lowest .venv-unpinned dist site .coverage

@@ -23,15 +23,16 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import pytest
 import typer
 from tools.notebook import notebook
+from typer.core import TyperGroup
 
 import wafl
 from research.__main__ import TOOLS
 from research.catalog import EXPERIMENTS
+from tests.cli.commands import click
 from wafl.cli.main import app
 
 ROOT = Path(__file__).parents[1]
@@ -292,13 +293,13 @@ def words_of(line: str) -> tuple[str, ...] | None:
 
 
 def check_wafl(command: Command) -> None:
-    result: click.Command = typer.main.get_command(app)
+    result: Any = typer.main.get_command(app)
     words = list(command.words[1:])
     path = ["wafl"]
-    while isinstance(result, click.Group) and words and not words[0].startswith("-"):
+    while isinstance(result, TyperGroup) and words and not words[0].startswith("-"):
         try:
             _, inner, _ = result.resolve_command(click.Context(result), words[:1])
-        except click.UsageError:
+        except click.exceptions.UsageError:
             pytest.fail(f"{command}: {' '.join(path)} has no command {words[0]}")
         path.append(words.pop(0))
         result = inner
@@ -306,7 +307,7 @@ def check_wafl(command: Command) -> None:
         result.make_context(" ".join(path), words, resilient_parsing=not command.whole)
     except click.exceptions.NoArgsIsHelpError:
         assert not command.whole, f"{command}: which command?"
-    except click.ClickException as error:
+    except click.exceptions.ClickException as error:
         pytest.fail(f"{command}: {error.format_message()}")
 
 
@@ -433,7 +434,7 @@ def test_links_between_pages_lead_somewhere() -> None:
 def test_the_reference_has_every_public_name() -> None:
     entries = set(re.findall(r"^::: [\w.]+\.(\w+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE))
     named = {name for name, preset in wafl.METHODS.items() if preset.options.__module__.rpartition(".")[2] in entries}
-    missing = set(wafl.__all__) - entries - named - {"METHODS"}
+    missing = set(vars(wafl)["__all__"]) - entries - named - {"METHODS"}
     assert not missing, "docs/api.md needs a line for each, such as `::: wafl.train.fit.fit`"
 
 

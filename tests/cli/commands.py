@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-import click
+from typer.core import TyperCommand
+
+click: Any = import_module(TyperCommand.__mro__[1].__module__.rpartition(".")[0])
+"""The Click that typer uses: the package, or since 0.26 its own copy."""
 
 
 def every_command(group: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:

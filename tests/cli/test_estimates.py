@@ -7,9 +7,9 @@ import re
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from wafl.cli.main import app
@@ -57,7 +57,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     sys.modules.pop(name, None)
 
 
-def call(*words: str) -> Result:
+def call(*words: str) -> Any:
     return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, [*words])
 
 

@@ -9,16 +9,16 @@ import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
-import click
 import pytest
 import typer
-from click.shell_completion import ShellComplete
+from typer._completion_classes import BashComplete
+from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 import wafl
 from research.__main__ import TOOLS
 from research.catalog import EXPERIMENTS
-from tests.cli.commands import every_command
+from tests.cli.commands import click, every_command
 from wafl.attacks import ATTACKS
 from wafl.cli import main
 from wafl.cli.main import COMMANDS, MOVED, app
@@ -29,7 +29,7 @@ COMMAND = typer.main.get_command(app)
 
 def test_help_lists_every_command_with_the_first_line_of_its_own_help() -> None:
     group = typer.main.get_command(app)
-    assert isinstance(group, click.Group)
+    assert isinstance(group, TyperGroup)
     context = click.Context(group)
     for name, line in COMMANDS.items():
         _, command, _ = group.resolve_command(context, [name])
@@ -52,14 +52,14 @@ def test_every_text_belongs_to_a_command_or_an_option() -> None:
         ):
             assert set(options) - {"help"} <= known[path], path
     evaluate = every_command(COMMAND)[("evaluate",)]
-    options = {each.name: each.help or "" for each in evaluate.params if isinstance(each, click.Option)}
+    options = {each.name: each.help or "" for each in evaluate.params if each.param_type_name == "option"}
     kinds = {**ATTACKS, **SHIFTS}
     assert all(f" {name}" in options["attack"] for name in ("none", *kinds))
     assert all(name in options[option] for name, kind in kinds.items() for option in kind.settings.names)
 
 
 def test_completion_offers_commands_and_their_options() -> None:
-    complete = ShellComplete(typer.main.get_command(app), {}, "wafl", "_WAFL_COMPLETE")
+    complete = BashComplete(typer.main.get_command(app), {}, "wafl", "_WAFL_COMPLETE")
     assert {item.value for item in complete.get_completions([], "r")} == {
         "run",
         "resume",
@@ -96,6 +96,8 @@ ANSWERED_AT_ONCE = [
 
 ASKING = """
 import json, sys
+from typer._completion_classes import BashComplete
+from typer.core import TyperGroup
 from typer.testing import CliRunner
 from wafl.cli.main import app
 for line in json.load(sys.stdin):
@@ -129,7 +131,7 @@ def test_the_longest_help_loads_little_more_than_what_draws_it() -> None:
 
 
 def test_every_public_name_can_be_imported() -> None:
-    names = set(wafl.__all__) - (set() if find_spec("flwr") else {"flower"})
+    names = set(vars(wafl)["__all__"]) - (set() if find_spec("flwr") else {"flower"})
     assert all(getattr(wafl, name) is not None for name in names)
     with pytest.raises(AttributeError, match="No wafl attribute fitt"):
         _ = wafl.fitt  # pyright: ignore

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
-import click
 import numpy as np
 import pytest
 import typer
@@ -92,12 +92,12 @@ def lines() -> list[list[str]]:
 
 def test_no_option_is_left_without_a_command_line() -> None:
     # tests/cli/test_run.py and tests/cli/test_evaluate.py use each of these.
-    of_parts = {("run",): method_options(), ("evaluate",): attack_options()}
+    of_parts: dict[tuple[str, ...], Any] = {("run",): method_options(), ("evaluate",): attack_options()}
     for path, command in every_command(typer.main.get_command(app)).items():
         used = {word for line in lines() if tuple(line[: len(path)]) == path for word in line if word.startswith("-")}
         for parameter in command.params:
             names = {*parameter.opts, *parameter.secondary_opts}
-            if isinstance(parameter, click.Option) and parameter.name not in of_parts.get(path, ()):
+            if parameter.param_type_name == "option" and parameter.name not in of_parts.get(path, ()):
                 assert names & used, f"wafl {' '.join(path)} {'/'.join(names)} is in no line of this file"
 
 
@@ -112,7 +112,8 @@ def test_every_line_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     Path("data").mkdir()
     write_keys(Path())
     Path("mine").mkdir()
-    np.savez("mine/site.npz", x=np.random.default_rng(0).uniform(size=(20, 1, 8, 8)), y=np.arange(20) % 10)
+    save: Any = np.savez
+    save("mine/site.npz", x=np.random.default_rng(0).uniform(size=(20, 1, 8, 8)), y=np.arange(20) % 10)
     Path("sites").mkdir()
     for name in ("site", "other"):
         write_keys(Path(), name)[1].rename(f"sites/{name}.pub")
@@ -121,7 +122,7 @@ def test_every_line_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     draw = np.random.default_rng(0)
     for name, side in (("mnist", 28), ("usps", 16)):
         images = {f"x_{part}": draw.integers(0, 256, (30, side, side), np.uint8) for part in ("train", "test")}
-        np.savez(f"data/{name}.npz", **images, y_train=np.arange(30) % 10, y_test=np.arange(30) % 10)
+        save(f"data/{name}.npz", **images, y_train=np.arange(30) % 10, y_test=np.arange(30) % 10)
     for line in lines():
         with monkeypatch.context() as patch:
             if line[0] == "serve":  # goes on until Ctrl-C

@@ -6,10 +6,10 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import Result
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from typer.testing import CliRunner
 
@@ -23,7 +23,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "receipts.md").read_text()
 SITES = [f"s{index}" for index in range(6)]
 
 
-def call(line: str) -> Result:
+def call(line: str) -> Any:
     return CliRunner().invoke(app, line.split(), env={"COLUMNS": "300", "NO_COLOR": "1"})
 
 

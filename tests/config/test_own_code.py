@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from wafl.base.errors import ConfigError, UntrustedError
@@ -57,7 +56,7 @@ READERS = [
 ]
 
 
-def invoke(*arguments: Any, **options: Any) -> Result:
+def invoke(*arguments: Any, **options: Any) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments], **options)
 
 

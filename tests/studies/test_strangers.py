@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import Result
 from typer.testing import CliRunner
 
 import wafl
@@ -39,7 +38,7 @@ ESCAPE = "\x1b]0;title\x07\x9b2J\u202e"
 DEEP = b'{"format": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 
 
-def command(*arguments: str) -> Result:
+def command(*arguments: str) -> Any:
     result = CliRunner().invoke(app, list(arguments))
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result

@@ -2,10 +2,10 @@
 
 import tomllib
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-import click
 import typer
 from typer.core import TyperCommand, TyperGroup
 
@@ -38,24 +38,27 @@ MOVED = {
 }
 """Former commands, and what replaces each in a clone of the repository. Remove after one version."""
 
+ERRORS: Any = import_module(typer.BadParameter.__module__)
+"""Click's exceptions: since 0.26, typer brings a Click of its own and no longer raises those of the package."""
+
 LOOKS: dict[str, Any] = {"rich_markup_mode": "markdown", "pretty_exceptions_enable": False}
 
 
 class _Commands(TyperGroup):
     """A group that loads the command that is called; of the others there are only their names and first lines."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:
         return TyperCommand(cmd_name, help=COMMANDS[cmd_name]) if cmd_name in COMMANDS else None
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         try:
             name, _, rest = super().resolve_command(ctx, args)
-        except click.UsageError as error:
+        except ERRORS.UsageError as error:
             if args[0] in MOVED:
-                raise click.UsageError(
+                raise ERRORS.UsageError(
                     f"`wafl {args[0]}` is no longer part of this package. "
                     f"In a clone of the repository, run: {MOVED[args[0]]}"
                 ) from None
@@ -67,22 +70,28 @@ class _Commands(TyperGroup):
 class _Command(TyperCommand):
     """A command that asks for all it lacks at once, and knows what is no experiment file."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given = list(args)
         try:
             return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
+        except ERRORS.NoSuchOption as error:
             if self.name == "run" and not given[0].startswith("-") and not given[0].endswith(".toml"):
                 error.message += f". {given[0]} is no experiment file: to train a method, use --method {given[0]}"
             raise
-        except click.MissingParameter:
+        except ERRORS.MissingParameter:
             known = self.make_context(self.name, given, ctx.parent, resilient_parsing=True).params
             lacking = [each for each in self.params if each.required and known.get(each.name or "") is None]
-            names = [each.get_error_hint(ctx) for each in lacking]
-            raise click.UsageError(f"Missing {', '.join(names)}.", ctx) from None
+            names = [_hint(each, ctx) for each in lacking]
+            raise ERRORS.UsageError(f"Missing {', '.join(names)}.", ctx) from None
 
 
-def _load(name: str) -> click.Command:
+def _hint(parameter: Any, ctx: Any) -> str:
+    """Return how errors name a parameter; the method asks for the context in Click, but not in typer's own Click."""
+    method = parameter.get_error_hint
+    return method(ctx) if signature(method).parameters else method()
+
+
+def _load(name: str) -> Any:
     word = name.replace("-", "_")
     module: Any = import_module(f"wafl.cli.commands.{MODULES.get(name, name)}")
     parent, group = typer.Typer(**LOOKS, add_completion=False), getattr(module, f"{word}_app", None)
@@ -91,17 +100,17 @@ def _load(name: str) -> click.Command:
     else:
         parent.add_typer(group, name=name)
     loaded = typer.main.get_command(parent)
-    command = loaded if group is None else cast(click.Group, loaded).commands[name]
+    command = loaded if group is None else cast(TyperGroup, loaded).commands[name]
     texts = _table("options.toml")
     return _helpful(command, texts.get(name, {}), texts["*"])
 
 
-def _helpful(command: click.Command, texts: dict[str, Any], usual: dict[str, str]) -> click.Command:
+def _helpful(command: Any, texts: dict[str, Any], usual: dict[str, str]) -> Any:
     """Return the command with the help of its options: from its ``texts`` (of a group, by command) or the ``usual``."""
     command.help = "\n\n".join(filter(None, (command.help, texts.get("help"))))
-    for name, each in command.commands.items() if isinstance(command, click.Group) else ():
+    for name, each in command.commands.items() if isinstance(command, TyperGroup) else ():
         _helpful(each, texts.get(name, {}), usual)
-    for option in cast("list[click.Option]", command.params):
+    for option in cast("list[Any]", command.params):
         option.help = texts.get(option.name or "") or option.help or usual.get(option.name or "")
     return command
 
