@@ -98,6 +98,41 @@ def test_what_was_not_digested_is_not_found(folder: Path) -> None:
                 importlib.import_module(name)
 
 
+@pytest.mark.parametrize("late", ["late.py", "late/__init__.py", "late/part.py", "lib/late.py"])
+def test_what_was_not_digested_is_not_found_by_python_either(
+    folder: Path, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `python -m wafl` in the folder itself, and where code puts a part of the folder on Python's path."""
+    if late.endswith("part.py"):  # a folder without __init__.py is never digested
+        (folder / late).parent.mkdir()
+        (folder / late).write_text(EVIL)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    if "lib" in late:
+        (folder / "helper.py").write_text(
+            "import sys\nsys.path.insert(0, __file__.replace('helper.py', 'li' 'b'))\nSIZE=2\n"
+        )
+    else:
+        monkeypatch.chdir(folder)
+        sys.path.insert(0, "")
+    name = "late.part" if late.endswith("part.py") else "late"
+    (folder / "mine.py").write_text(f"import helper\n\n\ndef make():\n    import {name}\n")
+    with own_code(folder, NAMES, trust=True):
+        if name == "late":
+            (folder / late).parent.mkdir(exist_ok=True)
+            (folder / late).write_text(EVIL)
+        with pytest.raises(ImportError, match=r"late\S* of .* was not read before the code ran"):
+            imported("method", NAMES[0])()
+
+
+def test_libraries_inside_the_folder_are_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment, or an installation that can be edited, may lie in the folder of an experiment."""
+    (folder / ".venv").mkdir()
+    (folder / ".venv" / "library.py").write_text("SIZE = 4\n")
+    monkeypatch.syspath_prepend(str(folder / ".venv"))
+    (folder / "mine.py").write_text("from library import SIZE\n\n\ndef make():\n    return SIZE\n")
+    assert make(folder) == 4
+
+
 def test_the_bytes_that_run_are_those_that_were_read(folder: Path) -> None:
     code = CodeFolder(folder)
     for file in ("mine.py", "helper.py", "pack/part.py"):

@@ -98,6 +98,8 @@ def test_an_app_opens_keys_within_ranges() -> None:
         ("schedule.learning_rate", 0.0),
         ("schedule.learning_rate", "[0.1, 1e9]"),
         ("schedule.learning_rate", "nan"),
+        ("schedule.learning_rate", "[]"),
+        ("schedule.learning_rate", "[[0.1]]"),
         ("schedule.learning_rate", float("nan")),
         ("schedule.learning_rate", True),
         ("schedule.learning_rate", ""),

@@ -32,6 +32,8 @@ HOSTILE: list[tuple[str, object]] = [
     ("attack.kind", "none"),
     ("device", "cuda:0"),
     ("seeds", '["5"]'),
+    ("seeds", "[]"),
+    ("schedule.rounds", "[]"),
     ("schedule.rounds", 1.5),
     ("schedule.learning_rate", 1.0),
     ("schedule.batch_size", 1),

@@ -29,10 +29,11 @@ from wafl.config.demo import demo_experiment
 from wafl.config.experiment import Trackers
 from wafl.config.read import parse_experiment
 from wafl.report.page import Page, as_html
-from wafl.results.saved import SAVED
+from wafl.results.saved import SAVED, saved_history
 from wafl.studies.folder import StudyFolder, check_results
 from wafl.studies.pages.progress import read_lines
 from wafl.studies.pages.shown import show_study, summary_of
+from wafl.train.checkpoint.checkpoint import FORMAT, CheckpointError, read_progress
 
 ESCAPE = "\x1b]0;title\x07\x9b2J\u202e"
 DEEP = b'{"format": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
@@ -190,6 +191,23 @@ def test_a_pipe_or_a_terabyte_in_one_folder_does_not_stop_the_list(studies: Path
     assert "WAFL: 80.0%" in " ".join(listed.output.split())  # the other study
     assert ("damaged" in listed.output) == (file != ".lock")
     assert as_html(Page("", [summary_of(studies / "good", "/study/good")]))
+
+
+@pytest.mark.parametrize("read", [wafl.load_run, saved_history])
+def test_tensors_that_take_more_than_half_of_the_memory_are_refused_before_they_are_read(
+    read: Any, saved: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run.json").write_bytes((saved / "run.json").read_bytes())
+    with (tmp_path / "params.safetensors").open("wb") as sparse:
+        sparse.truncate(2**42)
+    begun = time.process_time()
+    with pytest.raises(ValueError, match=r"is damaged: it has more than \d+ MiB"):
+        read(tmp_path)
+    (tmp_path / "state.json").write_bytes(sealed({"format": FORMAT}))
+    (tmp_path / "params.safetensors").rename(tmp_path / "state.safetensors")
+    with pytest.raises(CheckpointError, match=r"it has more than \d+ MiB"):
+        read_progress(tmp_path)
+    assert time.process_time() - begun < 5.0
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "wafl"])

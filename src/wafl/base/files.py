@@ -58,6 +58,11 @@ def read_limited(path: Path, most: int = LARGEST) -> bytes:
     return path.read_bytes()
 
 
+def read_tensors(path: Path) -> bytes:
+    """The bytes of a file of tensors, which takes its size again when they are read, so at most half of the memory."""
+    return read_limited(path, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+
+
 @contextmanager
 def whole_folder(path: Path) -> Generator[Path, None, None]:
     """A new folder, all of it or nothing: filled under another name, synced, renamed; or FileExistsError."""

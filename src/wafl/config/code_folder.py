@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from hashlib import file_digest, sha256
 from importlib.abc import ExecutionLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -26,6 +27,7 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
+        self._libraries = frozenset(_path()) - {self.folder}
         self._files: dict[str, Path] = {}
         self._content: dict[Path, bytes] = {}
         for path in _modules(self.folder):
@@ -117,11 +119,28 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
         if file is None and any(name.startswith(f"{fullname}.") for name in self._files):
             return ModuleSpec(fullname, None, is_package=True)  # a folder of modules inside a package
         if file is None or ("." not in fullname and self._is_installed(fullname)):
+            self._check_unread(fullname)
             return None
         spec = spec_from_file_location(fullname, file, loader=self)
         if spec is not None and self.is_package(fullname):
             spec.submodule_search_locations = []  # nothing is looked for on the disk
         return spec
+
+    def _check_unread(self, name: str) -> None:
+        """Raise ImportError if Python itself would take a module from this folder, which nobody has digested.
+
+        It looks there if it was started in the folder, or if code puts a part of the folder on Python's path.
+        """
+        entries = [each for each in _path() if each not in self._libraries and each.is_relative_to(self.folder)]
+        spec = PathFinder.find_spec(name) if entries and "." not in name else None
+        places = () if spec is None else (spec.origin,) if spec.origin else spec.submodule_search_locations or ()
+        for place, entry in ((Path(place).resolve(), entry) for place in places for entry in entries):
+            if place.is_relative_to(entry) and place.relative_to(entry).parts[0].partition(".")[0] == name:
+                raise ImportError(
+                    f"{_within(place, self.folder)} of {self.folder} was not read before the code ran: put it into a "
+                    "module next to the experiment, or into a package there, a folder with __init__.py",
+                    name=name,
+                )
 
     def get_filename(self, fullname: str) -> str:
         return str(self._files[fullname])
@@ -131,6 +150,16 @@ class CodeFolder(ExecutionLoader, MetaPathFinder):
 
     def is_package(self, fullname: str) -> bool:
         return self._files[fullname].stem == "__init__"
+
+
+def _path() -> Iterator[Path]:
+    """Yield the folders on Python's path; an empty text there is the working directory."""
+    yield from (_resolved(os.path.abspath(entry)) for entry in sys.path)
+
+
+@cache
+def _resolved(entry: str) -> Path:
+    return Path(entry).resolve()
 
 
 def _loader_of(module: Any) -> CodeFolder | None:

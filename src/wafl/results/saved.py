@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from wafl import models
-from wafl.base.files import read_limited, unsealed
+from wafl.base.files import read_limited, read_tensors, unsealed
 from wafl.base.json_types import check_types, parsed_table
 from wafl.base.options import options_of
 from wafl.data.bring.intake import Intake
@@ -146,7 +146,7 @@ def saved_history(path: str | os.PathLike[str]) -> History:
 
 def _tensors(folder: Path, about: Mapping[str, Any]) -> bytes:
     """The tensors of a saved run; a ValueError if they are not those that it was saved with."""
-    content = (folder / "params.safetensors").read_bytes()
+    content = read_tensors(folder / "params.safetensors")
     if sha256(content).hexdigest() != about["sha256"]:
         raise ValueError("params.safetensors is not the file that run.json was written with")
     return content

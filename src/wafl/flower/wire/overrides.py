@@ -115,7 +115,8 @@ class AppConfig:
         if not own_data and value == "" and key.startswith("schedule."):  # not set
             return
         parsed = read_value(key, value)
-        if not all(map(allows, parsed if isinstance(parsed, list) else [parsed])):
+        values = cast("list[Any]", parsed) if isinstance(parsed, list) else [parsed]
+        if not values or not all(map(allows, values)):  # an empty list would clear what the app has set
             raise ConfigError(f"run config: {key} = {str(value)[:200]!r}: nodes take {words}, and lists of these")
 
     def _rule(self, key: str, own_data: bool) -> tuple[str, Callable[[Any], bool]] | None:

@@ -24,7 +24,16 @@ import torch
 from torch import Tensor
 
 from wafl.base.errors import CheckpointError, CheckpointWarning, UnfitCheckpointError, warn_user
-from wafl.base.files import lock, read_limited, remove_temporary, sealed, unsealed, whole_folder, write_whole
+from wafl.base.files import (
+    lock,
+    read_limited,
+    read_tensors,
+    remove_temporary,
+    sealed,
+    unsealed,
+    whole_folder,
+    write_whole,
+)
 from wafl.base.fingerprint import changed
 from wafl.base.json_types import parsed
 from wafl.callbacks import Callback
@@ -290,7 +299,7 @@ def read_progress(folder: Path, fingerprint: Mapping[str, str] | None = None) ->
             )
             why = later if written > FORMAT else f"{earlier}, or start again"
             raise UnfitCheckpointError(f"it has format {written}, {why}")
-        content = (folder / "state.safetensors").read_bytes()
+        content = read_tensors(folder / "state.safetensors")
         if sha256(content).hexdigest() != about["sha256"]:
             raise CheckpointError("state.safetensors is damaged: its checksum differs")
         known = [about["fingerprint"], *about.get("extended", ())]
