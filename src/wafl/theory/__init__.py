@@ -1,6 +1,7 @@
-"""Constants, certificates, bounds and rates: what the ball guarantees, in numbers.
+"""Compute constants, certificates, bounds and rates: the guarantees of the ball, in numbers.
 
-``certificates/`` and ``phi/`` prove, ``paper/`` states the paper's theorems, ``population/`` is about the next client.
+``certificates/`` and ``phi/`` contain the proofs, ``paper/`` the paper's theorems, and ``population/`` statements
+about the next client.
 """
 
 from wafl.theory.calibration import Calibration, calibrate

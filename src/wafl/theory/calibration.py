@@ -1,4 +1,4 @@
-"""How large a ball a gamma stands for: from gamma to the achieved radius, and back."""
+"""Convert between gamma and the radius that it achieves."""
 
 import math
 import os
@@ -24,13 +24,17 @@ from wafl.theory.certificates.upper import UpperBound
 from wafl.weights import ClientWeights
 
 SECTIONS = 8
-"""How many parts a bracket is cut into by the gammas of one query."""
+"""The number of parts into which the gammas of one query cut a bracket."""
 CHUNK = 2048
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """``radii[k]`` is the root mean cost at ``gammas[k]``, ``losses[k]`` the mean phi_gamma; ``declared``: a box."""
+    """The achieved radius and the robust loss at each gamma.
+
+    ``radii[k]`` is the root mean cost at ``gammas[k]``, and ``losses[k]`` is the mean phi_gamma. ``declared`` is the
+    box that the data declare.
+    """
 
     gammas: tuple[float, ...]
     radii: tuple[float, ...]
@@ -51,12 +55,14 @@ class Calibration:
         return "\n".join([*rows, f"{norm_name(self.norm)} ball, {self.unit}; loss is the mean of phi_gamma"])
 
     def gamma_for(self, radius: float) -> float:
-        """The gamma at which the achieved radius is ``radius``; if that jumps, the smallest gamma that stays below it.
+        """Return the gamma whose achieved radius is ``radius``.
 
-        The achieved radius decreases as gamma increases, so a bracket is narrowed, one query to all clients at a time.
-        It is that of the moves an ascent finds, as in training. Below the concavity limit there may be better and
-        longer ones (``restarts`` looks for some), so this is not the gamma of the worst distribution at that radius:
-        :func:`wafl.certify` has that one.
+        If the radius jumps there, this is the smallest gamma that stays below it. The achieved radius decreases as
+        gamma increases, so each query to all clients narrows a bracket.
+
+        As in training, an ascent finds the moves. Below the concavity limit, better and longer moves may exist
+        (``restarts`` looks for some), so this is not the gamma of the worst distribution at that radius.
+        Use :func:`wafl.certify` for that gamma.
         """
         check_positive("radius", radius)
         limit = _finite_above(self.mixture, self.objective)
@@ -70,11 +76,11 @@ class Calibration:
         return limit + high
 
     def gamma_matching(self, attack: Attack) -> float:
-        """The gamma whose moves are as large as an attack's, such as ``wafl.PGD(epsilon=0.3)``."""
+        """Return the gamma whose moves are as large as an attack's, such as ``wafl.PGD(epsilon=0.3)``."""
         return self.gamma_for(self.size_of(attack))
 
     def size_of(self, attack: Attack) -> float:
-        """The root mean cost of an attack's moves over the mixture, in the ground norm."""
+        """Return the root mean cost of an attack's moves over the mixture, in the ground norm."""
         attack = attack.within(self.declared)
         whole, problem = self.mixture.population(), self.mixture.problem
         numbers, shares = whole.numbers(), whole.shares()
@@ -98,7 +104,7 @@ class Calibration:
         return [cost ** (1.0 / self.objective.power) for cost in costs]
 
     def _bracket(self, radius: float) -> tuple[float, float]:
-        """Two gammas whose achieved radii enclose the wanted one, from the grid or beyond it."""
+        """Return two gammas whose achieved radii enclose the wanted radius, from the grid or beyond it."""
         points = dict(zip(self.gammas, self.radii, strict=True))
         while not any(achieved > radius for achieved in points.values()):
             gamma = min(points) / 4.0
@@ -135,27 +141,28 @@ def calibrate(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Calibration:
-    """The achieved radius of each gamma, the paper's figure 2: clients report two numbers per gamma.
+    """Compute the achieved radius of each gamma, as in the paper's figure 2; clients report two numbers per gamma.
 
-    The model stays as it is. During training the radius of a gamma changes with the model, which
-    ``wafl.WAFL(radius=...)`` follows.
+    The model does not change. During training the radius of a gamma changes with the model;
+    ``wafl.WAFL(radius=...)`` adjusts gamma to it.
 
     Args:
-        model: a model, or a run, which brings its own loss and client weights.
-        clients: whose examples are mixed.
-        gammas: the prices of transport to look at; at least one.
+        model: a model, or a run, which brings its loss and client weights.
+        clients: the federation whose examples are mixed.
+        gammas: the prices of transport to evaluate; at least one.
         norm: the ground norm, 1, 2 or inf.
         power: the order of the transport cost, 1 or 2.
         label_cost: the price of changing a label; inf keeps labels fixed.
-        steps: the most steps of the inner ascent.
+        steps: the maximum number of steps of the inner ascent.
         tolerance: how close to its fixed point an example stops, relative to its move; 0 takes all steps.
         restarts: random starts in addition to the example itself.
-        bounds: where moved examples must stay: ``"data"`` (what the clients declare), a box ``(low, high)``, or None.
+        bounds: where moved examples must stay: ``"data"`` (the clients' declared bounds), a box ``(low, high)``, or
+            None.
         split: ``"train"`` or ``"test"`` examples.
         client_weights: the center of the ball; by default the run's final weights, or by examples for a plain model.
-        loss: the loss to use instead of the run's own; cross-entropy for a plain model.
-        seed: of the random starts.
-        progress: whether to show how far it is; by default on a terminal and in notebooks.
+        loss: the loss to use instead of the run's loss; cross-entropy for a plain model.
+        seed: the seed of the random starts.
+        progress: whether to show progress; by default on a terminal and in notebooks.
 
     >>> import wafl
     >>> clients = wafl.load_dataset("digits").partition(num_clients=4, iid=True)
@@ -182,7 +189,7 @@ def calibrate(
 
 
 def _means(mixture: Mixture, objective: Wasserstein, gammas: Sequence[float], seed: int) -> Means:
-    """The mean robust loss and cost over the mixture at each gamma."""
+    """Return the mean robust loss and cost over the mixture at each gamma."""
     limit = _finite_above(mixture, objective)
     if limit == 0.0:
         return mixture.means(objective, [{"gamma": gamma} for gamma in gammas], seed)
@@ -199,7 +206,7 @@ def _means(mixture: Mixture, objective: Wasserstein, gammas: Sequence[float], se
 
 
 def _finite_above(mixture: Mixture, objective: Wasserstein) -> float:
-    """phi_gamma is finite above this gamma: ``L_zz / 2`` for a linear regression, otherwise 0."""
+    """Return the gamma above which phi_gamma is finite: ``L_zz / 2`` for a linear regression, otherwise 0."""
     plain = objective.norm == 2 and objective.power == 2 and objective.bounds is None
     curvature = mixture.problem.curvature
     if not plain or math.isfinite(objective.label_cost) or mixture.task.loss.quadratic is None:

@@ -1,4 +1,4 @@
-"""Everything that the theory says about a run: constants, bounds, and promises at one radius."""
+"""Summarize the theory for a run: constants, bounds, and promises at one radius."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ Made = tuple[float, str]
 
 @frozen
 class Promised:
-    """The expected loss, or error rate, of ``whom`` is at most ``value``."""
+    """A promise that the expected loss, or error rate, of ``whom`` is at most ``value``."""
 
     whom: Annotated[str, "Whom it is about."]
     probability: Annotated[float, "Over the draw of examples and clients; 1 if nothing is drawn."]
@@ -44,7 +44,7 @@ class Promised:
 def promised(
     run: Run, seen: Federation, unseen: Federation | None, certificates: Certificates, index: int, delta: float = 0.05
 ) -> list[Promised]:
-    """Return what is promised at one radius, from the examples at hand to clients that nobody has seen.
+    """Return the promises at one radius, from the examples at hand to unseen clients.
 
     ``certificates`` are about the training examples of the clients ``seen``; ``index`` picks the row with the radius.
     Each promise with a probability fails with probability ``delta`` at most.
@@ -115,7 +115,7 @@ def _unproven(reason: str) -> str:
 T = TypeVar("T")
 
 POINTS = 100
-"""How many points of each client the distance to the barycenter is measured with."""
+"""The number of points of each client for measuring the distance to the barycenter."""
 UNKNOWN = "c1 and c2 of Fournier and Guillin are not given, and there are no universal values"
 
 SETTINGS: dict[str, Any] = {
@@ -123,7 +123,7 @@ SETTINGS: dict[str, Any] = {
     "schedule": dict[str, Any],
     "scalars": dict[str, float],
 }
-"""What of a run's settings is needed; a saved run may come from anywhere."""
+"""The settings of a run that are needed here; a saved run may come from anywhere."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Summary:
-    """``here`` holds the constants at the run's parameters, ``ball`` those over ``||theta|| <= params_radius``."""
+    """The bounds for a run.
+
+    ``here`` has the constants at the run's parameters, ``ball`` those for ``||theta|| <= params_radius``.
+    """
 
     here: Constants
     ball: Constants | None
@@ -159,23 +162,24 @@ def summarize(
     target_distance: float | None = None,
     target_examples: int | None = None,
 ) -> Summary:
-    """Every bound of :mod:`wafl.theory.paper.generalization` and the convergence rate, for a run on its clients.
+    """Compute every generalization bound of the paper and the convergence rate, for a run on its clients.
 
-    The optimization gap is what the tangent plane at the run's parameters proves (:func:`wafl.theory.excess_risk`), and
+    The optimization gap is proven by the tangent plane at the run's parameters (:func:`wafl.theory.excess_risk`), and
     the start is at most two radii away from the best parameters.
 
     Args:
-        run: with its model, loss, weights and settings.
-        clients: that the run was trained on.
-        gamma: by default the run's own, or without an objective the smallest that the bounds accept.
-        radius: of the ball; by default ``L_z / gamma``, the smallest that the paper's bounds accept.
-        params_radius: of the set of parameters; by default the norm of the run's own.
-        data_bounds: a box that holds every input; by default the federation's own bounds, or the span of its examples.
-        label_cost: by default the run's own.
+        run: the run, with its model, loss, weights and settings.
+        clients: the clients that the run was trained on.
+        gamma: by default the run's gamma, or without an objective the smallest that the bounds accept.
+        radius: the radius of the ball; by default ``L_z / gamma``, the smallest that the paper's bounds accept.
+        params_radius: the radius of the set of parameters; by default the norm of the run's parameters.
+        data_bounds: a box that contains every input; by default the federation's bounds, or the span of its examples.
+        label_cost: by default the run's label cost.
         delta: the probability that a bound fails.
         concentration: how fast samples approach the distributions they come from.
         target_distance: the measured W_2 between the mixture and a target, with the same ``label_cost``.
-        target_examples: with how many points of the target it was measured; as many of each client count.
+        target_examples: the number of points of the target in that measurement; each client counts with the same
+            number.
     """
     check_types(run.settings, SETTINGS, "settings")
     norm, own_cost, bounded = _geometry(run)
@@ -230,7 +234,7 @@ def summarize(
 def _setting(
     known: Callable[..., Constants], bounded: bool, gamma: float | None, radius: float | None, size: float | None
 ) -> tuple[Constants, Constants | None, str, float, float]:
-    """The constants here and over the ball of that size (or why there are none), gamma, and the radius."""
+    """Return the constants here and over the ball of that size (or why there are none), gamma, and the radius."""
     here, ball, why = known(), None, ""
     size = max(here.params_norm, 1e-12) if size is None else size
     try:
@@ -247,17 +251,17 @@ def _setting(
 
 
 def _least_gamma(known: Constants, radius: float | None) -> float:
-    """The smallest gamma that the bounds accept, at a radius of 1 if none is given."""
+    """Return the smallest gamma that the bounds accept, at a radius of 1 if none is given."""
     return max(known.L_z / (radius or 1.0), 0.505 * known.L_zz, 1e-12)
 
 
 def _finite(reach: float) -> float:
-    """An infinite reach counts as 0: gamma is below the limit, so no bound will use it."""
+    """Return the reach, or 0 if it is infinite: gamma is then below the limit, so no bound uses it."""
     return reach if math.isfinite(reach) else 0.0
 
 
 def _to_barycenter(clients: Federation, weights: Sequence[float]) -> tuple[float, ...]:
-    """``W_2^2`` from each client to the barycenter at these weights."""
+    """Return ``W_2^2`` from each client to the barycenter at these weights."""
     try:
         return bilevel(clients, weights, sample=POINTS).distances
     except ValueError as error:  # POT is not installed, or there are too many clients
@@ -282,7 +286,7 @@ def _attempt(name: str, statement: Callable[[], Bound]) -> Bound | Refusal:
 
 
 def _least(run: Run, clients: Federation, gamma: float, ball: Constants) -> float:
-    """What no surrogate in the ball is below."""
+    """Return a lower bound on every surrogate in the ball."""
     radius = ball.params_radius
     if radius is None or not ball.convex:
         return 0.0
@@ -294,7 +298,7 @@ def _least(run: Run, clients: Federation, gamma: float, ball: Constants) -> floa
 def _convergence(
     run: Run, clients: Federation, ball: Constants, sizes: list[int], gamma: float, *, measured: bool = False
 ) -> Bound:
-    """The theorem with what is proven about a run; with ``measured``, with estimates of sigma and Omega in the ball."""
+    """Return the theorem with a run's proven values; with ``measured``, with estimates of sigma and Omega."""
     schedule = run.settings["schedule"]
     cohort = schedule["cohort"]
     require(
@@ -332,7 +336,7 @@ def _convergence(
 
 
 def _steps_plainly(method: Mapping[str, Any], schedule: Mapping[str, Any]) -> bool:
-    """Whether clients take plain gradient steps and the server takes the mean of their parameters."""
+    """Return whether clients take plain gradient steps and the server takes the mean of their parameters."""
     extras = (schedule["momentum"], schedule.get("clip_norm"))
     unchanged = schedule["server_learning_rate"] in (None, 1.0) and not any(extras)
     server, local = describe(averaging()), describe(sgd())
@@ -340,7 +344,10 @@ def _steps_plainly(method: Mapping[str, Any], schedule: Mapping[str, Any]) -> bo
 
 
 def _geometry(run: Run) -> tuple[float, float, bool]:
-    """The norm and label cost of a run's ball, and whether its objective has bounds; l2 for a run without one."""
+    """Return the norm and label cost of a run's ball, and whether its objective has bounds.
+
+    A run without a ball has l2.
+    """
     objective = run.settings["method"]["objective"]
     if objective is None or objective.get("type") != "Wasserstein":
         return 2, math.inf, False

@@ -1,4 +1,4 @@
-"""Upper bounds on the worst loss inside the ball: found, shown, and carried over from examples to distributions.
+"""Prove upper bounds on the worst loss inside the ball, display them, and extend them from examples to distributions.
 
-``certify.py`` is the front door.
+Start with ``certify.py``.
 """

@@ -1,4 +1,4 @@
-"""What a certificate says: one row per radius, as a table, as plain values, as a figure, as a page."""
+"""The certificate of a model: one row per radius, as a table, plain values, a figure or a page."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 UNKNOWN = Constant(math.inf, "bound", "not known without the clients' examples")
 Reach = Callable[[float], float | None]
-"""Attack the mixture within a radius and return the loss; None if nothing is attacked."""
+"""A function that attacks the mixture within a radius and returns the loss, or None if there is no attack."""
 
 
 class Quantity(ABC):
-    """What a certificate bounds, such as the expected loss.
+    """A quantity that a certificate bounds, such as the expected loss.
 
-    To certify something else, derive from this class, and add the name to ``Metric`` and the class to
-    ``QUANTITIES`` in ``certify.py``. No other code knows which quantity it certifies. A quantity is the mean of a
+    To certify another quantity, derive from this class, and add the name to ``Metric`` and the class to
+    ``QUANTITIES`` in ``certify.py``. No other code depends on the quantity. A quantity is the mean of a
     value per example, and phi_gamma is the largest value less gamma times the cost of the move: every bound is
     ``gamma radius^power + E[phi_gamma]``.
     """
@@ -57,7 +57,7 @@ class Quantity(ABC):
     """
 
     def missing(self, task: Task, num_classes: int | None) -> str | None:
-        """Explain what a model or its data need to have for this quantity; None if they have it."""
+        """Return the properties that the model or its data lack for this quantity; None if nothing is missing."""
         return None
 
     @abstractmethod
@@ -70,12 +70,12 @@ class Quantity(ABC):
     ) -> tuple[float, float, list[Certificate]]:
         """Compute the quantity at rest, a bound on it that includes rounding, and a certificate per radius.
 
-        ``achieved`` attacks the mixture within a radius, for a search that does not itself tell what is achieved.
+        ``achieved`` attacks the mixture within a radius, for searches that do not return an achieved loss themselves.
         """
 
     @abstractmethod
     def inquiry(self, certificates: Certificates, row: Certificate) -> Inquiry:
-        """Return what proves a row for other examples than those on which it was found."""
+        """Return the inquiry that proves a row on examples other than those used to find it."""
 
     @abstractmethod
     def most(self, asked: Asked, domain: Domain, certificates: Certificates, gamma: float) -> float:
@@ -84,11 +84,12 @@ class Quantity(ABC):
 
 @dataclass(frozen=True)
 class Question:
-    """What is certified: see :func:`wafl.certify`; ``steep`` and ``bent`` are L_z and L_zz.
+    """The options of a certificate (see :func:`wafl.certify`); ``steep`` and ``bent`` are L_z and L_zz.
 
-    ``finite_above`` is for a linear model whose phi_gamma is known: the gamma above which it is finite. ``by_margins``
-    says that the model is a network whose margins have known slopes (:mod:`wafl.theory.networks.margins`). With a
-    finite ``label_cost`` the clients that are asked let their labels change (:mod:`wafl.theory.certificates.mixture`).
+    ``finite_above`` applies to linear models with a known phi_gamma: the gamma above which phi_gamma is finite.
+    ``by_margins`` means that the model is a network whose margins have known slopes
+    (:mod:`wafl.theory.networks.margins`). With a finite ``label_cost``, the clients let their labels change
+    (:mod:`wafl.theory.certificates.mixture`).
     """
 
     quantity: Quantity
@@ -107,17 +108,18 @@ class Question:
 
     @property
     def labels_move(self) -> bool:
+        """Whether labels may change at a finite price."""
         return math.isfinite(self.label_cost)
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """For every distribution within ``radius`` the expected loss is at most ``value``, found at ``gamma``.
+    """A bound at one radius: every distribution in the ball has expected loss at most ``value``, found at ``gamma``.
 
-    ``simple`` is the cruder bound ``E[loss] + L_z radius``, or 1 for an error rate; where labels change, the loss in it
-    is that at the worst labels, each less ``gamma label_cost`` at ``gamma = L_z / (2 radius)``. ``achieved`` is the
-    loss of a distribution inside the ball, so the truth lies between it and the smaller of the two bounds; for
-    ``power=1`` it is approached, by ever less mass that goes ever farther.
+    ``simple`` is the cruder bound ``E[loss] + L_z radius``, or 1 for an error rate. Where labels change, it uses
+    the loss at the worst labels, each less ``gamma label_cost`` at ``gamma = L_z / (2 radius)``. ``achieved`` is the
+    loss of a distribution inside the ball, so the truth lies between ``achieved`` and the smaller of the two bounds.
+    With ``power=1``, the worst loss is approached as ever less mass moves ever farther.
     """
 
     radius: float
@@ -126,14 +128,15 @@ class Certificate:
     simple: float
     achieved: float | None
     tolerance: float | None = None
-    """How far each example's phi_gamma may be below what was proven of it; None if that is not by a search."""
+    """How far each example's phi_gamma may lie below its proven bound; None if no search found the bound."""
     margin: float = 0.0
-    """What of it allows for other samples, if the certificate is about the distributions that examples come from."""
+    """The part of the value that allows for sampling, if the certificate is about distributions and not examples."""
     certified: float | None = None
     """The smallest proven bound; None if nothing is proven, and ``value`` and ``simple`` are only estimates."""
 
     @property
     def best(self) -> float:
+        """The smaller of the two bounds."""
         return min(self.value, self.simple)
 
     @property
@@ -144,13 +147,13 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Certificates:
-    """One certificate per radius. ``proven`` says whether each ``value`` is proven: not if it rests on an estimate.
+    """One certificate per radius.
 
-    It rests on L_zz or on a search along the margins, with ``power=1`` on L_z.
-
-    With a ``confidence``, all of them together hold for the distributions that the examples come from, with that
-    probability over the draw of the examples. ``loss`` is the mean loss at radius 0; with ``metric="error"`` it and
-    every value are error rates. ``label_cost`` is the price at which labels change in the ball.
+    ``proven`` says whether each ``value`` is proven or rests on an estimate. It rests on L_zz or on a search along the
+    margins; with ``power=1``, on L_z. With a ``confidence``, all certificates together hold for the distributions that
+    the examples come from, with that probability over the draw of the examples. ``loss`` is the mean loss at radius 0;
+    with ``metric="error"``, the loss and every value are error rates. ``label_cost`` is the price at which labels
+    change in the ball.
     """
 
     rows: tuple[Certificate, ...]
@@ -164,9 +167,9 @@ class Certificates:
     power: int = 2
     label_cost: float = math.inf
     reason: str = ""
-    """Why nothing is proven; empty if something is."""
+    """Why nothing is proven; empty if some bound is proven."""
     source: Source | None = field(default=None, compare=False, repr=False)
-    """The model and the clients, from which it can be saved; None if the examples are on other machines."""
+    """The model and the clients, needed to save the certificate; None if the examples are on other machines."""
     dtype: Dtype = "float64"
     """The arithmetic of the evaluations that the bounds hold for, in addition to the exact loss."""
 
@@ -181,6 +184,7 @@ class Certificates:
 
     @property
     def proven(self) -> bool:
+        """Whether every ``value`` is proven."""
         if self.L_z.kind == "attested":
             return False
         if not self.quantity.has_slopes:
@@ -191,6 +195,7 @@ class Certificates:
 
     @property
     def simple_proven(self) -> bool:
+        """Whether every ``simple`` bound is proven."""
         return self.L_z.proven if self.quantity.has_slopes else self.proven
 
     @property
@@ -216,11 +221,11 @@ class Certificates:
 
     @cached_property
     def published(self) -> Promise:
-        """What a file would state: the values that :func:`wafl.verify` proves by itself."""
+        """The promise that a file would contain: the values that :func:`wafl.verify` proves by itself."""
         return self._publish(None)
 
     def publish(self, *, points: int | None = None) -> Promise:
-        """Return what a file would state, with ``points`` per label for :func:`wafl.audit`; see :meth:`save`."""
+        """Return the promise for a file, with ``points`` per label for :func:`wafl.audit`; see :meth:`save`."""
         if points is None:
             return self.published
         promise = self._publish(points)
@@ -230,16 +235,16 @@ class Certificates:
     def save(
         self, path: str | os.PathLike[str], *, key: str | os.PathLike[str] | None = None, points: int | None = None
     ) -> Path:
-        """Write a file that anyone can check with :func:`wafl.verify`, and next to it a page in words, ``NAME.md``.
+        """Write a file that anyone can check with :func:`wafl.verify`, and a readable page next to it, ``NAME.md``.
 
-        The file states what the checker proves by itself. Its proofs are simpler than the search of
+        The file contains what the checker proves by itself. Its proofs are simpler than the search of
         :func:`wafl.certify`, so its values may be somewhat larger: print the certificate to see both. Without a proof,
-        the file states the estimates, attested by you, and the reason.
+        the file contains the estimates, attested by you, and the reason.
 
         Args:
             path: the file, such as ``certificate.json``.
-            key: the file of an Ed25519 private key, without a password, that signs it.
-            points: how many points per label to publish, so that others can tell how far they are
+            key: the file of an Ed25519 private key, without a password, that signs the certificate.
+            points: the number of points per label to publish, so that others can measure their distance
                 (:func:`wafl.audit`); this reveals means of groups of examples.
 
         Returns:
@@ -259,7 +264,7 @@ class Certificates:
         return publish(self.source, values, self.confidence, self.reason, points)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, with None for infinity."""
+        """Convert to plain values, with None for infinity."""
         rows = [{name: _finite(value) for name, value in vars(row).items()} for row in self.rows]
         constants = {
             name: {"value": _finite(float(value)), "kind": value.kind, "why": value.why}
@@ -277,7 +282,7 @@ class Certificates:
         return {**about, "confidence": self.confidence, "constants": constants, "certificates": rows}
 
     def plot(self, path: str | os.PathLike[str] | None = None, **others: Certificates) -> Any:
-        """Plot certified and achieved loss against the radius, together with those of ``others``, by name."""
+        """Plot certified and achieved losses against the radius, for this run and ``others``, by name."""
         return plot_certificates({"this run": self, **others}, None if path is None else Path(path))
 
     def report(self, path: str | os.PathLike[str] = "report.html", **others: Certificates) -> Path:
@@ -306,7 +311,7 @@ class Certificates:
         return write_page(Page("WAFL report", [Study("certificates", [section])]), Path(path))
 
     def walk(self, name: str) -> Any:
-        """What a page's slider moves through."""
+        """Return the content of a page's slider."""
         from wafl.report import charts
         from wafl.report.page import Reading, Stop, Walk
 
@@ -337,7 +342,7 @@ class Certificates:
         )
 
     def best_proven(self, row: Certificate) -> float:
-        """The smaller of the bounds that are proven; of both, if neither is."""
+        """Return the smaller of the proven bounds, or of both bounds if neither is proven."""
         values = {row.value: self.proven, row.simple: self.simple_proven}
         return min([value for value, proven in values.items() if proven] or values)
 

@@ -1,12 +1,12 @@
-"""Upper bounds on the worst loss inside the ball: certificates that clients compute together.
+"""Compute upper bounds on the worst loss inside the ball: certificates that clients compute together.
 
 By duality (the paper's duality equation), no distribution within ``radius`` of the clients' mixture has a larger
 expected loss than ``gamma radius^2 + sum_i lambda_i E[phi_gamma]``, for any gamma. A certificate is the minimum of this
-over gamma. For each gamma, each client sends two means over its examples: of a bound on phi_gamma, and of what the
-examples' moves cost, which is the slope in gamma.
+over gamma. For each gamma, each client sends two means over its examples: of a bound on phi_gamma, and of the cost of
+the examples' moves, which is the slope in gamma.
 
-For linear models phi_gamma is bounded from both sides (``linear_model.py``): the search for gamma follows what an
-ascent reaches, which also gives a distribution inside the ball, and the value is then proven at the gammas found.
+For linear models phi_gamma is bounded from both sides (``linear_model.py``). The search for gamma follows the values
+that an ascent reaches, which also gives a distribution inside the ball. The value is then proven at the final gammas.
 """
 
 import math
@@ -84,52 +84,53 @@ def certify(
     device: str = "cpu",
     progress: bool | None = None,
 ) -> Certificates:
-    """How large the expected loss can be under any distribution within each radius of the clients' mixture.
+    """Bound the expected loss under every distribution within each radius of the clients' mixture.
 
-    The mixture is that of the clients' examples at hand, or with a ``confidence`` that of the distributions from which
-    the clients' test examples were drawn. Labels stay fixed unless they have a ``label_cost``. The ball is unbounded:
-    its distributions may leave the box of the data, and the certificate holds for those inside it too. For linear
-    models with cross-entropy or squared error the certificate is tight. For networks it is proven if their layers are
-    known, and looser; otherwise it is an estimate, and ``proven`` is False. Everything is computed in float64. A proven
-    certificate includes rounding: it holds for the exact loss of the weights as float64 numbers, and for the loss that
-    a float64 evaluation computes in any order. It raises PreconditionError if rounding is more than half of the bound.
-    Its ``save`` method writes a file that anyone can check with :func:`wafl.verify`.
+    The mixture consists of the clients' examples or, with a ``confidence``, of the distributions from which the
+    clients' test examples were drawn. Labels stay fixed unless they have a ``label_cost``. The ball is unbounded: its
+    distributions may leave the box of the data, and the certificate also holds for those inside the box.
+
+    For linear models with cross-entropy or squared error the certificate is tight. For networks it is proven if their
+    layers are known, and looser; otherwise it is an estimate, and ``proven`` is False. Everything is computed in
+    float64. A proven certificate includes rounding: it holds for the exact loss of the weights as float64 numbers, and
+    for the loss that a float64 evaluation computes in any order. PreconditionError is raised if rounding is more than
+    half of the bound. Its ``save`` method writes a file that anyone can check with :func:`wafl.verify`.
 
     Args:
-        model: a model, or a run, which brings its own loss and client weights.
-        clients: whose examples are mixed.
-        radii: in the unit of the data; at least one.
+        model: a model, or a run, which brings its loss and client weights.
+        clients: the federation whose examples are mixed.
+        radii: the radii, in the unit of the data; at least one.
         norm: the ground norm, 1, 2 or inf.
         power: the order of the ball, 1 or 2. For 1, the worst loss of a linear model with cross-entropy is exactly
-            ``E[loss] + L_z radius``, approached by a little mass that goes ever farther.
+            ``E[loss] + L_z radius``, approached as a little mass moves ever farther.
         metric: ``"loss"``, or ``"error"``: the share of examples for which some other class has at least the label's
-            output; exactly for linear classifiers, from above for networks whose layers are known (for one of
-            :func:`wafl.models.lipschitz` it is worth having) or that say ``lipschitz = ...`` about themselves.
-        gap: how far a linear model's certificate is to be above what is reached, relative to it. A smaller gap takes
-            longer; the search stops at some point for models whose classes all compete, in l_inf at up to 3% on what we
-            measured.
+            output. It is exact for linear classifiers, and an upper bound for networks with known layers (useful for
+            :func:`wafl.models.lipschitz`) or with an attribute ``lipschitz = ...``.
+        gap: the allowed gap between a linear model's certificate and the achieved loss, relative to the latter. A
+            smaller gap takes longer. The search stops early for models whose classes all compete; in l_inf, the
+            measured gaps were up to 3%.
         split: ``"train"`` or ``"test"`` examples.
         client_weights: the center of the ball; by default the run's final weights, or by examples for a plain model.
         curvature: a bound on L_zz, for a model and a loss for which none is known; otherwise it is not used. A value
             that rests on it is attested, not proven; ValueError if an attack shows that it is false.
         dtype: ``"float32"`` to include the rounding of each example's loss in float32 (without TF32 and Winograd),
-            anywhere in the ball. It raises PreconditionError if that is more than the radius adds to the loss.
-        achieved: whether to report the loss of a bad distribution inside each ball too. For networks, that needs all
-            examples in one place.
-        confidence: with what probability all radii hold for the clients' distributions; needs ``split="test"``, a
-            model that never saw these examples and, for the loss, data with bounds. Gamma is then chosen on the
+            anywhere in the ball. PreconditionError is raised if that is more than the radius adds to the loss.
+        achieved: whether to also report the loss of a bad distribution inside each ball. For networks, this needs all
+            examples on one machine.
+        confidence: the probability with which all radii hold for the clients' distributions. It needs ``split="test"``,
+            a model that never saw these examples and, for the loss, data with bounds. Gamma is then chosen on the
             training examples.
-        space: the name of a layer: the ball is in the space of its output, and so are the radii. What comes before it
-            may be anything; the certificate is proven if that is known of what comes after, as of a linear head.
+        space: the name of a layer: the ball and the radii are then in the space of its output. The layers before it may
+            be anything; the certificate is proven if proofs exist for the layers after it, such as a linear head.
         cost_matrix: the matrix A of a ground cost ``||A^-1 (x' - x)||``, one number per feature for a diagonal A, or
             ``"clients"``, as in :class:`wafl.objectives.Wasserstein`.
-        label_cost: the price kappa at which the ball lets labels change, too: a move costs
-            ``||x' - x||^power + kappa 1(y' != y)``, with squared error ``||x' - x||^2 + kappa ||y' - y||^2``. What
-            is ``achieved`` of a network is still by moves that keep labels.
-        loss: the loss to use instead of the run's own; cross-entropy for a plain model.
-        seed: of the objective.
-        device: where the bounds are searched for, ``"cpu"`` or ``"cuda"``.
-        progress: whether to show how far it is; by default on a terminal and in notebooks.
+        label_cost: the price kappa at which labels in the ball may change: a move costs
+            ``||x' - x||^power + kappa 1(y' != y)``, with squared error ``||x' - x||^2 + kappa ||y' - y||^2``.
+            For a network, ``achieved`` still uses moves that keep labels.
+        loss: the loss to use instead of the run's loss; cross-entropy for a plain model.
+        seed: the seed of the objective.
+        device: the device of the search, ``"cpu"`` or ``"cuda"``.
+        progress: whether to show progress; by default on a terminal and in notebooks.
 
     >>> import wafl
     >>> clients = wafl.load_dataset("digits").partition(num_clients=4, iid=True)
@@ -223,9 +224,9 @@ def beyond(
     room: Callable[[int], Room],
     seed: int = 0,
 ) -> Certificates:
-    """Certificates at the chosen gammas for the distributions behind the test examples, all with this probability.
+    """Return certificates for the distributions behind the test examples, all with this probability.
 
-    ``room`` is a function of the number of test examples.
+    They use the chosen gammas. ``room`` is a function of the number of test examples.
     """
     level = (1.0 - confidence) / len(chosen)
     rows = tuple(_beyond(row, chosen, training, test, domain, level, room, seed) for row in chosen.rows)
@@ -238,7 +239,7 @@ def beyond(
 def _constants(
     mixture: Mixture, clients: Federation, norm: float, quantity: Quantity, by_margins: bool
 ) -> dict[str, Constant]:
-    """L_z and L_zz: they are searched for only if they are not known and something rests on them."""
+    """Return L_z and L_zz; search for unknown ones only if a bound rests on them."""
     known = data_free_constants(mixture.task, mixture.params, math.prod(clients.input_shape), norm)
     if by_margins:
         kind = "attested" if last_layer(mixture.task.module) is None else "bound"
@@ -249,6 +250,7 @@ def _constants(
 
 
 def check_confidence(confidence: float, split: str) -> None:
+    """Raise unless the confidence lies between 0 and 1 and the split is ``"test"``."""
     Range(0.0, 1.0, ", such as 0.95", low_open=True, high_open=True).check("confidence", confidence)
     if split != "test":
         raise PreconditionError(
@@ -266,7 +268,10 @@ def _beyond(
     room: Callable[[int], Room],
     seed: int,
 ) -> Certificate:
-    """One radius for the distributions, but for probability ``level``: by what is smallest on the training examples."""
+    """Return one radius's certificate for the distributions, with error probability ``level``.
+
+    The smallest bound on the training examples is used.
+    """
     quantity = chosen.quantity
     inquiry = quantity.inquiry(chosen, row)
     moments, most = Moments(inquiry.report), quantity.most(test, domain, chosen, inquiry.gamma)
@@ -283,7 +288,7 @@ def _beyond(
 
 
 def finite_above(task: Task, params: Tensor, norm: float) -> float | None:
-    """The gamma above which phi_gamma of a linear model is finite: 0 for cross-entropy; None if that is not known."""
+    """Return the gamma above which a linear model's phi_gamma is finite: 0 for cross-entropy; None if unknown."""
     layer = task.linear(params[None])
     return None if layer is None or not is_known(task.loss) else LinearPhi(layer[0][0], task.loss, norm).limit
 
@@ -295,7 +300,10 @@ def certificates_of(
     room: Room,
     achieved: Reach = lambda radius: None,
 ) -> Certificates:
-    """The certificates of a mixture whose clients answer ``means``, with ``room`` and never below what was reached."""
+    """Return a mixture's certificates from its ``means``, with ``room`` for rounding.
+
+    No value is below an achieved loss.
+    """
     clean, rest, rows = question.quantity.rows(means, radii, question, achieved)
     about = (question.norm, question.unit, question.steep, question.bent, question.quantity)
     certificates = Certificates(
@@ -323,5 +331,6 @@ def quantity_of(metric: str) -> Quantity:
 
 
 def check_question(power: int, gap: float) -> None:
+    """Raise ValueError if the order of the ball or the gap is out of range."""
     Choice((1, 2)).check("power", power)
     Range(1e-6, 1.0, ": 0.02 asks for a certificate 2% above what is reached").check("gap", gap)

@@ -1,4 +1,4 @@
-"""The search for the best gamma: what clients answered at a few gammas, and where to ask next."""
+"""Search for the best gamma, from the clients' answers at a few gammas."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,19 +10,19 @@ from wafl.theory.certificates.mixture import Means
 RUNG = 16.0
 """The ratio of neighboring gammas in the first grid, above the limit."""
 BEYOND = 1.5
-"""How much smaller the next gamma is than the one at which moves would cost the squared radius by a power law."""
+"""The factor by which the next gamma is below the one at which a power law predicts a cost of the squared radius."""
 CLOSE = 1e-4
-"""How close the mean cost must come to the squared radius; the value only has the square of gamma's error."""
+"""How close the mean cost must come to the squared radius; the value depends only on the square of gamma's error."""
 WIDE = 2.0
-"""The ratio of two gammas between which a power law says little."""
+"""The ratio of two gammas above which a power law between them is a poor guide."""
 NEGLIGIBLE = 1e-10
-"""What fraction of the value may be given away if the minimum would be at the limit itself."""
+"""The fraction of the value that the search may lose if the minimum is at the limit itself."""
 FLOOR = 1e-40
 
 
 @dataclass(frozen=True)
 class Surrogate:
-    """``E[phi_gamma]`` and the mean cost of the moves at one gamma; the cost is minus the slope in gamma."""
+    """The value ``E[phi_gamma]`` and the mean cost of the moves at one gamma; the cost is minus the slope in gamma."""
 
     value: float
     cost: float
@@ -30,19 +30,19 @@ class Surrogate:
 
 @dataclass(frozen=True)
 class Dual:
-    """What clients answered, by the excess of gamma over the limit, and what follows from it for any radius."""
+    """The clients' answers by the excess of gamma over the limit, and the bounds that they imply for any radius."""
 
     limit: float
     known: Mapping[float, Surrogate]
 
     def least(self, radius: float) -> tuple[float, float]:
-        """The minimum over the gammas that were asked about, and the gamma that attains it."""
+        """Return the minimum over the known gammas, and the gamma that attains it."""
         values = {excess: (self.limit + excess) * radius**2 + answer.value for excess, answer in self.known.items()}
         best = min(values, key=values.__getitem__)
         return values[best], self.limit + best
 
     def balanced(self, radius: float) -> list[float]:
-        """Return the gamma at which moves cost ``radius^2`` by a power law between its neighbors, if it has two."""
+        """Return the gamma at which a power law between two neighbors predicts a cost of ``radius^2``, if any."""
         budget = radius**2
         cheap = [excess for excess, answer in self.known.items() if 0.0 < answer.cost <= budget]
         dear = [excess for excess, answer in self.known.items() if budget < answer.cost < math.inf]
@@ -53,10 +53,11 @@ class Dual:
         return [self.limit + low * (high / low) ** (math.log(above / budget) / math.log(above / below))]
 
     def reached(self, radius: float) -> float:
-        """The loss of a distribution inside the ball, if the answers are what moves of that mean cost attain.
+        """Return the loss of a distribution inside the ball, if the answers come from moves with that mean cost.
 
-        It mixes the moves at two neighboring gammas, so that their mean cost is ``radius^2``. If no moves cost as much,
-        the rest goes where each unit of cost gains the limit; minus infinity if nothing is known of cheaper ones.
+        The distribution mixes the moves at two neighboring gammas, so that their mean cost is ``radius^2``. If no moves
+        cost as much, the rest of the budget gains the limit per unit of cost. Minus infinity if no cheaper moves are
+        known.
         """
         budget = radius**2
         cheap = [excess for excess, answer in self.known.items() if answer.cost <= budget]
@@ -71,7 +72,7 @@ class Dual:
         return (1.0 - share) * self.loss(near) + share * self.loss(far)
 
     def loss(self, excess: float) -> float:
-        """The mean loss of the moves at one of the gammas that were asked about."""
+        """Return the mean loss of the moves at one of the known gammas."""
         answer = self.known[excess]
         return answer.value + ((self.limit + excess) * answer.cost if answer.cost > 0 else 0.0)
 
@@ -83,11 +84,11 @@ def search_dual(
     close: float = CLOSE,
     first: Sequence[float] = (),
 ) -> Dual:
-    """Ask clients about a few gammas at a time, until the best one for each radius is known.
+    """Ask clients about a few gammas at a time, until the best gamma for each radius is known.
 
     Every answer is used for every radius. The derivative in gamma is ``radius^2 - cost``, so the search is for the
     gamma at which the cost is the squared radius; ``close`` is how close it must come. It starts with the gammas
-    ``first``, if there are any, else with a wide grid.
+    ``first`` if there are any, else with a wide grid.
 
     >>> dual = search_dual(lambda gammas: Means([1 / g for g in gammas], [g**-2 for g in gammas]), [2.0], 0.0, 1e-8)
     >>> [round(number, 6) for number in dual.least(2.0)]
@@ -118,9 +119,9 @@ def _usable(value: float, cost: float) -> Surrogate:
 
 
 def _next(dual: Dual, radius: float, turn: int, close: float) -> float | None:
-    """Return the excess to ask about next; None if there is nothing more to gain.
+    """Return the next excess to query, or None if no gain remains.
 
-    Raises PreconditionError if every gamma that float64 can hold has an infinite cost.
+    Raises PreconditionError if every gamma in the range of float64 has an infinite cost.
     """
     known, limit, budget = dual.known, dual.limit, radius**2
     dear = [excess for excess, answer in known.items() if answer.cost > budget]
@@ -158,7 +159,7 @@ def _next(dual: Dual, radius: float, turn: int, close: float) -> float | None:
 
 
 def _power_law(dual: Dual, budget: float) -> float:
-    """Return the ratio to the smallest gamma at which a power law through the smallest two spends the budget; or 0."""
+    """Return the ratio of the next gamma to the smallest one, by a power law that spends the budget; 0 if none fits."""
     (low, most), (high, less) = sorted((excess, answer.cost) for excess, answer in dual.known.items())[:2]
     if not 0.0 < less < most:
         return 0.0

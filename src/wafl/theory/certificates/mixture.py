@@ -1,4 +1,4 @@
-"""The clients' mixed examples in float64, and the means over them that a certificate asks for.
+"""Mix the clients' examples in float64, and compute the means over them that a certificate needs.
 
 The ball may let labels change too, at a price kappa (``label_cost``). A move then costs
 ``||x' - x||^p + kappa 1(y' != y)``. A supremum over examples and labels is one over examples for each label, so with
@@ -41,9 +41,9 @@ from wafl.train.survey import Survey, SurveyReplies
 from wafl.weights import ClientWeights, by_examples
 
 CHECKED = 256
-"""On how many examples the values of a user's loss are compared with those that its traits imply."""
+"""The number of examples on which a user's loss is compared with the values that its traits imply."""
 Settings = Sequence[Mapping[str, float]]
-"""What an objective's scalars are, once per question."""
+"""The scalars of an objective, one mapping per question."""
 
 
 @dataclass(frozen=True)
@@ -55,31 +55,38 @@ class Means:
 
 
 AskMeans = Callable[[Report | None, Settings], Means]
-"""Ask the clients of a mixture for their means."""
+"""A function that asks the clients of a mixture for their means."""
 
 
 class Asked(Protocol):
-    """A model and the clients of a mixture, wherever their examples are."""
+    """The model and the clients of a mixture, on any machine."""
 
     @property
-    def task(self) -> Task: ...
+    def task(self) -> Task:
+        """The model and its loss."""
+
     @property
-    def params(self) -> Tensor: ...
+    def params(self) -> Tensor:
+        """The parameters of the model."""
+
     @property
-    def weights(self) -> Tensor: ...
-    def answers(self, objective: Objective | None, settings: Settings, seed: int = 0) -> SurveyReplies: ...
+    def weights(self) -> Tensor:
+        """The clients' weights."""
+
+    def answers(self, objective: Objective | None, settings: Settings, seed: int = 0) -> SurveyReplies:
+        """Return the report of each client on each setting."""
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """``P_lambda``: each client's examples, with the client's weight."""
+    """The mixture ``P_lambda``: the examples of each client, with the client's weight."""
 
     task: Task
     params: Tensor
     examples: Examples
     weights: Tensor
     device: str = "cpu"
-    """Where clients are asked; the rest stays here."""
+    """The device on which clients are asked; everything else stays on the CPU."""
 
     @classmethod
     def of(
@@ -90,7 +97,10 @@ class Mixture:
         client_weights: ClientWeights | None = None,
         loss: Loss | None = None,
     ) -> Self:
-        """``client_weights=None`` means the run's final weights, or by examples for a plain model."""
+        """Mix the clients' examples.
+
+        ``client_weights=None`` means the run's final weights, or by examples for a plain model.
+        """
         if split not in ("train", "test"):
             raise ValueError(f"split={split!r} must be 'train' or 'test'")
         examples = clients.train if split == "train" else clients.test
@@ -111,26 +121,27 @@ class Mixture:
 
     @property
     def problem(self) -> Problem:
+        """The model and its parameters, as a problem with one lane."""
         return Problem(self.task, self.params[None])
 
     def check_claim(self) -> None:
-        """Raise ValueError if a user's loss has other values on the first examples than its traits imply."""
+        """Raise ValueError if a user's loss differs on the first examples from the values that its traits imply."""
         some = self._population(slice(CHECKED))
         check_claim(self.task.loss, self.problem.outputs(some.x), some.y)
 
     def means(self, objective: Objective | None, settings: Settings, seed: int = 0) -> Means:
-        """``sum_i lambda_i`` times what each client reports: two numbers per client and setting."""
+        """Return ``sum_i lambda_i`` times each client's report: two numbers per client and setting."""
         answers = self.answers(objective, settings, seed)
         value, cost = (part.where(self.weights > 0, 0.0) @ self.weights for part in (answers.value, answers.cost))
         return Means(value.tolist(), cost.tolist())
 
     def answers(self, objective: Objective | None, settings: Settings, seed: int = 0) -> SurveyReplies:
-        """What each client reports."""
+        """Return the report of each client on each setting."""
         return Survey(*self._there, objective).ask(settings, seed)
 
     @cached_property
     def _there(self) -> tuple[Task, Tensor, Examples]:
-        """What clients are asked with, on the device."""
+        """The task, parameters and examples on the device."""
         if self.device == "cpu":
             return self.task, self.params, self.examples
         device = find_device(self.device)
@@ -138,11 +149,11 @@ class Mixture:
         return task, self.params.to(device), self.examples.to(device)
 
     def population(self) -> Population:
-        """All examples in one lane, each with its share."""
+        """Return all examples in one lane, each with its share."""
         return self._population(slice(None))
 
     def worst_loss(self, shift: WassersteinShift, seed: int = 0) -> float:
-        """The expected loss of the worst distribution that a shift finds."""
+        """Return the expected loss of the worst distribution that a shift finds."""
         return shift.loss_of_worst(self.problem, self.population(), seed)
 
     def _population(self, rows: slice) -> Population:
@@ -155,15 +166,17 @@ class Mixture:
 
 @dataclass(frozen=True)
 class LabelsMove(Objective):
-    """A report at the label that is worst for each example; without a report, examples stay where they are."""
+    """A report at the worst label of each example; without a report, examples do not move."""
 
     report: Report | None
     price: float
 
     def scalars(self) -> dict[str, float]:
+        """Return the report's scalars and gamma."""
         return {"gamma": 1.0, **({} if self.report is None else self.report.scalars())}
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Report each example at its worst label or target."""
         state = state or ObjectiveState()
         gamma = lane_scalar(state, "gamma", 1.0, problem.params)
         factor = problem.output_loss.quadratic
@@ -200,7 +213,7 @@ class LabelsMove(Objective):
 
 
 def with_labels(means: Callable[[Objective | None, Settings], Means], price: float) -> AskMeans:
-    """A way to ask clients about a gamma whose labels may change at this price; not errors, which count their own."""
+    """Return a function that asks about a gamma whose labels may change at this price; errors already count labels."""
     if math.isinf(price):
         return means
 
@@ -214,7 +227,7 @@ def with_labels(means: Callable[[Objective | None, Settings], Means], price: flo
 
 
 def check_label_cost(label_cost: float, task: Task) -> None:
-    """Refuse a price for labels of which nothing is known to follow."""
+    """Raise PreconditionError if no proof exists for labels that change at this price."""
     targets = task.loss.quadratic is not None and task.linear(task.initial()[None]) is not None
     if math.isfinite(label_cost) and not (targets or task.loss.labels == "classes"):
         raise PreconditionError(

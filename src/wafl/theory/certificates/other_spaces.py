@@ -1,7 +1,7 @@
-"""A ball at a layer's output, or with a cost matrix, as a round ball of the inputs of another model on other examples.
+"""Convert a ball at a layer's output, or with a cost matrix, to a round ball of another model's inputs.
 
-At a layer, the examples are its outputs, and the model is what comes after it. With a cost matrix A, the examples are
-``A^-1 x``, and the model is ``u -> model(A u)``. So everything that is known about round balls holds there too.
+At a layer, the examples are its outputs, and the model is the rest of the network. With a cost matrix A, the examples
+are ``A^-1 x``, and the model is ``u -> model(A u)``. So every result on round balls applies there too.
 """
 
 import copy
@@ -27,7 +27,10 @@ from wafl.train.embedded import Embedded, first_example
 def at_layer(
     model: Run | nn.Module, clients: Federation, layer: str, loss: Loss | None = None
 ) -> tuple[nn.Module, Federation]:
-    """What comes after a layer, and the layer's outputs as the examples, next to the inputs if it may look at them."""
+    """Return the model after a layer, and the layer's outputs as examples.
+
+    The inputs are added to the examples if the rest of the model may read them.
+    """
     task, params = task_of(model, loss, traced=False)
     first = first_example(clients, params)
     check_fitness(Problem(task, params[None]), *first, clients.num_classes)
@@ -52,7 +55,7 @@ def at_layer(
 def with_cost_matrix(
     model: Run | nn.Module, clients: Federation, cost_matrix: CostMatrix
 ) -> tuple[nn.Module, Federation]:
-    """The model of ``A u``, and the examples ``u = A^-1 x``."""
+    """Return the model of ``A u``, and the examples ``u = A^-1 x``."""
     inputs = clients.input_shape
     matrix = cost_matrix.matrix
     cost_matrix.check_fits(matrix.new_empty(inputs).numel())
@@ -70,7 +73,7 @@ def with_cost_matrix(
 
 
 def _stretched(model: nn.Module, matrix: Tensor, inputs: tuple[int, ...]) -> nn.Module:
-    """The model of ``A u``; a first layer that is linear takes A into its weights, which gives the tightest bounds."""
+    """Return the model of ``A u``; a linear first layer absorbs A into its weights, which gives the tightest bounds."""
     layers = members(model) if is_plain(model, nn.Sequential) else [model]
     flat = [each for each in layers if not (is_plain(each, nn.Flatten) or is_plain(each, nn.Identity))]
     linear = flat[0] if flat and isinstance(flat[0], nn.Linear) and is_plain(flat[0], nn.Linear) else None
@@ -85,14 +88,14 @@ def _stretched(model: nn.Module, matrix: Tensor, inputs: tuple[int, ...]) -> nn.
 
 
 def _only_there(model: nn.Module, weight: Tensor) -> bool:
-    """Whether a single layer has this weight: one that is changed for its first use must not have another."""
+    """Return whether exactly one layer uses this weight, so that a change for its first use affects no other layer."""
     return sum(value is weight for _, value in model.named_parameters(remove_duplicate=False)) == 1
 
 
 def moved(
     model: Run | nn.Module, clients: Federation, space: str | None, cost_matrix: Any, loss: Loss | None
 ) -> tuple[Run | nn.Module, Federation]:
-    """The model and the examples where the ball is round; at a layer, the cost matrix is about its outputs."""
+    """Return the model and the examples where the ball is round; at a layer, the cost matrix is about its outputs."""
     if space is not None:
         model, clients = at_layer(model, clients, space, loss)
     chosen = check_cost_matrix(cost_matrix)

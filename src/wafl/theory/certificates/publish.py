@@ -1,6 +1,6 @@
-"""Publish certificates: find a gamma for each radius, and write what the checker of files proves at it.
+"""Publish certificates: find a gamma for each radius, and write the values that the checker of files proves at it.
 
-In statements about clients that nobody has seen, gamma and bets come from the clients that trained.
+In statements about unseen clients, gamma and bets come from the clients that trained.
 """
 
 import math
@@ -48,16 +48,16 @@ from wafl.theory.certificates.sampling import Sample
 from wafl.weights.transport.costs import transport_package
 
 ROOM = 1.0 + 1e-9
-"""What is published is larger by this factor than what is proven here: other machines compute other last bits."""
+"""The factor by which published values exceed those proven here: other machines compute other last bits."""
 SOME = 2000
-"""How many examples a gamma is chosen on."""
+"""The number of examples on which a gamma is chosen."""
 CUTS, HALVINGS = 8, 10
-"""The number of pieces into which the range of gamma is cut, and how often pieces are halved."""
+"""The number of pieces into which the range of gamma is cut, and the number of times that pieces are halved."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The model and the examples of a certificate, and its question, as far as a file can state it."""
+    """The model, the examples and the question of a certificate, as far as a file can state it."""
 
     model: Run | nn.Module
     clients: Federation
@@ -74,13 +74,14 @@ class Source:
 
     @property
     def ball(self) -> Ball:
+        """The ball of the certificate, as a file states it."""
         return Ball(quantity_of(self.metric), self.norm, self.power)
 
 
 def publish(
     source: Source, estimates: Mapping[float, float], confidence: float | None, reason: str, points: int | None = None
 ) -> Promise:
-    """Return a certificate as a file has it, with the values that the checker proves by itself.
+    """Return a certificate in the form of a file, with the values that the checker proves by itself.
 
     Without a proof (``reason`` is not empty), the values are the ``estimates`` by radius, attested for that reason.
     """
@@ -115,7 +116,7 @@ def publish_next_client(
     next_confidence: float | None,
     missing: tuple[str, ...] = (),
 ) -> Promise:
-    """Return statements about all clients, a share of them and the next one, as a file has them.
+    """Return statements about all clients, a share of them and the next one, in the form of a file.
 
     The statement about the next client has ``next_confidence`` if the clients support no more. Clients that are
     ``missing`` count as infinity.
@@ -174,7 +175,7 @@ def _sealed(
 ) -> Promise:
     """Return a claim with the values that the checker proves, at a gamma per radius, with bets from ``seen`` examples.
 
-    Rows of which nothing is proven are left out; a PreconditionError if none is left.
+    Rows without a proof are left out; PreconditionError is raised if no row is left.
     """
     clients, witnesses = source.clients, tuple(Witness(gamma, (), None, None) for gamma in gammas)
     content = Content(FORMAT, claim, None, witnesses, labels, _now())
@@ -234,7 +235,7 @@ def _check_points(points: int, clients: Federation, ball: Ball, confidence: floa
 
 
 def _provable(source: Source, confidence: float | None) -> Known:
-    """Return what is known of the model; raise PreconditionError if that proves nothing."""
+    """Return the known properties of the model; raise PreconditionError if they prove nothing."""
     ball, proof = source.ball, read(*module_and_loss(source.model, source.loss))
     if isinstance(proof, str):
         raise PreconditionError(f"the checker has no proof for this model, because {proof}: print the certificate")
@@ -245,7 +246,10 @@ def _provable(source: Source, confidence: float | None) -> Known:
 def _gammas(
     model: Known, ball: Ball, examples: Examples, weights: Sequence[float], radii: Sequence[float]
 ) -> list[float | None]:
-    """A good gamma that a file can hold for each radius, found on some of the examples; None where none is needed."""
+    """Return a good gamma for each radius, within the range of a file; None if none is needed.
+
+    The gammas are found on some of the examples.
+    """
     share = torch.repeat_interleave(
         torch.tensor(weights, dtype=torch.float64) / examples.num_examples, examples.num_examples
     )
@@ -268,7 +272,7 @@ def _gammas(
 
 
 def _least(bound: Callable[[float], float], low: float, high: float) -> float:
-    """Return about where a function of gamma is least: on a grid, which is then halved on both sides of the best."""
+    """Return the approximate minimizer of a function of gamma: on a grid that is then halved around its best point."""
     if low >= high:
         return math.sqrt(low * high)  # infinite where the square overflows, and then nothing is published
     values = {gamma: bound(gamma) for gamma in (low * (high / low) ** (index / CUTS) for index in range(CUTS + 1))}
@@ -281,7 +285,7 @@ def _least(bound: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _witnesses(content: Content, model: Known, clients: Federation, seen: Examples) -> Iterator[Witness]:
-    """Each client's numbers at each gamma, with room for what other machines compute."""
+    """Yield the clients' numbers at each gamma, with room for the rounding of other machines."""
     checker, claim = Checker(content, model, clients), content.claim
     drawn = [checker.surrogates(examples_of(clients, claim.part), index) for index in range(clients.num_clients)]
     before = [] if claim.confidence is None else [checker.surrogates(seen, i) for i in range(seen.num_clients)]
@@ -302,7 +306,7 @@ def _witnesses(content: Content, model: Known, clients: Federation, seen: Exampl
 
 
 def _bets(claim: Claim, before: Sequence[Tensor], most: float) -> list[float]:
-    """A bet for each client: from its own training examples or, if clients were drawn, from those of others."""
+    """Return a bet for each client, from its training examples or, if clients were drawn, from other clients'."""
     weights, sizes = ([getattr(each, key) for each in claim.clients] for key in ("weight", "examples"))
     delta = 1.0 - min(claim.confidence_of(row) or 0.0 for row in claim.rows)
     if claim.part == "all":

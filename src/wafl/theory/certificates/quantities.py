@@ -1,4 +1,4 @@
-"""The quantities that can be certified: the expected loss and the error rate."""
+"""Define the quantities that can be certified: the expected loss and the error rate."""
 
 import math
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ LEAST_SHARE = 0.1
 LARGEST = 1e300
 """A gamma at which nothing moves."""
 NETWORK_CLOSE = 0.01
-"""How close the search for a network's gamma comes, much closer than its bound is to the truth."""
+"""How close the search for a network's gamma comes: much closer than the bound is to the truth."""
 SMALL_LOSS = 1e-3
-"""Below this, a mean loss is too small for a tolerance to be measured by."""
+"""Below this value, a mean loss is too small to define a tolerance."""
 Proven = tuple[float, float, float | None]
-"""A bound, the gamma at which it was found, and the tolerance of a search, if there was one."""
+"""A bound, its gamma, and the tolerance of the search, if there was one."""
 
 
 @dataclass(frozen=True)
 class ExpectedLoss(Quantity):
-    """The mean of the loss that the model was trained with, or of another one."""
+    """The mean of the loss that the model was trained with, or of another loss."""
 
     metric = "loss"
     noun = "expected loss"
@@ -35,11 +35,13 @@ class ExpectedLoss(Quantity):
     has_slopes = True
 
     def by_margins(self, task: Task) -> bool:
+        """Return whether the model is a network whose margins have known slopes."""
         return task.linear(task.initial()[None]) is None and margins_of(task, task.initial(), 1) is not None
 
     def rows(
         self, means: AskMeans, radii: Sequence[float], question: Question, achieved: Reach
     ) -> tuple[float, float, list[Certificate]]:
+        """Bound the loss by duality and by its slope."""
         clean, rest = means(None, [{}]).value[0], means(AtRest(question.norm, question.dtype), [{}]).value[0]
         simple = _simple(means, radii, question, rest)
         if question.power == 1:
@@ -57,7 +59,7 @@ class ExpectedLoss(Quantity):
         )
 
     def inquiry(self, certificates: Certificates, row: Certificate) -> Inquiry:
-        """By duality or by the slope: the smaller bound, unless only one of them is proven."""
+        """Return the inquiry by duality or by the slope: the smaller bound, unless only one of them is proven."""
         equally = certificates.simple_proven == certificates.proven
         if row.radius == 0 or (row.simple <= row.value if equally else certificates.simple_proven):
             at_rest = AtRest(certificates.norm, certificates.dtype)
@@ -68,6 +70,7 @@ class ExpectedLoss(Quantity):
         return Inquiry(report, setting, row.gamma, row.gamma * row.radius**2)
 
     def most(self, asked: Asked, domain: Domain, certificates: Certificates, gamma: float) -> float:
+        """Return the largest phi_gamma in the domain."""
         return largest_surrogate(asked.task, asked.params, domain, certificates.L_z, gamma, certificates.norm)
 
 
@@ -85,6 +88,7 @@ class ErrorRate(Quantity):
     has_slopes = False
 
     def missing(self, task: Task, num_classes: int | None) -> str | None:
+        """Return the requirement that the model fails; None for linear classifiers and networks of known layers."""
         known = not self.by_margins(task) or leads_of(task, task.initial(), 1) is not None
         if num_classes is not None and known:
             return None
@@ -94,12 +98,13 @@ class ErrorRate(Quantity):
         )
 
     def by_margins(self, task: Task) -> bool:
+        """Return whether the model is not linear."""
         return task.linear(task.initial()[None]) is None
 
     def rows(
         self, means: AskMeans, radii: Sequence[float], question: Question, achieved: Reach
     ) -> tuple[float, float, list[Certificate]]:
-        """Exact for linear models at every gamma, but for rounding."""
+        """Compute the bounds, which are exact for linear models at every gamma, except for rounding."""
         power = question.power
         report = ErrorSurrogate(question.norm, power, label_cost=question.label_cost, dtype=question.dtype)
 
@@ -118,16 +123,18 @@ class ErrorRate(Quantity):
         return clean, clean, rows
 
     def inquiry(self, certificates: Certificates, row: Certificate) -> Inquiry:
+        """Return the inquiry about distances to the nearest error."""
         gamma = LARGEST if row.radius == 0 else row.gamma
         report = ErrorSurrogate(certificates.norm, dtype=certificates.dtype)
         return Inquiry(report, {"gamma": gamma}, gamma, gamma * row.radius**2)
 
     def most(self, asked: Asked, domain: Domain, certificates: Certificates, gamma: float) -> float:
+        """Return 1."""
         return self.largest
 
 
 def _simple(means: AskMeans, radii: Sequence[float], question: Question, rest: float) -> list[float]:
-    """``E[loss] + L_z radius``: the dual at the gamma at which moves of that slope gain the most."""
+    """Compute ``E[loss] + L_z radius``: the dual at the gamma at which moves of that slope gain the most."""
     steep = float(question.steep)
     if not question.labels_move or math.isinf(steep):
         return [rest + steep * radius if radius > 0 else rest for radius in radii]
@@ -140,7 +147,10 @@ def _simple(means: AskMeans, radii: Sequence[float], question: Question, rest: f
 def _of_order_one(
     means: AskMeans, radii: Sequence[float], question: Question, simple: Sequence[float]
 ) -> list[Certificate]:
-    """Beyond its steepest slope the loss gains nothing from distance, and below it everything; labels may still pay."""
+    """Certify with ``power=1``, where distance gains nothing above the steepest slope; labels may still pay.
+
+    Below that slope the bound is infinite.
+    """
     steep = float(question.steep)
     reached = [None if question.finite_above is None else value for value in simple]
     if not question.labels_move or math.isinf(steep):
@@ -169,7 +179,7 @@ def _tight(
     rest: float,
     simple: Sequence[float],
 ) -> list[Certificate]:
-    """For every gamma: search with what an ascent reaches, then prove the value at the gammas found."""
+    """Certify a linear model at every gamma: search with an ascent's values, then prove the final gammas' values."""
     report, slope = SearchedSurrogate(question.norm, question.dtype), float(question.steep)
     exact = clean if clean > 0 else 1.0
 
@@ -215,7 +225,7 @@ def _of_network(means: AskMeans, radii: Sequence[float], question: Question, cle
 
 
 def _by_curvature(means: AskMeans, radii: Sequence[float], question: Question, rest: float) -> list[Proven]:
-    """For gamma above ``L_zz / 2``, where the inner problem is concave or nearly so."""
+    """Bound by the curvature, for gamma above ``L_zz / 2``, where the inner problem is concave or nearly so."""
 
     def ask(gammas: Sequence[float]) -> Means:
         report = UpperBound(question.norm, dtype=question.dtype)
@@ -226,7 +236,10 @@ def _by_curvature(means: AskMeans, radii: Sequence[float], question: Question, r
 
 
 def _by_margins(means: AskMeans, radii: Sequence[float], question: Question, clean: float, rest: float) -> list[Proven]:
-    """For every gamma, among them ``L_z / (2 radius)``, at which it is at most ``E[loss] + L_z radius``."""
+    """Bound by the margins at every gamma.
+
+    At ``L_z / (2 radius)``, the bound is at most ``E[loss] + L_z radius``.
+    """
     report, steep = SearchedSurrogate(question.norm, question.dtype), question.steep
     tolerance = rounded(question.gap * max(clean, SMALL_LOSS), 3)
 

@@ -1,4 +1,4 @@
-"""The loss that a network reaches inside a ball: a bound on the worst loss from below.
+"""Compute the loss that a network reaches inside a ball: a lower bound on the worst loss.
 
 Every example is moved to a few distances along the slope at an earlier one. By duality, a gamma then picks the best
 distance of each example, and the gamma at which the mean cost is the squared radius gives the worst distribution of
@@ -21,7 +21,7 @@ from wafl.theory.certificates.slack import at_once
 NEAREST, FARTHEST, FACTOR = 0.7, 2.5, 1.5
 """The distances: from this share of the smallest radius to this multiple of the largest, and the ratio of neighbors."""
 PIECE = 128
-"""How many examples are moved together."""
+"""The number of examples that are moved together."""
 
 
 def worst_moves(mixture: Mixture, radii: Sequence[float], norm: float) -> list[float]:
@@ -47,14 +47,14 @@ def worst_moves(mixture: Mixture, radii: Sequence[float], norm: float) -> list[f
 
 
 def _moved(problem: Problem, x: Tensor, y: Tensor, distances: Sequence[float], norm: float) -> Tensor:
-    """Losses and squared distances of examples ``x [1, B, ...]`` at rest and after each move, ``[2, moves, B]``."""
+    """Return losses and squared distances of ``x [1, B, ...]`` at rest and after each move, ``[2, moves, B]``."""
     loss, slope = problem.loss_and_gradient(x, y)
     moves = [torch.stack([loss[0], torch.zeros_like(loss[0])])]
     for number, distance in enumerate(distances, 1):
         moved = x + (distance * steepest(slope.flatten(2), norm)).view_as(x)
         forward = number % 2 == 0 or number == len(distances)
         loss, slope = (problem.loss(moved, y), slope) if forward else problem.loss_and_gradient(moved, y)
-        # A loss that is no number was not reached. The cost is measured: a direction may have lost its length of 1.
+        # A NaN loss was not reached. The cost is measured because a direction may have lost its length of 1.
         reached = torch.where(loss.isfinite(), loss, -torch.inf)
         moves.append(torch.cat([reached, power_norm((moved - x).flatten(2), norm, 2)]))
     return torch.stack(moves, dim=1).detach()

@@ -21,7 +21,7 @@ It is the product of the clients' capitals, at the client means with the mixture
 shares of capital that make bets of different sizes, here also 4, 16 and 64 times smaller ones, in case the examples
 spread more than those from which the bets come.
 
-Clients send the mean and the second moment of what they hold. **Among numbers in** ``[0, B]`` **with these,**
+Clients send the mean and the second moment of their numbers. **Among numbers in** ``[0, B]`` **with these moments,**
 ``sum_k log(1 - b X_k)`` **is smallest if some are B and all others the same**: the quadratic in x that meets
 ``log(1 - b x)`` at B and touches it at that other value is nowhere above it, because the third derivative of the
 logarithm has one sign, and its mean depends on the two moments alone.
@@ -50,14 +50,14 @@ from wafl.theory.constants import linear_models as linear
 from wafl.theory.constants.constant import Constant
 
 STAKES = ((0.85, 1.0), (0.05, 1.0 / 4.0), (0.05, 1.0 / 16.0), (0.05, 1.0 / 64.0))
-"""Shares of the capital, and what each multiplies the bets by."""
+"""Shares of the capital, and the factors by which they multiply the bets."""
 ODDS = tuple(math.exp(step / 2.0) for step in range(-18, 9))
-"""How boldly one may bet: theta is its largest value times ``odds / (1 + odds)``."""
+"""The odds of the possible bets: theta is its largest value times ``odds / (1 + odds)``."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What clients send about numbers in ``[0, most]``: how many, their mean and their second moment."""
+    """The clients' statistics of numbers in ``[0, most]``: their count, their mean and their second moment."""
 
     sizes: Sequence[int]
     means: Sequence[float]
@@ -66,12 +66,12 @@ class Sample:
 
     @classmethod
     def pooled(cls, values: Sequence[float], most: float) -> Sample:
-        """The sample of a single client, from all of its numbers."""
+        """Return the sample of a single client, from all of its numbers."""
         count = len(values)
         return cls([count], [math.fsum(values) / count], [math.fsum(v * v for v in values) / count], most)
 
     def upper_mean(self, weights: Sequence[float], bets: Sequence[float], delta: float) -> float:
-        """At least ``sum_i lambda_i mu_i``, but for probability ``delta``: the theorem above."""
+        """Return a bound on ``sum_i lambda_i mu_i`` that fails with probability ``delta`` at most (the theorem)."""
         if not all(0.0 <= bet * self.most < 1.0 for bet in bets):
             raise ValueError(f"every bet must lie in [0, 1 / {self.most:g}), under 1 over the largest possible number")
         share, size, bet = (torch.tensor(each, dtype=torch.float64) for each in (weights, self.sizes, bets))
@@ -99,18 +99,18 @@ class Sample:
         return high
 
     def _least_logs(self, here: Tensor, bet: Tensor) -> Tensor:
-        """The least mean of ``log(1 - b x)`` that the mean and the second moment of each client allow."""
+        """Return the least mean of ``log(1 - b x)`` that the mean and the second moment of each client allow."""
         mean, second = (torch.tensor(each, dtype=torch.float64)[here] for each in (self.means, self.seconds))
         room, variance = (self.most - mean).clamp_min(1e-12 * self.most), (second - mean.square()).clamp_min(0.0)
         largest, other = variance / (variance + room.square()), mean - variance / room
         return largest * torch.log1p(-bet * self.most) + (1.0 - largest) * torch.log1p(-bet * other)
 
     def bets(self, weights: Sequence[float], sizes: Sequence[int], delta: float) -> list[float]:
-        """What would be best for so many examples if they spread as these do, and half of one more were the largest.
+        """Return the best bets for ``sizes`` examples that spread as these do.
 
-        Client i bets ``l_i = theta lambda_i / n_i`` on being below its mean ``c_i`` here: ``1 + l (c - x)`` is a
-        multiple of ``1 - b x`` with ``b = l / (1 + l c)``, and then what is won depends little on how the mixture's
-        mean is made up of the clients'.
+        Half of one more example is assumed to have the largest value. Client i bets ``l_i = theta lambda_i / n_i`` on
+        being below its mean ``c_i`` here: ``1 + l (c - x)`` is a multiple of ``1 - b x`` with ``b = l / (1 + l c)``.
+        The gain then depends little on how the clients' means make up the mixture's mean.
         """
         share = [weight / size for weight, size in zip(weights, sizes, strict=True)]
         farthest = max(a * (self.most - mean) for a, mean in zip(share, self.means, strict=True))
@@ -128,18 +128,20 @@ class Sample:
 
 @dataclass(frozen=True)
 class Moments(Objective):
-    """An upper bound on each example's phi_gamma, cut off at ``most``, with its square where others report a cost.
+    """An upper bound on each example's phi_gamma, cut off at ``most``, with its square in place of the cost.
 
-    phi_gamma itself is never above ``most``, so what is cut off is still an upper bound. Without a ``bound`` it is the
-    loss where the examples are.
+    phi_gamma itself is never above ``most``, so the cut-off value is still an upper bound. Without a ``bound`` it is
+    the loss of the examples at rest.
     """
 
     bound: Report | None = None
 
     def scalars(self) -> dict[str, float]:
+        """Return the bound's scalars and ``most``."""
         return {"most": math.inf, **({} if self.bound is None else self.bound.scalars())}
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Report the bound, cut off, and its square."""
         state = state or ObjectiveState()
         most = lane_scalar(state, "most", math.inf, problem.params)[:, None]
         if self.bound is None:
@@ -151,14 +153,14 @@ class Moments(Objective):
         return Move(move.inputs, y, value, value.square(), move.converged, state=state)
 
     def ask(self, mixture: Asked, setting: Mapping[str, float], most: float, seed: int = 0) -> Sample:
-        """The sample of the clients of a mixture: their means and second moments at one setting."""
+        """Return the sample of the clients of a mixture: their means and second moments at one setting."""
         replies = mixture.answers(self, [{**setting, "most": most}], seed)
         return Sample(list(replies.sizes), replies.value[0].tolist(), replies.cost[0].tolist(), most)
 
 
 @dataclass(frozen=True)
 class Domain:
-    """What is known about examples before any is seen: their shape, the box they lie in, and how many classes."""
+    """The properties of examples that are known before any example is seen: shape, box and number of classes."""
 
     shape: tuple[int, ...]
     box: tuple[float, float] | None
@@ -166,15 +168,16 @@ class Domain:
 
     @classmethod
     def of(cls, clients: Federation) -> Domain:
+        """Return the domain that clients declare."""
         return cls(clients.input_shape, clients.bounds, clients.num_classes)
 
 
 def largest_surrogate(task: Task, params: Tensor, domain: Domain, steep: Constant, gamma: float, norm: float) -> float:
-    """phi_gamma is never above this for an example in the box; at ``gamma=inf`` this is the largest loss.
+    """Return an upper bound on phi_gamma for every example in the box; at ``gamma=inf`` this bounds the loss.
 
-    For a linear model with cross-entropy ``phi_gamma <= logsumexp_j(s_j - s_y + ||w_j - w_y||_*^2 / (4 gamma))``, in
-    which each ``s_j - s_y`` is at most what it is in the box. For others ``phi_gamma <= loss + L_z^2 / (4 gamma)``, and
-    the loss is at most that in the center of the box plus L_z times the distance.
+    For a linear model with cross-entropy ``phi_gamma <= logsumexp_j(s_j - s_y + ||w_j - w_y||_*^2 / (4 gamma))``, with
+    the largest value of each ``s_j - s_y`` in the box. For others ``phi_gamma <= loss + L_z^2 / (4 gamma)``, and
+    the loss is at most the loss at the center of the box plus L_z times the distance.
     """
     if domain.box is None:
         raise PreconditionError(

@@ -1,4 +1,4 @@
-"""What rounding adds to the bound of each example, from the rounding of the model's outputs."""
+"""Compute the effect of rounding on the bound of each example, from the rounding of the model's outputs."""
 
 import hashlib
 import math
@@ -18,11 +18,11 @@ from wafl.theory.networks.rounding import Dtype, Rounding, rounding_of
 
 UNIT = 2.0**-53
 OUT_OF_REACH = -100.0
-"""Classes whose margins stay below this add less to a loss than any rounding."""
+"""Classes whose margins stay below this value add less to a loss than any rounding."""
 TERMS = 128
-"""How many roundings a search adds to those of the model's own sums."""
+"""The number of roundings that a search adds to the roundings of the model's sums."""
 IMAGES = 16
-"""How many images a CPU evaluates at a time: for more, new memory takes longer than the convolutions."""
+"""The number of images that a CPU evaluates at a time; for more, new memory takes longer than the convolutions."""
 
 
 _OUTPUTS: WeakKeyDictionary[Task, tuple[Tensor, dict[bytes, Tensor]]] = WeakKeyDictionary()
@@ -34,7 +34,7 @@ def remembered(
 ) -> Tensor:
     """Stack ``compute(problem of a lane, x [B, ...], y [B])`` of each lane; equal questions are computed once.
 
-    A search asks about many gammas, and a network's outputs depend on none.
+    A search asks about many gammas, and the outputs of a network do not depend on gamma.
     """
     batches = shared(x).base
     each = len(y) // len(batches)
@@ -69,21 +69,22 @@ def outputs_of(problem: Problem, x: Tensor | Inputs, y: Tensor) -> Tensor:
 
 
 def lost_of(problem: Problem, x: Tensor | Inputs, y: Tensor, dtype: Dtype) -> Tensor:
-    """Return by how much the outputs of a network are moved for rounding; equal questions are computed once."""
+    """Return how far rounding may move the outputs of a network; equal questions are computed once."""
     return remembered(problem, x, y, f"lost {dtype}", lambda one, x, _: rounding_loss(dtype, one, x))
 
 
 @dataclass(frozen=True)
 class Slack:
-    """What a search of phi_gamma may lose by rounding; see above."""
+    """The loss of precision of a search of phi_gamma by rounding."""
 
     loss: OutputLoss
     rounding: Rounding | None
-    """None if the loss or a layer is not known: then nothing is added, and nothing is proven."""
+    """None if the loss or a layer is unknown: then nothing is added, and nothing is proven."""
     gamma: Tensor | float
 
     @classmethod
     def of(cls, problem: Problem, lane: int | Tensor, gamma: Tensor | float) -> Self:
+        """Return the slack of a lane's model."""
         known = has_margins(problem) or problem.output_loss.quadratic is not None
         rounding = rounding_of(problem.task, problem.params[lane]) if known else None
         return cls(problem.output_loss, rounding, gamma)
@@ -91,7 +92,7 @@ class Slack:
     def above(
         self, upper: Tensor, outputs: Tensor, lost: Tensor, y: Tensor, steep: Tensor | None = None, limit: float = 0.0
     ) -> Tensor:
-        """Return a bound on phi_gamma from one that was found in float64, of outputs that are off by ``lost [..., C]``.
+        """Return a bound on phi_gamma from one found in float64, from outputs that are off by ``lost [..., C]``.
 
         ``steep [C (y), C (j)]`` are the slopes of the margins; None if nothing moves. For a squared error, ``limit`` is
         the gamma above which phi_gamma is finite.
@@ -117,11 +118,12 @@ class Slack:
 
 
 def has_margins(problem: Problem) -> bool:
+    """Return whether the loss is a function of the margins between classes."""
     return problem.output_loss.logistic or isinstance(problem.output_loss, MarginLoss)
 
 
 def rounding_loss(dtype: Dtype, problem: Problem, x: Tensor) -> Tensor:
-    """By how much the outputs of ``x [B, ...]`` are moved for rounding, ``[B, C]``; 0 if it is not known."""
+    """Return how far rounding may move the outputs of ``x [B, ...]``, ``[B, C]``; 0 if unknown."""
     rounding = rounding_of(problem.task, problem.params[0])
     if rounding is None:
         return torch.zeros_like(problem.outputs(x[None])[0].detach())

@@ -1,16 +1,16 @@
-"""Add what rounding may change to bounds, and check them against losses that were reached.
+"""Add the possible effect of rounding to bounds, and check them against losses that were reached.
 
-Clients report bounds on phi_gamma that hold for any evaluation of the model where the examples are (``upper.py``). Two
+Clients report bounds on phi_gamma that hold for any evaluation of the model at their examples (``upper.py``). Two
 parts are added here. **Moves**: if examples move by 1, the error of each output grows by at most its *drift*
 (:mod:`wafl.theory.networks.rounding`), and the cross-entropy is off by at most twice the error of an output. Within the
 ball the mean distance is at most the radius, so the mean loss grows by at most ``2 drift radius``. For a squared error
 ``a ||s - y||^2``, the root of the mean grows by at most ``sqrt(a) ||drift|| radius`` (Minkowski's inequality).
+
 **Means** over n examples of m clients, the norms of the layers and the last steps of a search: a few units of the bound
 for each of ``n + m`` and for each term of the model's sums. In float32, each **loss** of C classes is off by at most
 ``(C + 32) u`` of itself, and by ``(C + 2) u`` for the sum of exponentials, with the unit roundoff u.
 
 The distributions in the ball must not overflow: a point so far away that its outputs are not finite has no loss.
-
 A bound below a loss that was reached is then a mistake in wafl, or a claim of the user that is false.
 """
 
@@ -31,18 +31,18 @@ from wafl.theory.certificates.upper import Inquiry, SlopeMove
 from wafl.theory.networks.rounding import ARITHMETIC, Dtype, rounding_of
 
 Room = Callable[[float, float], float]
-"""What rounding may add to a bound, as a function of the radius and the bound."""
+"""The possible effect of rounding on a bound, as a function of the radius and the bound."""
 PARTS = (1.0, 1.0 / 8.0, 1.0 / 64.0)
-"""How far examples are moved, relative to the radius."""
+"""The distances that examples are moved, relative to the radius."""
 UNIT = 2.0**-53
 TERMS = 128
-"""How many roundings count in addition to those of means and of the model."""
+"""The number of roundings, not counting means and the model."""
 CLAIMED = 1e-6
-"""By how much a loss must exceed a bound that rests on a claim to refute the claim, relative to the bound or to 1."""
+"""How much a loss must exceed a bound that rests on a claim to refute the claim, relative to the bound or to 1."""
 CURVATURE = "curvature= says so"
-"""Why a bound on the curvature is attested if it is an argument, and no consequence of a loss's traits."""
+"""Why a bound on the curvature is attested if it is an argument and does not follow from a loss's traits."""
 NOTICED = 1e-9
-"""Losses below this are never refused for their rounding, even if there is little else to them."""
+"""Losses below this value never raise an error for rounding, even if rounding dominates them."""
 
 
 def room_of(
@@ -54,7 +54,7 @@ def room_of(
     dtype: Dtype,
     count: int,
 ) -> Room:
-    """Return what rounding may add to the mean of a quantity over ``count`` examples of this shape that move."""
+    """Return the possible effect of rounding on a quantity's mean over ``count`` moving examples of this shape."""
     rounding, factor = rounding_of(task, params), task.loss.quadratic
     relative = 8.0 * UNIT * (count + TERMS + (0 if rounding is None else rounding.terms))
     if not quantity.has_slopes:  # clients know how far examples must move to become errors
@@ -80,13 +80,13 @@ def room_of(
 
 
 def with_room(row: Certificate, room: Room, largest: float) -> Certificate:
-    """Return the row with what rounding may add to each bound on a quantity that has a ``largest`` value."""
+    """Return the row with room for rounding in each bound on a quantity with a ``largest`` value."""
     value, simple = (min(bound + room(row.radius, bound), largest) for bound in (row.value, row.simple))
     return replace(row, value=value, simple=simple)
 
 
 def check_room(certificates: Certificates, rest: float, room: Room, dtype: Dtype) -> None:
-    """Raise PreconditionError if a bound would say more about rounding than about the model.
+    """Raise PreconditionError if rounding dominates a bound.
 
     In float64, rounding must not be more than half of the bound. In float32, it must not be more than what the radius
     adds to the loss. ``rest`` bounds the loss at radius 0, and ``certificates`` do not include the room yet.
@@ -109,9 +109,9 @@ def check_room(certificates: Certificates, rest: float, room: Room, dtype: Dtype
 
 
 def hold(where: str, bound: float, reached: float, claim: str = "") -> None:
-    """Raise unless the bound is at least what was reached; a search that ended in no number reached nothing.
+    """Raise unless the bound is at least the reached loss; NaN, from a failed search, reached nothing.
 
-    A bound that rests on a user's ``claim`` raises ValueError, and only if what was reached is clearly above it.
+    A bound that rests on a user's ``claim`` raises ValueError, and only if the reached loss is clearly above it.
 
     >>> hold("radius 1", 2.0, 1.5)
     """
@@ -131,7 +131,10 @@ def hold(where: str, bound: float, reached: float, claim: str = "") -> None:
 
 
 def hold_rows(certificates: Certificates) -> Certificates:
-    """The certificates, if each proven one is at least the loss at rest and what was reached, which it then limits."""
+    """Check each proven certificate against the loss at rest and the reached loss, and return them.
+
+    A proven value also limits the reached loss.
+    """
     for row in certificates.rows:
         for reached in (certificates.loss, row.achieved):
             if reached is not None:
@@ -140,7 +143,7 @@ def hold_rows(certificates: Certificates) -> Certificates:
 
 
 def _hold_row(certificates: Certificates, row: Certificate, reached: float, inside: float) -> None:
-    """Raise if a bound that is proven or claimed is below what was reached; by the slope, below what is ``inside``."""
+    """Raise if a proven or claimed bound is below the reached loss; the bound by the slope, if below ``inside``."""
     where = _where(certificates, row)
     if certificates.simple_proven:
         hold(where, row.simple, inside)
@@ -157,7 +160,7 @@ def _claim(certificates: Certificates) -> str:
 
 
 def hold_moved(certificates: Certificates, means: AskMeans) -> None:
-    """Raise if examples that all move equally far reach more than what is proven of a network.
+    """Raise if examples that all move equally far reach more than the proven bound of a network.
 
     Examples that reach the mean loss l at the mean cost c show that ``E[phi_gamma] >= l - gamma c`` at every gamma.
     """
@@ -171,7 +174,7 @@ def hold_moved(certificates: Certificates, means: AskMeans) -> None:
 
 
 def hold_flipped(certificates: Certificates, means: AskMeans) -> None:
-    """Raise if examples that stay, and whose labels change where that pays, reach more than what is proven."""
+    """Raise if examples that stay, with labels that change where that pays, reach more than the proven bound."""
     rows = [row for row in certificates.rows if row.radius > 0 and row.gamma < math.inf]
     if not rows or not (certificates.certifies or certificates.L_zz.kind == "attested"):
         return
@@ -183,10 +186,10 @@ def hold_flipped(certificates: Certificates, means: AskMeans) -> None:
 def _hold_reached(
     certificates: Certificates, rows: Sequence[Certificate], loss: float, cost: float, power: int
 ) -> None:
-    """Raise if a mean loss that is reached at this mean cost is more than a bound at any radius."""
+    """Raise if a mean loss that is reached at this mean cost exceeds a bound at any radius."""
     for row in rows:
         budget = row.radius**power
-        # Of all mass as much moves as the budget allows.
+        # As much of the mass moves as the budget allows.
         part = 1.0 if cost <= budget else budget / cost
         inside = reached = (1.0 - part) * certificates.loss + part * loss
         if certificates.power == power and row.gamma < math.inf:
@@ -203,7 +206,7 @@ def hold_clients(
     room: Room,
     seed: int,
 ) -> None:
-    """Raise if a client's examples that all move by the radius reach more than what is proven of the client."""
+    """Raise if a client's examples that all move by the radius reach more than the proven bound of the client."""
     radius, gamma, offset = certificates[0].radius, inquiry.gamma, inquiry.offset
     moved = theirs.answers(SlopeMove(certificates.norm), [{"distance": radius}], seed)
     numbers = zip(names, sample.means, moved.value[0].tolist(), moved.cost[0].tolist(), strict=True)

@@ -1,12 +1,12 @@
-"""What clients report for a certificate: phi_gamma from above or from below, and the cost of the moves behind it.
+"""Define clients' reports for a certificate: bounds on phi_gamma from above or below, and the cost of the moves.
 
-Reports from above include what rounding may change (:mod:`wafl.theory.networks.rounding`): they bound the exact loss
-of the float64 weights, and the loss that any evaluation in ``dtype`` computes where the example is. Two parts are left
-to whoever averages the reports (``soundness.py``): rounding grows with the distance that examples move, and means are
-rounded.
+Reports from above include the possible effect of rounding (:mod:`wafl.theory.networks.rounding`): they bound the exact
+loss of the float64 weights, and the loss that any evaluation in ``dtype`` computes at the example. Two parts are
+added where the reports are averaged (``soundness.py``): rounding grows with the distance that examples move, and means
+are rounded.
 
 - *Outputs* are off by at most e at an example. They count with ``(8 h + 1) e``, with h hidden layers, plus e for the
-  evaluation. The multiple covers what follows from the outputs of hidden layers, such as the lines of
+  evaluation. The multiple covers values computed from the outputs of hidden layers, such as the lines of
   :class:`wafl.theory.networks.margins.Nearby`: in each layer, these are wrong by a few times its error. The
   cross-entropy's phi_gamma changes by at most twice as much as an output. The root of a squared error's phi_gamma
   is a norm of the residuals, at most ``sqrt(a gamma / (gamma - limit))`` times their length.
@@ -55,13 +55,12 @@ from wafl.theory.phi.linear_model import LinearPhi, distance_to_error
 
 @dataclass(frozen=True)
 class SearchedSurrogate(Objective):
-    """phi_gamma by a search, at every gamma.
+    """The value of phi_gamma by a search, at every gamma.
 
-    Of a linear model with cross-entropy or squared error (``LinearPhi``): from above if ``proven``
-    is 1, at most ``tolerance`` too high (in l_inf, ``in_the_mean`` over a client's examples), unless the search would
-    become too long; otherwise what an ascent reaches. The cost is that of the ascent's moves. Of a network whose layers
-    are known: from above, along the distance (:mod:`wafl.theory.networks.margins`), and the cost is that of the
-    distance.
+    For a linear model with cross-entropy or squared error (``LinearPhi``): if ``proven`` is 1, a bound from above, at
+    most ``tolerance`` too high (in l_inf, ``in_the_mean`` over a client's examples), unless the search would become too
+    long. Otherwise, the value that an ascent reaches. The cost is that of the ascent's moves. For a network with known
+    layers: a bound from above, along the distance (:mod:`wafl.theory.networks.margins`), and the cost of that distance.
     """
 
     norm: float = 2
@@ -70,9 +69,11 @@ class SearchedSurrogate(Objective):
     """Whether the tolerance may be for a client's mean, and not for every example."""
 
     def scalars(self) -> dict[str, float]:
+        """Return gamma, ``proven`` and the tolerance."""
         return {"gamma": 1.0, "proven": 1.0, "tolerance": 0.0}
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Report phi_gamma of each lane."""
         state = state or ObjectiveState()
         numbers = [lane_scalar(state, name, value, problem.params) for name, value in self.scalars().items()]
         value = problem.params.new_zeros(y.shape[:2])
@@ -101,7 +102,7 @@ class SearchedSurrogate(Objective):
     def _along_margins(
         self, problem: Problem, x: Tensor | Inputs, y: Tensor, real: Tensor, gamma: Tensor, tolerance: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Value and cost of a network: lanes with the same model go together, whatever their gammas are."""
+        """Return value and cost of a network; lanes with the same model are computed together, at any gammas."""
         outputs, lost, x = outputs_of(problem, x, y), lost_of(problem, x, y, self.dtype), dense(x)
         results = outputs.new_zeros(*outputs.shape[:-1], 2)
         for _, lanes in _alike(torch.zeros_like(gamma)[:, None], problem.params):
@@ -126,10 +127,10 @@ class SearchedSurrogate(Objective):
 
 @dataclass(frozen=True)
 class ErrorSurrogate(Objective):
-    """phi_gamma of the 0/1 loss, from an example's distance to the nearest error.
+    """The phi_gamma of the 0/1 loss, from an example's distance to the nearest error.
 
     For a linear classifier the distance is exact. For a network whose margins have known slopes it is a lower bound, so
-    phi_gamma is an upper one. Another label is an error where the example is: an error costs no more than a label.
+    phi_gamma is an upper one. Another label is an error without a move, so an error costs at most the price of a label.
     """
 
     norm: float = 2
@@ -139,9 +140,11 @@ class ErrorSurrogate(Objective):
     dtype: Dtype = "float64"
 
     def scalars(self) -> dict[str, float]:
+        """Return gamma."""
         return {"gamma": 1.0}
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Report ``max(0, 1 - gamma cost)`` of each example, with the cost of its nearest error."""
         state = state or ObjectiveState()
         gamma = lane_scalar(state, "gamma", 1.0, problem.params)[:, None]
         if problem.linear is None:
@@ -162,7 +165,7 @@ class ErrorSurrogate(Objective):
         return Move(x, y, value, torch.where(value > 0, cost, 0.0), torch.ones_like(value, dtype=torch.bool))
 
     def distances(self, problem: Problem, x: Tensor, y: Tensor, lead: float = 0.0) -> Tensor:
-        """Return how far each of ``x [B, ...]`` is at least from an output that is `lead` above the label's."""
+        """Return lower bounds on the distances of ``x [B, ...]`` to an output that is `lead` above the label's."""
         leads = leads_of(problem.task, problem.params[0], x[0].numel())
         if leads is None:
             raise ValueError("this network has a layer of which no Lipschitz constant is known")
@@ -186,8 +189,8 @@ class ErrorSurrogate(Objective):
     ) -> Tensor:
         """Return distances within which no rounding makes an error.
 
-        Up to a distance t, leads are computed with errors that are larger by ``drift t`` than at the example. So leads
-        are made smaller by as much at the distance t that is found without it. No lead is made smaller by more than
+        Up to a distance t, the errors of leads exceed those at the example by up to ``drift t``. So leads
+        are reduced by this amount at the distance t that is found without it. No lead is reduced by more than
         half: beyond, distances end where drift would have used up that half.
         """
         if (rounding := rounding_of(problem.task, problem.params[0])) is None:
@@ -203,13 +206,13 @@ class ErrorSurrogate(Objective):
 
 
 def _trusted(value: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and costs, both infinite where one of them is not a number: such a gamma wins at no radius."""
+    """Return values and costs, both infinite where one is NaN, so that such a gamma is best at no radius."""
     lost = value.isnan() | cost.isnan()
     return value.masked_fill(lost, torch.inf), cost.masked_fill(lost, torch.inf)
 
 
 def _alike(numbers: Tensor, params: Tensor) -> Iterator[tuple[list[float], Tensor]]:
-    """The lanes that have the same numbers and the same model, which are searched together."""
+    """Yield the lanes with the same numbers and the same model, which are searched together."""
     same = bool((params == params[:1]).all())
     lane = torch.arange(len(params), device=params.device)[:, None].to(numbers)
     keys = numbers if same else torch.cat([numbers, lane], dim=1)
@@ -220,10 +223,10 @@ def _alike(numbers: Tensor, params: Tensor) -> Iterator[tuple[list[float], Tenso
 
 @dataclass(frozen=True)
 class UpperBound(Objective):
-    """Never below ``phi_gamma(z)`` if ``2 gamma > L``, the Lipschitz constant of the loss's gradient in the norm.
+    """An upper bound on ``phi_gamma(z)`` if ``2 gamma > L``, the Lipschitz constant of the loss's gradient in the norm.
 
     For l2 the objective ``f(x') = loss(x') - gamma ||x' - x||^2`` is concave with modulus ``2 gamma - L``, so wherever
-    the ascent ends, ``sup f <= f + ||grad f||^2 / (2 (2 gamma - L))``: what the solver may have missed is added. In
+    the ascent ends, ``sup f <= f + ||grad f||^2 / (2 (2 gamma - L))``: the solver's possible error is added. In
     every norm ``loss(x') <= loss + ||g||_* ||x' - x|| + L ||x' - x||^2 / 2``, so
     ``phi_gamma <= loss + ||g||_*^2 / (4 gamma - 2 L)``, which for l2 is the first bound without an ascent.
     """
@@ -235,9 +238,11 @@ class UpperBound(Objective):
     """None leaves out rounding."""
 
     def scalars(self) -> dict[str, float]:
+        """Return gamma and the curvature."""
         return {"gamma": 1.0, "curvature": 0.0}
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Report the bound at the end of an ascent, or at rest in norms other than l2."""
         state = state or ObjectiveState()
         gamma, curvature = (lane_scalar(state, *each, problem.params)[:, None] for each in self.scalars().items())
         if self.norm == 2:
@@ -264,7 +269,7 @@ class UpperBound(Objective):
         slope: Tensor,
         modulus: Tensor,
     ) -> Tensor:
-        """Add what rounding may change of the loss and of the gradient where the ascent ended."""
+        """Add the possible effect of rounding on the loss and on the gradient at the end of the ascent."""
         if not has_margins(problem) or self.dtype is None:
             return value
         temperature = problem.output_loss.temperature if isinstance(problem.output_loss, MarginLoss) else 1.0
@@ -294,12 +299,13 @@ class UpperBound(Objective):
 
 @dataclass(frozen=True)
 class AtRest(Objective):
-    """A bound on the loss where the examples are."""
+    """A bound on the loss of examples that do not move."""
 
     norm: float = 2
     dtype: Dtype = "float64"
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Report the loss with room for rounding, at no cost."""
         if problem.linear is None:
             outputs, lost = outputs_of(problem, x, y), lost_of(problem, x, y, self.dtype)
         else:
@@ -312,15 +318,17 @@ class AtRest(Objective):
 
 @dataclass(frozen=True)
 class SlopeMove(Objective):
-    """The loss of examples that move by ``distance`` along their slope, if that is better: a plain test of bounds."""
+    """The loss of examples that move by ``distance`` along their slope, if it is larger: a plain test of bounds."""
 
     norm: float = 2
     steps: int = 2
 
     def scalars(self) -> dict[str, float]:
+        """Return the distance."""
         return {"distance": 1.0}
 
     def __call__(self, problem: Problem, x: Tensor | Inputs, y: Tensor, state: ObjectiveState | None = None) -> Move:
+        """Report the larger loss, at rest or after a move, and its cost."""
         distance = lane_scalar(state, "distance", 1.0, problem.params)[:, None]
         rest = moved = dense(x)
         value = problem.loss(rest, y)
@@ -339,7 +347,7 @@ class SlopeMove(Objective):
 def _slope_and_cost(
     problem: Problem, x: Inputs, y: Tensor, move: Move, gamma: Tensor, modulus: Tensor, norm: float
 ) -> tuple[Tensor, Tensor]:
-    """``||grad f||_*^2`` where an ascent ended, and the squared distance, farther, where the bound is largest."""
+    """Return ``||grad f||_*^2`` at the end of an ascent, and the squared distance to where the bound is largest."""
     moved = move.inputs
     if isinstance(moved, Inputs) and moved.shift is not None and moved.outputs is not None and problem.linear:
         # In class space the move is W^T u and the gradient W^T r with r = dloss - 2 gamma u; ||W^T r||^2 = r^T W W^T r.
@@ -365,12 +373,12 @@ REPORTS: dict[str, type[Report]] = {
     "moved": SlopeMove,
     "rest": AtRest,
 }
-"""What a client may be asked for, by the name that travels."""
+"""The reports that a client may be asked for, by their names in messages."""
 
 
 @dataclass(frozen=True)
 class Inquiry:
-    """What clients are asked to prove a bound ``offset + E[phi_gamma]`` for their own data.
+    """The request to clients that proves a bound ``offset + E[phi_gamma]`` on their data.
 
     With the report :class:`AtRest`, it is ``offset + E[loss]``, and gamma is infinite.
     """
@@ -382,7 +390,7 @@ class Inquiry:
 
 
 def setting_of(gamma: float, curvature: float, tolerance: float | None) -> dict[str, float]:
-    """What is asked of clients to bound phi_gamma from above: by a search if there is a tolerance, else by L_zz."""
+    """Return the setting that bounds phi_gamma from above: by a search if there is a tolerance, else by L_zz."""
     if tolerance is None:
         return {"gamma": gamma, "curvature": curvature}
     return {"gamma": gamma, "proven": 1.0, "tolerance": tolerance}

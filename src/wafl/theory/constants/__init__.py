@@ -1,4 +1,4 @@
-"""The Lipschitz constants of the paper's assumptions: closed forms, layer by layer, or estimates.
+"""Compute the Lipschitz constants of the paper's assumptions: in closed form, layer by layer, or as estimates.
 
-Every constant says how far it can be trusted.
+Every constant states whether it is exact, a bound or an estimate.
 """

@@ -1,4 +1,4 @@
-"""The Lipschitz constants of the paper's assumptions, and what follows from them."""
+"""Compute the Lipschitz constants of the paper's assumptions, and the quantities that follow from them."""
 
 import copy
 import math
@@ -34,9 +34,9 @@ from wafl.train.embedded import first_example
 
 SMALLEST, LARGEST = 1e-100, 1e100
 COMPARED = 256
-"""How many examples a module and its plain form are compared on at a time."""
+"""The number of examples on which a module and its plain form are compared at a time."""
 SEARCHED = 64
-"""How many examples a network's constants are searched on."""
+"""The number of examples on which a network's constants are searched."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ class Constants:
 
     @property
     def concavity_limit(self) -> float:
-        """Above this gamma the inner problem is concave: ``L_zz / 2`` for the squared l2 cost, otherwise infinity."""
+        """The gamma above which the inner problem is concave: ``L_zz / 2`` for the squared l2 cost, else infinity."""
         return float(self.L_zz) / 2.0 if self.norm == 2 else math.inf
 
     def smoothness(self, gamma: float) -> Constant:
-        """L of phi_gamma in the parameters (lemma C.1): ``L_theta_theta + L_theta_z^2 / (2 gamma - L_zz)``.
+        """Return L of phi_gamma in the parameters (lemma C.1): ``L_theta_theta + L_theta_z^2 / (2 gamma - L_zz)``.
 
         The paper has ``gamma - L_zz`` in the denominator, for a cost that is 1-strongly convex; the squared l2 cost is
         2-strongly convex, so ``2 gamma > L_zz`` is enough.
@@ -92,7 +92,7 @@ class Constants:
         return Constant(value, "bound" if proven else "estimate", "L_theta_theta + L_theta_z^2 / (2 gamma - L_zz)")
 
     def reach_of(self, gamma: float) -> float:
-        """The farthest, in l2, that phi_gamma's objective moves an example of the box, if it has no bounds.
+        """Return the farthest distance, in l2, that phi_gamma's objective moves an example of the box, without bounds.
 
         Where it stops, ``2 gamma ||x' - x|| = ||grad loss(x')||`` (squared l2 cost), which is at most L_z if L_z holds
         for all inputs, and otherwise at most L_z, from the box, plus ``L_zz ||x' - x||``. In any norm the move gains at
@@ -109,7 +109,7 @@ class Constants:
         return stretch * float(self.L_z) / (2.0 * net if self.norm == 2 else net)
 
     def learning_rate_cap(self, gamma: float) -> float:
-        """``1 / (3 L)``: the largest learning rate of the paper's theorem; :func:`convergence` allows ``1 / L``."""
+        """Return ``1 / (3 L)``, the paper's largest learning rate; :func:`convergence` allows ``1 / L``."""
         return 1.0 / (3.0 * float(self.smoothness(gamma)))
 
 
@@ -124,23 +124,23 @@ def constants(
     reach: float = 0.0,
     loss: Loss | None = None,
 ) -> Constants:
-    """The Lipschitz constants of a model's loss on given data.
+    """Compute the Lipschitz constants of a model's loss on given data.
 
     For linear models every value is proven, in closed form (``linear_models.py``). For networks L_z and L_zz are
-    bounded layer by layer if possible (``layer_by_layer.py``; there is no L_zz if a gradient jumps, as with ReLU),
-    and everything else is searched on some of the examples: such values are labeled as estimates.
+    bounded layer by layer if possible (``layer_by_layer.py``; there is no L_zz if a gradient jumps, as with ReLU).
+    All other constants are searched on some of the examples: such values are labeled as estimates.
 
     Args:
-        model: a model, or a run, which brings its own loss.
+        model: a model, or a run, which brings its loss.
         data: a federation, or a pair ``(x, y)``.
-        data_bounds: a box that holds every input, not only those in ``data``; by default the federation's own bounds,
+        data_bounds: a box that contains every input, not only those in ``data``; by default the federation's bounds,
             or else the span of its examples.
         params_radius: C, to take the supremum over all parameters with ``||theta|| <= C``, as the generalization bounds
-            need; by default the constants hold at the model's own parameters.
+            need; by default the constants hold at the model's parameters.
         norm: the ground norm, 1, 2 or inf.
         label_cost: kappa, the price of changing a label; if finite, L_z includes labels.
         reach: how far an objective without bounds may leave the box (in l2; see :meth:`Constants.reach_of`).
-        loss: the loss to use instead of the run's own; cross-entropy for a plain model.
+        loss: the loss to use instead of the run's loss; cross-entropy for a plain model.
 
     >>> import torch, wafl
     >>> clients = wafl.load_dataset("digits").partition(num_clients=4, iid=True)
@@ -202,11 +202,11 @@ def task_of(
     same_parameters: bool = False,
     examples: Examples | None = None,
 ) -> tuple[Task, Tensor]:
-    """Return a model's task and parameters in float64, so that rounding does not spoil what is proven.
+    """Return a model's task and parameters in float64, so that rounding does not spoil proofs.
 
     If ``traced``, a module that computes known layers is replaced by these layers, unless its outputs on the examples
-    are others. With ``same_parameters``, it is not replaced if that would change what its parameters are: constants in
-    the parameters are about what is trained, and not about weights that are computed from it.
+    differ. With ``same_parameters``, it is not replaced if that would change its parameters: constants in
+    the parameters are about the trained parameters, and not about weights that are computed from them.
     """
     layout = None
     if isinstance(model, Run):
@@ -240,7 +240,7 @@ def _plain_form(
     if examples is not None and not _agree(module, form, examples):
         return module, layout
     if layout is not None:
-        # The numbers of a run are still what is trained, under the names that the layers have in the plain form.
+        # The parameters of a run are still the trained ones, under the names that the layers have in the plain form.
         trained = {id(old[name]) for name in layout.shapes}
         params = {name: value for name, value in form.named_parameters() if value.requires_grad or id(value) in trained}
         layout = Layout(
@@ -281,7 +281,7 @@ def _values(
 
 
 def data_free_constants(task: Task, params: Tensor, input_dim: int, norm: float) -> dict[str, Constant]:
-    """``L_z`` and ``L_zz`` if they are known without examples: of linear models, and by layers."""
+    """Return ``L_z`` and ``L_zz`` if they are known without examples: of linear models, and by layers."""
     layer = task.linear(params[None])
     if layer is not None and linear.known(task.loss):
         return linear.in_inputs(task.loss, layer[0][0], norm)
@@ -301,7 +301,7 @@ def data_free_constants(task: Task, params: Tensor, input_dim: int, norm: float)
 
 
 def as_claimed(known: dict[str, Constant], loss: OutputLoss, kind: Kind = "attested") -> dict[str, Constant]:
-    """Return constants with the kind of those that are no estimates and rest on what a user's loss states."""
+    """Return constants in which proven values that rest on a user's claims about the loss have this kind."""
     if (claim := claim_of(loss)) is None:
         return known
     kinds: dict[Kind, Kind] = {"exact": kind, "bound": kind, "attested": "attested"}
@@ -314,7 +314,7 @@ def as_claimed(known: dict[str, Constant], loss: OutputLoss, kind: Kind = "attes
 
 
 def input_constants(task: Task, params: Tensor, clients: Federation, norm: float) -> dict[str, Constant]:
-    """``L_z`` and ``L_zz`` wherever an example may go, at the model's parameters."""
+    """Return ``L_z`` and ``L_zz`` wherever an example may move, at the model's parameters."""
     known = data_free_constants(task, params, math.prod(clients.input_shape), norm)
     if task.linear(params[None]) is not None and len(known) == 2:
         return known
@@ -330,7 +330,7 @@ def input_constants(task: Task, params: Tensor, clients: Federation, norm: float
 
 
 def _some_examples(clients: Federation, params: Tensor) -> tuple[Tensor, Tensor, str]:
-    """Examples to search on, taken evenly from all clients."""
+    """Return examples to search on, taken evenly from all clients."""
     count = min(SEARCHED, len(clients.train.y))
     rows = torch.linspace(0, len(clients.train.y) - 1, count, dtype=torch.float64).round().long()
     y = clients.train.y[rows]
@@ -354,7 +354,7 @@ def _searched(task: Task, params: Tensor, clients: Federation, norm: float) -> d
 
 
 def _alone(data: tuple[Any, Any]) -> Federation:
-    """One client, who need not have every label."""
+    """Return a federation of one client, which may lack some labels."""
     return Federation.from_arrays([data], test_fraction=0.0, num_classes=count_classes([as_array(data[1])]))
 
 
@@ -364,7 +364,7 @@ def _span(clients: Federation) -> tuple[float, float]:
 
 
 def _labels(clients: Federation, y: Tensor) -> list[Tensor]:
-    """What the labels ``y`` may become: each class, or the lowest and the highest targets and y itself."""
+    """Return the possible new labels for ``y``: each class, or the lowest and the highest targets and y itself."""
     targets = _targets(clients)
     if targets is None:
         return [torch.full_like(y, label) for label in range(clients.num_classes or 0)]

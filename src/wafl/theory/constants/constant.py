@@ -1,4 +1,4 @@
-"""One Lipschitz constant: a number that says how far it can be trusted."""
+"""Define a Lipschitz constant: a number with a statement of how far it can be trusted."""
 
 import math
 from typing import Literal, Self
@@ -9,9 +9,9 @@ Kind = Literal["exact", "bound", "attested", "estimate"]
 class Constant(float):
     """A float with a ``kind`` and a reason.
 
-    ``exact``: no smaller number would do. ``bound``: proven, perhaps larger than needed. ``attested``: somebody says
-    that it is a bound. ``estimate``: found by search, so the true value may be larger. ``why`` says how it was found;
-    ``estimate`` is what a search found, in addition to a bound.
+    ``exact``: no smaller number would do. ``bound``: proven, perhaps larger than needed. ``attested``: somebody claims
+    that it is a bound. ``estimate``: found by search, so the true value may be larger. ``why`` states the derivation;
+    ``estimate`` is the result of a search, in addition to a bound.
 
     >>> steep = Constant(2.0, "bound", "product over the layers", estimate=1.5)
     >>> steep, steep / 2, steep.proven
@@ -23,6 +23,7 @@ class Constant(float):
     estimate: float | None
 
     def __new__(cls, value: float, kind: Kind, why: str, estimate: float | None = None) -> Self:
+        """Create a float with its kind and reason."""
         self = super().__new__(cls, value)
         self.kind, self.why, self.estimate = kind, why, estimate
         return self

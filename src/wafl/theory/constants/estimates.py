@@ -1,4 +1,4 @@
-"""The largest slope and curvature that a search finds at given examples: never more than the true value."""
+"""Search for the largest slope and curvature at given examples; the results never exceed the true values."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,13 +19,16 @@ CHUNK = 32
 
 
 def largest_slope(task: Task, params: Tensor, x: Tensor, y: Tensor, norm: float) -> float:
-    """The largest ``||dloss/dx||_*`` over the examples ``x [N, ...]``."""
+    """Return the largest ``||dloss/dx||_*`` over the examples ``x [N, ...]``."""
     gradients = task.input_gradient(params[None], x[None], y[None])[1][0]
     return float(power_norm(gradients.flatten(1), dual(norm), 1).max())
 
 
 def largest_curvature(task: Task, params: Tensor, x: Tensor, y: Tensor, norm: float) -> float:
-    """The largest ``||H v||_*`` over ``||v|| <= 1``, H the Hessian in x, by power iteration, which never lowers it."""
+    """Return the largest ``||H v||_*`` over ``||v|| <= 1``, H the Hessian in x, by power iteration.
+
+    No iteration lowers it.
+    """
 
     def step(z: Tensor, label: Tensor, v: Tensor) -> Tensor:
         slope = grad(lambda moved: _loss(task, moved, label, params))
@@ -37,7 +40,10 @@ def largest_curvature(task: Task, params: Tensor, x: Tensor, y: Tensor, norm: fl
 
 
 def _curvature_together(task: Task, params: Tensor, x: Tensor, y: Tensor, norm: float) -> float:
-    """The largest curvature for a model that ``vmap`` cannot call: no example's loss depends on the others."""
+    """Return the largest curvature for a model that ``vmap`` cannot call.
+
+    Each example's loss must depend on no other example.
+    """
     steepest = vmap(partial(_steepest, norm=norm))
 
     def bent(v: Tensor) -> Tensor:
@@ -51,7 +57,7 @@ def _curvature_together(task: Task, params: Tensor, x: Tensor, y: Tensor, norm: 
 
 
 def largest_param_slope(task: Task, params: Tensor, x: Tensor, y: Tensor) -> float:
-    """The largest ``||dloss/dtheta||`` over the examples."""
+    """Return the largest ``||dloss/dtheta||`` over the examples."""
 
     def length(z: Tensor, label: Tensor) -> Tensor:
         return grad(lambda flat: _loss(task, z, label, flat))(params).norm()
@@ -60,7 +66,7 @@ def largest_param_slope(task: Task, params: Tensor, x: Tensor, y: Tensor) -> flo
 
 
 def largest_label_gap(task: Task, params: Tensor, x: Tensor, labels: Sequence[Tensor]) -> float:
-    """How much a label changes the loss of an example: between classes, or per unit of a target at these targets."""
+    """Return how much a label changes the loss: between classes, or per unit of a target at these targets."""
     if not labels[0].is_floating_point():
         losses = torch.stack([task.losses(params[None], x[None], y[None])[0] for y in labels])
         return float((losses.amax(0) - losses.amin(0)).max())
@@ -72,7 +78,7 @@ def largest_label_gap(task: Task, params: Tensor, x: Tensor, labels: Sequence[Te
 
 
 def largest_param_curvature(task: Task, params: Tensor, x: Tensor, y: Tensor) -> float:
-    """The largest norm of the Hessian in theta over the examples, by power iteration."""
+    """Return the largest norm of the Hessian in theta over the examples, by power iteration."""
 
     def step(z: Tensor, label: Tensor, v: Tensor) -> Tensor:
         slope = grad(lambda flat: _loss(task, z, label, flat))
@@ -82,7 +88,7 @@ def largest_param_curvature(task: Task, params: Tensor, x: Tensor, y: Tensor) ->
 
 
 def largest_mixed(task: Task, params: Tensor, x: Tensor, y: Tensor) -> float:
-    """The largest norm of ``A = d^2 loss / dtheta dx`` over the examples, by power iteration on ``A^T A``."""
+    """Return the largest norm of ``A = d^2 loss / dtheta dx`` over the examples, by power iteration on ``A^T A``."""
 
     def step(z: Tensor, label: Tensor, v: Tensor) -> Tensor:
         in_input = grad(lambda moved, flat: _loss(task, moved, label, flat))
@@ -96,7 +102,7 @@ def largest_mixed(task: Task, params: Tensor, x: Tensor, y: Tensor) -> float:
 def _power_iteration(
     step: Callable[[Tensor, Tensor, Tensor], Tensor], x: Tensor, y: Tensor, width: int, norm: float
 ) -> float:
-    """The largest ``||step(z, y, v)||_*`` found over ``||v|| <= 1`` and all examples."""
+    """Return the largest ``||step(z, y, v)||_*`` found over ``||v|| <= 1`` and all examples."""
 
     def one(z: Tensor, label: Tensor, start: Tensor) -> Tensor:
         v = _steepest(start, norm)
@@ -108,7 +114,7 @@ def _power_iteration(
 
 
 def _steepest(g: Tensor, norm: float) -> Tensor:
-    """The unit vector of the norm that maximizes ``<g, v>``."""
+    """Return the unit vector of the norm that maximizes ``<g, v>``."""
     if norm == 2:
         return g / g.norm().clamp_min(1e-30)
     if norm == 1:
@@ -126,7 +132,7 @@ def _parts(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def _starts(x: Tensor, width: int) -> Tensor:
-    """One random direction per example."""
+    """Return one random direction per example."""
     number = torch.arange(len(x), device=x.device)
     zero = torch.zeros_like(number)
     return normal(Key(zero, zero, number, zero), Purpose.START, width).to(x)

@@ -1,26 +1,26 @@
-"""Upper bounds for a network, layer by layer.
+"""Compute upper bounds for a network, layer by layer.
 
 Two numbers are tracked through the network: ``slope``, the Lipschitz constant of a layer's outputs in the input, and
 ``bend``, that of their Jacobian. A linear layer multiplies both by its norm. An activation ``a`` with ``|a'| <= s`` and
 ``|a''| <= t`` turns them into ``s slope`` and ``t slope^2 + s bend`` (chain rule: ``J = diag(a') J_inner``). A kink, as
 in ReLU or max pooling, makes the gradient jump: the slope is still bounded, but there is no bend.
 
-The last layer is taken together with the loss, whose slope and curvature as a function of that layer's input are known
+The last layer is combined with the loss, whose slope and curvature as a function of that layer's input are known
 (:meth:`wafl.OutputLoss.slopes` and ``curvature``). For the cross-entropy they are the largest
 ``||w_j - w_k||`` of two rows of the layer and a quarter of its square, so
 
     L_z <= max ||w_j - w_k|| slope,    L_zz <= (max ||w_j - w_k||^2 / 4) slope^2 + max ||w_j - w_k|| bend,
 
-with ``slope`` and ``bend`` those of the last layer's input.
+with ``slope`` and ``bend`` of the last layer's input.
 
-Layers that rescale their weights (:mod:`wafl.models.layers`) count with the weights that they use, in float64.
+Layers that rescale their weights (:mod:`wafl.models.layers`) count with their rescaled weights, in float64.
 
 Networks are graphs of layers (:mod:`wafl.tasks.structure.graph`). A sum adds slopes and bends. A concatenation is a
 stack of Jacobians, so its slope and bend are roots of sums of squares.
 
 ``torch`` computes a softplus as the identity above a threshold, where it jumps by about ``2e-9 / beta``. So a network
-with a softplus is only close to one with these slopes. ``jump`` is the largest distance of any of their numbers: a
-layer multiplies it by the largest sum of absolute weights of an output, and a softplus adds its own jump.
+with a softplus is only close to one with these slopes. ``jump`` is the largest distance between the outputs of the
+two: a layer multiplies it by the largest sum of absolute weights of an output, and a softplus adds its jump.
 """
 
 import hashlib
@@ -59,9 +59,9 @@ ACTIVATIONS: dict[type[nn.Module], tuple[float, float]] = {
 
 NORMALIZING = (nn.BatchNorm1d, nn.BatchNorm2d)
 POWER_STEPS = 50
-"""How often the numbers of Schur's test are improved."""
+"""The number of power iterations that improve Schur's test."""
 LAST = (nn.Linear, NormalizedLinear, LipschitzLinear)
-"""What a network may end with."""
+"""The layers that may end a network."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,10 @@ class Steepness:
 
 
 def loss_steepness(model: nn.Module, loss: OutputLoss) -> Steepness | None:
-    """``(L_z, L_zz)`` of the loss in the input, at the model's parameters; None if a layer or the loss is not known."""
+    """Return ``(L_z, L_zz)`` of the loss in the input, at the model's parameters.
+
+    Return None if a layer or the loss is unknown.
+    """
     layers = last_layer(model)
     if layers is None or layers[1].jump > 0.0:
         return None
@@ -92,7 +95,7 @@ def loss_steepness(model: nn.Module, loss: OutputLoss) -> Steepness | None:
 
 
 def last_layer(model: nn.Module) -> tuple[Tensor, Steepness] | None:
-    """Return the weights of the last, linear layer, and the steepness before it; None if a layer is not known.
+    """Return the weights of the last, linear layer, and the steepness before it; None if a layer is unknown.
 
     The model is a plain sequence or a network, as :func:`plain_form` returns it.
     """
@@ -112,7 +115,7 @@ def last_layer(model: nn.Module) -> tuple[Tensor, Steepness] | None:
 
 
 def plain_form(model: nn.Module) -> nn.Module:
-    """Return a plain sequence or a network with a known slope that computes what a model does, or the model itself."""
+    """Return a plain sequence or network with a known slope that computes the same function, or the model itself."""
     if last_layer(model) is not None:
         return model
     try:
@@ -127,7 +130,7 @@ def _supports(layer: nn.Module) -> bool:
 
 
 def _after(layer: nn.Module, inputs: Sequence[Steepness]) -> Steepness | None:
-    """Return slope, bend and jump of what a layer returns."""
+    """Return slope, bend and jump of a layer's outputs."""
     slopes, bends, jumps = ([getattr(value, name) for value in inputs] for name in ("slope", "bend", "jump"))
     if isinstance(layer, Sum):
         return Steepness(*(first + _times(abs(layer.alpha), second) for first, second in (slopes, bends, jumps)))
@@ -151,7 +154,7 @@ def _times(factor: float, value: float) -> float:
 
 
 def declared(model: nn.Module) -> float | None:
-    """The Lipschitz constant in l2 of the outputs that a module of one's own says it has, as ``lipschitz``, if any."""
+    """Return the l2 Lipschitz constant that a user's module declares as ``lipschitz``; None if there is none."""
     bound: object = getattr(model, "lipschitz", None)
     if bound is None or callable(bound):
         return None
@@ -182,7 +185,7 @@ def _used(layer: nn.Linear | nn.Conv2d) -> Tensor:
 
 
 def _step(layer: nn.Module) -> tuple[float, float] | None:
-    """Slope and bend of one layer."""
+    """Return slope and bend of one layer."""
     if not _keeps_examples(layer):
         return None
     if type(layer) in (nn.Unflatten, Plus):
@@ -222,7 +225,7 @@ def _keeps_examples(layer: nn.Module) -> bool:
 
 
 def scale_of(layer: nn.Module) -> Tensor | None:
-    """Return the sizes of the factors of a layer that multiplies numbers by constants; None if they are none."""
+    """Return the absolute factors of a layer that multiplies numbers by constants; None for batch statistics."""
     if isinstance(layer, Times):
         return layer.value.detach().double().abs()
     normalizing = cast(nn.BatchNorm2d, layer)
@@ -242,11 +245,12 @@ def _largest_sum(layer: nn.Module) -> float:
 
 
 def own_jump(layer: nn.Module) -> float:
+    """Return the jump that the layer itself adds: 0 except for a softplus."""
     return math.log1p(math.exp(-layer.threshold)) / layer.beta * (1.0 + 1e-9) if type(layer) is nn.Softplus else 0.0
 
 
 def _rescaled_norm(layer: Any) -> float:
-    """At most the norm of a layer with the weights V that it uses, about 1.
+    """Return an upper bound, about 1, on the norm of a layer with its rescaled weights V.
 
     ``||V||^2``, the largest eigenvalue of ``R = V^T V``, is at most ``max_i sum_j |R_ij| v_j / v_i`` for any positive
     v, and 1 for the one that V was rescaled by. An entry of R that is a sum of n products is off by at most n units of
@@ -271,9 +275,10 @@ def _rescaled_norm(layer: Any) -> float:
 def _convolution_norm(layer: nn.Conv2d) -> float:
     """Bound the norm of a convolution W on images of any size.
 
-    It is at most the norm of the kernel on one patch, times the root of how many patches an input is in. Its square is
-    also the largest eigenvalue of ``R = W^T W`` and of ``R = W W^T``, which :func:`_largest_eigenvalue` bounds. Strides
-    and zeros around an image only remove rows and columns of W, and a dilated kernel acts on several images apart.
+    It is at most the norm of the kernel on one patch, times the root of the number of patches that contain an input.
+    Its square is also the largest eigenvalue of ``R = W^T W`` and of ``R = W W^T``, which :func:`_largest_eigenvalue`
+    bounds. Strides and zeros around an image only remove rows and columns of W, and a dilated kernel acts on several
+    images apart.
     """
     squares: list[float] = []
     for part in layer.weight.detach().double().chunk(layer.groups):
@@ -304,9 +309,9 @@ def _largest_eigenvalue(weight: Tensor) -> float:
 
 
 _NORMS: dict[bytes, float] = {}
-"""Norms of matrices by their digests: one certificate asks about the same layers several times."""
+"""Norms of matrices by their digests, because one certificate asks about the same layers several times."""
 MOST_NORMS = 1024
-"""How many norms are kept."""
+"""The maximum number of cached norms."""
 
 
 def matrix_norm(matrix: Tensor) -> float:
@@ -323,7 +328,7 @@ def matrix_norm(matrix: Tensor) -> float:
 
 
 def _windows(size: int | tuple[int, ...], stride: int | tuple[int, ...], dilation: int | tuple[int, ...]) -> int:
-    """The largest number of windows that an input is in."""
+    """Return the largest number of windows that contain an input."""
     return math.prod(
         k if d > 1 else math.ceil(k / s) for k, s, d in zip(_pair(size), _pair(stride), _pair(dilation), strict=True)
     )

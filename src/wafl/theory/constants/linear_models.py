@@ -1,4 +1,4 @@
-"""Lipschitz constants of linear models in closed form.
+"""Compute the Lipschitz constants of linear models in closed form.
 
 Outputs are ``s = W x + b``; parameters ``theta = (W, b)`` are measured in the Frobenius norm. Write ``x~ = (x, 1)``
 (or ``x`` itself without a bias), R for the largest ``||x~||`` over the data domain, and k for the number of outputs.
@@ -46,7 +46,7 @@ from wafl.theory.constants.constant import Constant
 
 @dataclass(frozen=True)
 class Domain:
-    """Where examples may lie: boxes of inputs and of targets; an objective may leave the first by ``reach`` (in l2)."""
+    """The boxes of inputs and of targets; an objective may leave the box of inputs by ``reach`` (in l2)."""
 
     low: float
     high: float
@@ -61,7 +61,7 @@ class Domain:
         return math.sqrt(self.input_dim) * max(abs(self.low), abs(self.high)) + self.reach
 
     def largest(self, slope: Tensor, offset: Tensor) -> Tensor:
-        """The largest ``<slope, x> + offset``, for each row of ``slope [..., d]``."""
+        """Return the largest ``<slope, x> + offset``, for each row of ``slope [..., d]``."""
         box = torch.where(slope >= 0, slope * self.high, slope * self.low).sum(-1)
         return box + self.reach * slope.norm(dim=-1) + offset
 
@@ -70,12 +70,12 @@ Values = dict[str, Constant]
 
 
 def known(loss: OutputLoss) -> bool:
-    """Whether the closed forms below hold for this loss."""
+    """Return whether the closed forms below hold for this loss."""
     return loss.logistic or loss.quadratic is not None
 
 
 def in_inputs(loss: OutputLoss, weight: Tensor, norm: float) -> Values:
-    """``L_z`` and ``L_zz`` over all inputs, wherever they lie, at ``W [k, d]``."""
+    """Return ``L_z`` and ``L_zz`` over all inputs, without bounds, at ``W [k, d]``."""
     where = "over all inputs, at these parameters"
     if loss.logistic:
         cross_entropy = CrossEntropy()
@@ -101,7 +101,7 @@ def in_inputs(loss: OutputLoss, weight: Tensor, norm: float) -> Values:
 def at_parameters(
     loss: OutputLoss, weight: Tensor, bias: Tensor, has_bias: bool, domain: Domain, norm: float
 ) -> Values:
-    """Constants over the domain at ``W [k, d]`` and ``b [k]``."""
+    """Return the constants over the domain at ``W [k, d]`` and ``b [k]``."""
     radius = math.hypot(domain.radius, 1.0) if has_bias else domain.radius
     where = "at these parameters"
     if loss.logistic:
@@ -133,7 +133,7 @@ def at_parameters(
 def over_ball(
     loss: OutputLoss, params_radius: float, outputs: int, has_bias: bool, domain: Domain, norm: float
 ) -> Values:
-    """Constants over the domain and all parameters with ``||theta|| <= params_radius``."""
+    """Return the constants over the domain and all parameters with ``||theta|| <= params_radius``."""
     radius = math.hypot(domain.radius, 1.0) if has_bias else domain.radius
     row = params_radius * (math.sqrt(domain.input_dim) if norm == math.inf else 1.0)
     where = f"for ||theta|| <= {params_radius:g}"
@@ -159,7 +159,7 @@ def over_ball(
 
 
 def _times(loss: OutputLoss, values: Values) -> Values:
-    """The constants of ``a ||s - y||^2`` from those of the squared error: each is a times as large."""
+    """Multiply the constants of the squared error by a, for ``a ||s - y||^2``."""
     factor = loss.quadratic
     if factor is None or factor == 1.0:
         return values
@@ -169,7 +169,10 @@ def _times(loss: OutputLoss, values: Values) -> Values:
 
 
 def _cross_entropy(k: int, gap: float, radius: float, curvature: float, where: str, *, attained: bool) -> Values:
-    """``attained``: two classes over a ball, where a single x and theta attain all of them."""
+    """Return the constants of the cross-entropy.
+
+    ``attained`` is for two classes over a ball, where a single x and theta attain all of them.
+    """
     rivals = math.log(k - 1) + gap if k > 1 else -math.inf
     missed = 1.0 / (1.0 + math.exp(-rivals)) if rivals > -math.inf else 0.0
     kind = "exact" if attained else "bound"

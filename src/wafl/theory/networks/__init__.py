@@ -1,4 +1,4 @@
-"""What is proven of a network: its margins along a distance, and where its activations can go.
+"""Bound a network: its margins along a distance, and the range of its activations.
 
 Used by ``certificates/quantities.py``.
 """

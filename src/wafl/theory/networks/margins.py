@@ -1,17 +1,17 @@
-"""phi_gamma of a network with cross-entropy from above, along the distance alone.
+"""Bound phi_gamma of a network with cross-entropy from above, along the distance alone.
 
 ``A_j = s_j - s_y`` changes by at most ``K_yj t`` over a distance t, with ``K_yj`` the norm of the difference of two
-rows of the last layer times the Lipschitz constant of what comes before it (``layer_by_layer.py``). So
+rows of the last layer times the Lipschitz constant of the layers before it (``layer_by_layer.py``). So
 
     phi_gamma <= max over t >= 0 of  logsumexp_j(A_j + K_yj t) - gamma t^2,
 
 which ``lines.py`` bounds by chords, at every gamma > 0. Since no ``K_yj`` is larger than L_z, each chord
 lies below ``loss + L_z t``: at ``gamma = L_z / (2 radius)`` the certificate is at most ``E[loss] + L_z radius``.
 
-Where the layers are linear ones and activations whose secants are known, each example has lines of its own, lower ones
-the smaller the ball is on which they hold (:class:`Nearby`). From ``t = max_j K_yj / gamma`` on, nothing is
+If the layers are linear ones and activations whose secants are known, each example has individual lines, which are
+lower on smaller balls (:class:`Nearby`). From ``t = max_j K_yj / gamma`` on, nothing is
 above the loss at the example itself. The distances up to there are cut into pieces, each with the lines of the ball
-that ends where it ends; pieces that promise more than is reached at the end of any are cut in two.
+that ends where the piece ends. Pieces whose bounds exceed the value at every end are cut in two.
 
 These lines, for linear layers ``W_l`` and activations f (ReLU, tanh, sigmoid), on the ball of radius t around x:
 
@@ -19,11 +19,11 @@ These lines, for linear layers ``W_l`` and activations f (ReLU, tanh, sigmoid), 
    in l2, ``E_l``: ``D_1`` is the dual norm of a row of ``W_1``. With ``h_l`` the steepest secants of the activations
    on ``center +- D_l t`` (``activations.py``), ``|p_l - p_l(x)|`` grows by at most ``|W_l| (h D)`` or by
    ``||row||_2 max(h) E`` in the next layer, whichever is smaller.
-2. Backward, a row ``r`` of what is asked about goes through the layers by two kinds of lines:
+2. Backward, a row ``r`` of the requested outputs goes through the layers by two kinds of lines:
    *secants*, ``f(p) - f(c) = (s + e) (p - c)`` with ``|e| <= w``, so that a layer adds
-   ``min(sum |r| w D, ||r w||_2 E)`` to the slope; and *strips*, ``slope (p - c) + [low, high]``, so that it adds what
-   ``r`` makes of low and high to the offset. The row then is ``(r s) W_l``, and at the input its dual norm is the rest
-   of the slope.
+   ``min(sum |r| w D, ||r w||_2 E)`` to the slope; and *strips*, ``slope (p - c) + [low, high]``, so that it adds the
+   product of ``r`` with low and high to the offset. The row then is ``(r s) W_l``, and at the input its dual norm is
+   the rest of the slope.
 
 Either line holds for every distance up to t.
 """
@@ -46,7 +46,7 @@ from wafl.theory.networks.activations import KNOWN, Activation, Straight
 from wafl.theory.phi.lines import CHUNK, along_lines
 
 CACHED = 1 << 17
-"""How many numbers of a layer are worked on at a time on a CPU, so that they stay in its cache."""
+"""How many numbers of a layer a CPU processes at a time, so that they stay in its cache."""
 
 Lines = tuple[Tensor, Tensor]
 """Offset and slope in the distance, each ``[n, C]``."""
@@ -54,13 +54,13 @@ Lines = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Hidden:
-    """A linear layer and the activation behind it."""
+    """A linear layer and its activation."""
 
     weight: Tensor
     bias: Tensor
     activation: Activation
     norm: float
-    """Of the weights, as a matrix in l2."""
+    """The norm of the weights, as a matrix in l2."""
 
 
 class Nearby:
@@ -83,8 +83,10 @@ class Nearby:
         self._first = torch.linalg.qr(first.T, mode="r").R.T if short else first
 
     def lines(self, rows: Tensor, which: Tensor, t: Tensor) -> list[Lines]:
-        """For the examples ``which [m]`` and distances up to ``t [m]``, how far ``rows [m, C, H]`` times the last
-        hidden layer gets: one line by secants, one by strips."""  # fmt: skip
+        """Return lines above ``rows [m, C, H]`` times the last hidden layer: one by secants, one by strips.
+
+        They hold for the examples ``which [m]`` and distances up to ``t [m]``.
+        """
         centers = [(center[which], turn[which]) for center, turn in self._centers]
         widths, together = self._widths(centers, t)
         by_secants, by_strips = rows, rows
@@ -105,7 +107,7 @@ class Nearby:
         return [(torch.zeros_like(offset), slope), (offset, power_norm(by_strips, length, 1))]
 
     def _widths(self, centers: Sequence[tuple[Tensor, Tensor]], t: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """``D_l [m, H_l]`` and ``E_l [m]`` of each hidden layer, for distances up to ``t [m]``."""
+        """Return ``D_l [m, H_l]`` and ``E_l [m]`` of each hidden layer, for distances up to ``t [m]``."""
         widths, together = [self._rows.expand_as(centers[0][0])], [torch.full_like(t, self._whole)]
         for before, layer, (center, turn) in zip(self._hidden, self._hidden[1:], centers, strict=False):
             steepest = before.activation.secants(center, turn, widths[-1] * t[:, None])[1]
@@ -118,7 +120,7 @@ class Nearby:
 
 
 def hidden_layers(layers: Sequence[nn.Module], features: int) -> list[Hidden] | None:
-    """The hidden layers of a network of linear layers and known activations, all but the last; None for another."""
+    """Return all layers but the last of a network of linear layers and known activations; None for other networks."""
     hidden: list[Hidden] = []
     inputs, waiting = features, None
     for layer in (layer for layer in layers[:-1] if not isinstance(layer, nn.Flatten | nn.Identity)):
@@ -140,7 +142,7 @@ def hidden_layers(layers: Sequence[nn.Module], features: int) -> list[Hidden] | 
 
 
 def _times(rows: Tensor, vector: Tensor) -> Tensor:
-    """``[m, C, H]`` times ``[m, H]``, example by example."""
+    """Return ``[m, C, H]`` times ``[m, H]``, example by example."""
     return (rows @ vector[..., None])[..., 0]
 
 
@@ -152,11 +154,11 @@ def _hidden(layer: nn.Linear, activation: Activation) -> Hidden:
 
 UNIT = 2.0**-53
 SHARP = 1e-4
-"""What share of the tolerance a search along the distance alone may use: it is cheap, and finds a better gamma."""
+"""The share of the tolerance for a search along the distance alone, which is cheap and finds a better gamma."""
 FARTHER = 4.0
-"""How many times farther than the slopes say an example's boundary is looked for first; then the square root of it."""
+"""The factor by which the search for an example's boundary first exceeds the slopes' distance; then its square root."""
 MOST_CUTS = 14
-"""How often the first piece is halved at most."""
+"""The maximum number of times that the first piece is halved."""
 
 
 @dataclass(frozen=True)
@@ -165,17 +167,17 @@ class Margins:
 
     slopes: Tensor
     rows: Tensor
-    """Of the last layer, ``[C, H]``."""
+    """The rows of the last layer, ``[C, H]``."""
     hidden: Sequence[Hidden] | None
     terms: int
-    """How many numbers an output is made of, at most."""
+    """The maximum number of terms in an output."""
     jumps: Tensor | None = None
-    """How much larger each margin may be than its slope says, ``[C (y), C (j)]``: both of its ends may jump."""
+    """How far each margin may exceed its slope's bound, ``[C (y), C (j)]``: both of its ends may jump."""
 
     def along(
         self, x: Tensor, outputs: Tensor, y: Tensor, norm: float, gamma: Tensor, tolerance: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """An upper bound on phi_gamma of each of ``x [n, d]``, and the squared distance at which it is attained."""
+        """Return an upper bound on phi_gamma of each of ``x [n, d]``, and the squared distance that attains it."""
         slopes = self.steepest(norm, x.shape[1], outputs.shape[1])[y]
         offsets = self._apart(outputs, y)
         upper, cost = torch.empty_like(gamma), torch.empty_like(gamma)
@@ -202,20 +204,24 @@ class Margins:
         return apart if self.jumps is None else apart + self.jumps[y]
 
     def steepest(self, norm: float, features: int, classes: int = 0) -> Tensor:
-        """How much the lead of class j over y (``[y, j]``) changes at most with distance; sqrt(d) as much in l_inf."""
+        """Return the largest change of class j's lead over y (``[y, j]``) per unit of distance.
+
+        In l_inf it is sqrt(d) times the l2 value.
+        """
         slopes = self.slopes if self.slopes.ndim else self.slopes * (1.0 - torch.eye(classes).to(self.slopes))
         return slopes * (math.sqrt(features) if dual(norm) == 1 else 1.0)
 
     def scaled(self, factor: float) -> Self:
-        """The margins of the network whose outputs are those of this one times a factor."""
+        """Return the margins of the network with outputs multiplied by a factor."""
         jumps = None if self.jumps is None else factor * self.jumps
         return replace(self, slopes=factor * self.slopes, rows=factor * self.rows, jumps=jumps)
 
     def distance_to_error(self, x: Tensor, outputs: Tensor, y: Tensor, norm: float, slack: float = 0.0) -> Tensor:
-        """How far each example ``x [n, d]`` is at least from where another class has its class's output; 0 for errors.
+        """Return a lower bound on each example's distance from ``x [n, d]`` to an error; 0 for errors.
 
-        ``(s_y - s_j) / K_yj``, or how far the lines around the example stay below zero, if that is farther. Leads are
-        taken to be smaller by ``slack`` and by what float64 may have lost of outputs of this size.
+        At an error, another class has the output of the example's class. The bound is ``(s_y - s_j) / K_yj``, or the
+        distance up to which the lines around the example stay below zero, if that is farther. Leads are reduced by
+        ``slack`` and by the possible rounding of outputs of this size in float64.
         """
         if not len(x):
             return outputs.new_zeros(0)
@@ -235,7 +241,7 @@ class Margins:
                 farther = low * factor
                 holds = torch.zeros_like(low, dtype=torch.bool)
                 for offset, slope in near.lines(rows, owner, farther):
-                    # What the lines' own arithmetic loses is far below a thousandth of a millionth of them.
+                    # The rounding of the lines' arithmetic is far below a thousandth of a millionth of them.
                     most = behind[here] + (offset + slope * farther[:, None]) * (1.0 + 1e-9)
                     holds |= (most < 0.0).all(-1)
                 low, factor = torch.where(holds, farther, low), math.sqrt(factor)
@@ -244,17 +250,17 @@ class Margins:
 
 
 _KNOWN: WeakKeyDictionary[Task, tuple[Tensor, int, Margins | None]] = WeakKeyDictionary()
-"""The last parameters that were asked about: clients are asked in pieces."""
+"""The last parameters for which margins were computed, because clients are asked in pieces."""
 
 
 def margins_of(task: Task, params: Tensor, features: int) -> Margins | None:
-    """How steep the margins of a network at ``params [P]`` are; None for an unknown layer or a loss without margins."""
+    """Return a network's margins at ``params [P]``; None for an unknown layer or a loss without margins."""
     known = task.loss.logistic or isinstance(task.loss, MarginLoss)
     return leads_of(task, params, features) if known else None
 
 
 def leads_of(task: Task, params: Tensor, features: int) -> Margins | None:
-    """How steep the margins of a network are, for any loss; None if a layer is not known and it declares no bound."""
+    """Return a network's margins, for any loss; None if a layer is unknown and the network declares no bound."""
     last = _KNOWN.get(task)
     if last is None or last[1] != features or not torch.equal(last[0], params):
         last = params.clone(), features, _margins(task, params, features)
@@ -282,10 +288,10 @@ def _margins(task: Task, params: Tensor, features: int) -> Margins | None:
 def _by_pieces(
     near: Nearby, rows: Tensor, offsets: Tensor, slopes: Tensor, gamma: Tensor, tolerance: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The bound of each example, and the distance that comes nearest to it."""
+    """Return the bound of each example, and the distance that comes nearest to it."""
     reached, distance = torch.logsumexp(offsets, dim=1), torch.zeros_like(offsets[:, 0])
     upper = reached.clone()
-    # All pieces of one length: whose they are, where they begin and end, and the lines that hold up to the end.
+    # All pieces of one length: their examples, where they begin and end, and the lines that hold up to the end.
     owner = torch.arange(len(offsets), device=offsets.device)
     left, right = torch.zeros_like(reached), (slopes.amax(1) / gamma).log2().ceil().exp2()
     lines = _lowest(near, rows, owner, offsets, torch.stack([offsets, slopes]), right)
@@ -309,7 +315,10 @@ def _by_pieces(
 
 
 def _lowest(near: Nearby, rows: Tensor, owner: Tensor, offsets: Tensor, lines: Tensor, t: Tensor) -> Tensor:
-    """Of lines that hold farther out and those that hold up to t, the lowest at t: offset and slope, ``[2, m, C]``."""
+    """Return the lower lines at t, of those valid farther out and those valid up to t: ``[2, m, C]``.
+
+    The first row has the offsets, the second the slopes.
+    """
     for offset, slope in near.lines(rows, owner, t):
         other = torch.stack([offsets + offset, slope])
         lower = other[0] + other[1] * t[:, None] < lines[0] + lines[1] * t[:, None]
@@ -318,7 +327,7 @@ def _lowest(near: Nearby, rows: Tensor, owner: Tensor, offsets: Tensor, lines: T
 
 
 def _highest(left: Tensor, right: Tensor, lines: Tensor, gamma: Tensor) -> Tensor:
-    """What a piece promises: its lines make a convex function, which is below the chord between the piece's ends."""
+    """Return a piece's bound: its lines form a convex function, below the chord between the piece's ends."""
     start, end = (torch.logsumexp(lines[0] + lines[1] * t[:, None], dim=1) for t in (left, right))
     slope = torch.where(right > left, (end - start) / (right - left).clamp_min(1e-300), 0.0)
     top = torch.clamp(slope / (2.0 * gamma), left, right)

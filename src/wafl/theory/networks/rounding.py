@@ -1,4 +1,4 @@
-"""How far rounding moves the outputs of a model: a running error analysis, layer by layer.
+"""Bound the effect of rounding on the outputs of a model: a running error analysis, layer by layer.
 
 With the unit roundoff u, a sum of n products, in any order, differs from the exact one by at most ``n u / (1 - n u)``
 times the sum of the products' sizes (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). So a linear
@@ -56,37 +56,37 @@ ARITHMETIC: dict[Dtype, Arithmetic] = {
 UP = 1.0 + 1e-6
 """A bound on an error is a sum of positive numbers, of which float64 loses far less than this."""
 MANY = 2**20
-"""The most pixels of an image that are averaged, which bounds the roundings of their mean."""
+"""The maximum number of pixels in an average, which bounds the roundings of their mean."""
 CONSTANT = 3
-"""How many roundings a sum or product with a constant counts as: of the constant, its reciprocal and the result."""
+"""The number of roundings of a sum or product with a constant: of the constant, its reciprocal and the result."""
 FUNCTION = 16
-"""How many roundings the value of an activation counts as: more than any common implementation needs."""
+"""The number of roundings of an activation's value: more than any common implementation needs."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A layer: what it computes, what it makes of the sizes of changes, and the sizes of the numbers that it adds."""
+    """A layer: its function, its effect on the sizes of changes, and the sizes of the numbers that it adds."""
 
     apply: Callable[..., Tensor]
     through: Callable[..., Tensor]
     sizes: Callable[..., Tensor]
     roundings: int = 0
-    """How many roundings each result goes through, at most."""
+    """The maximum number of roundings of each result."""
     backward: int = 0
-    """The same for the layer's gradient."""
+    """The maximum number of roundings of the layer's gradient."""
     bend: float = 0.0
     """The Lipschitz constant of an activation's slope."""
     rows: Tensor | None = None
     """The sizes of the weights of a linear layer."""
     inputs: tuple[int, ...] = (0,)
-    """The indices of the values that it takes: 0 is the input of the model, and k what step k - 1 returns."""
+    """The indices of its input values: 0 is the input of the model, and k the output of step k - 1."""
     repeats: bool = False
-    """Whether a number may go to more than one result."""
+    """Whether a number may contribute to more than one result."""
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """The layers of a model, as rounding sees them."""
+    """The layers of a model, as steps with rounding."""
 
     steps: Sequence[Step]
 
@@ -97,7 +97,7 @@ class Rounding:
 
     @property
     def terms(self) -> int:
-        """How many roundings an output and a quadratic form of the outputs go through, at most."""
+        """The maximum number of roundings of an output and of a quadratic form of the outputs."""
         return sum(step.roundings for step in self.steps) + self.classes**2
 
     @property
@@ -107,10 +107,11 @@ class Rounding:
 
     @property
     def smooth(self) -> bool:
+        """Whether every activation has a Lipschitz slope."""
         return all(math.isfinite(step.bend) for step in self.steps)
 
     def errors(self, x: Tensor, dtype: Dtype) -> list[Tensor]:
-        """By how much each number of ``x [n, ...]`` and of each layer's output differs at most from the exact one."""
+        """Return bounds on the rounding error of each number of ``x [n, ...]`` and of each layer's output."""
         arithmetic = ARITHMETIC[dtype]
         values, errors = [x], [torch.zeros_like(x)]
         if arithmetic.converts:
@@ -127,7 +128,7 @@ class Rounding:
     def slopes(
         self, shape: Sequence[int], norm: float, dtype: Dtype, like: Tensor, errors: Sequence[Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """How far each output moves at most if the input moves by 1, and by how much its error then grows at most.
+        """Return how far each output moves at most if the input moves by 1, and how much its error then grows at most.
 
         With the ``errors`` of some examples, the second is the error of the outputs' gradients at these examples.
         """
@@ -143,7 +144,7 @@ class Rounding:
                 bent = step.bend * errors[step.inputs[0]] * (inputs[0] + off[0])
             flat = inputs[0].ndim == 2  # an input of a layer of tokens has a dimension more than its rows
             if step.rows is not None and flat and not mixed[step.inputs[0]]:
-                # The inputs are those of the model in another order, and rows count by their dual norms.
+                # The inputs are the model's inputs in another order, and rows count by their dual norms.
                 lengths = power_norm(step.rows, dual(norm), 1)[None]
                 slope, drift = inputs[0].amax() * lengths, off[0].amax() * lengths
             else:
@@ -155,16 +156,16 @@ class Rounding:
         return slopes[-1], drifts[-1]
 
     def growth(self, shape: Sequence[int], norm: float, dtype: Dtype, like: Tensor) -> Tensor:
-        """By how much the error of each output grows at most per unit of distance, ``[C]``."""
+        """Return the maximum growth of each output's error per unit of distance, ``[C]``."""
         return self.slopes(shape, norm, dtype, like)[1][0]
 
 
 _LAST: WeakKeyDictionary[Task, tuple[Tensor, Rounding | None]] = WeakKeyDictionary()
-"""The last parameters of each task: clients are asked in pieces."""
+"""The last parameters of each task, because clients are asked in pieces."""
 
 
 def check_stored(module: nn.Module) -> None:
-    """Raise PreconditionError if a module computes weights when it is called, which lose more in float32."""
+    """Raise PreconditionError if a module computes weights when it is called; these lose more precision in float32."""
     try:
         computed = trace(copy.deepcopy(module).cpu().double(), lambda _: True).computed
     except NoGraphError:
@@ -177,7 +178,7 @@ def check_stored(module: nn.Module) -> None:
 
 
 def rounding_of(task: Task, params: Tensor) -> Rounding | None:
-    """Return the rounding of a model at ``params [P]``; None if one of its layers is not known."""
+    """Return the rounding of a model at ``params [P]``; None if one of its layers is unknown."""
     last = _LAST.get(task)
     if last is None or not torch.equal(last[0], params):
         nodes = plain_graph(task.module_at(params)).nodes
@@ -192,7 +193,7 @@ def rounding_of(task: Task, params: Tensor) -> Rounding | None:
 
 
 def _step(layer: nn.Module) -> Step | None:
-    """Return the rounding of a layer, or None if it is not known."""
+    """Return the rounding of a layer, or None if the layer is unknown."""
     kind: type[Any] = type(layer)
     if not is_plain(layer, kind):
         return None
@@ -226,7 +227,7 @@ def _step(layer: nn.Module) -> Step | None:
 
 
 def _activation(layer: nn.Module) -> Step | None:
-    """Return the rounding of a function of single numbers, or None if it is not known."""
+    """Return the rounding of a function of single numbers, or None if it is unknown."""
     kind: type[Any] = type(layer)
     if isinstance(layer, nn.ReLU | nn.SiLU | nn.LeakyReLU):
         layer.inplace = False
@@ -274,7 +275,7 @@ def _scaled(layer: nn.Module) -> Step | None:
 
 
 def _linear(layer: nn.Linear | nn.Conv2d) -> Step:
-    """Return the step of a linear layer or a convolution, with the weights that it uses."""
+    """Return the step of a linear layer or a convolution, with its (rescaled) weights."""
     weight = layer.weight.detach()
     terms, backward = weight[0].numel() + 3, weight.transpose(0, 1)[0].numel() + 3
     if isinstance(layer, Rescaled):
@@ -300,9 +301,9 @@ def _linear(layer: nn.Linear | nn.Conv2d) -> Step:
 
 
 def _roundings_of_rescaling(layer: nn.Module, weight: Tensor) -> int:
-    """Return how many roundings the rescaled weights count as.
+    """Return the number of roundings of the rescaled weights.
 
-    The divisors of almost orthogonal weights are sums of the sizes of sums: the roundings of the inner sums count as
+    The divisors of almost orthogonal weights are sums of the sizes of sums. The roundings of the inner sums count as
     often as the sums of the sizes are larger than the sizes of the sums.
     """
     if isinstance(layer, NormalizedLinear):

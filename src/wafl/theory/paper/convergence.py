@@ -1,4 +1,4 @@
-"""How fast Algorithm 1 converges: the paper's convergence theorem, in a form that can be computed."""
+"""Bound the convergence of Algorithm 1: the paper's convergence theorem, in a form that can be computed."""
 
 import math
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def convergence(
     learning_rate: float | None = None,
     weight_decay: float = 0.0,
 ) -> Rate:
-    """Theorem 3.6: the mean gap ``F - min F`` over all local steps, for a loss convex in the parameters.
+    """Bound the mean gap ``F - min F`` over all local steps, for a loss convex in the parameters (theorem 3.6).
 
     With all clients in every round and ``learning_rate <= 1 / L``, where L is the smoothness of phi_gamma, the mean of
     ``F(mean of the clients' parameters)`` over the steps 0 .. K - 1 of all rounds is at most
@@ -44,7 +44,7 @@ def convergence(
     where D is the ``distance``, sigma the ``noise``, Omega the ``heterogeneity``, and ``Lambda = sum lambda_i^2``. With
     one local step, or one client, there is no drift.
 
-    The paper's, with ``eta <= 1 / (3 L)`` and ``max(sigma, Omega)`` for Omega, is
+    The paper's bound, with ``eta <= 1 / (3 L)`` and ``max(sigma, Omega)`` for Omega, is
     ``D^2 / (2 eta K T) + 2 eta Lambda sigma^2 + eta^2 L Omega^2 (24 K^2 + 20 K)``. It requires a learning rate of "at
     most" the minimum of four terms, but its rate needs equality, and its 48 and 40 belong in each other's terms: its
     choice is reported as ``paper_learning_rate``, and the value of its bound there as ``paper``. The last step of its
@@ -56,16 +56,16 @@ def convergence(
     which stays convex: it is the same for all clients and examples, so that it adds to L alone.
 
     Args:
-        constants: of the loss, over a bounded set of parameters (``params_radius``).
+        constants: the constants of the loss, over a bounded set of parameters (``params_radius``).
         client_weights: lambda, one weight per client.
         gamma: the price of transport.
         rounds: T.
         local_steps: K.
-        distance: from the start to the minimizer.
+        distance: the distance from the start to the minimizer.
         noise: the standard deviation of a batch's gradient.
         heterogeneity: the largest ``||grad F_i - grad F||``.
         learning_rate: eta; None takes the one that minimizes the bound.
-        weight_decay: of the clients' steps.
+        weight_decay: the weight decay of the clients' steps.
     """
     check_positive("gamma", gamma)
     for name, value in (
@@ -119,14 +119,18 @@ def round_progress(
     before: float,
     after: float,
 ) -> Bound:
-    """Lemma C.2: the mean gap ``F - min F`` over the local steps of one round, for convex F_i and all clients.
+    """Bound the mean gap ``F - min F`` over the local steps of one round, for convex F_i and all clients (lemma C.2).
 
     ``(before^2 - after^2) / (2 eta K) + eta Lambda sigma^2 / 2 + L drift / 2`` for ``eta <= 1 / L``. The paper has
     ``2 eta Lambda sigma^2 + L drift`` for the last two, and ``eta <= 1 / (3 L)``. The proof is that of the rate
-    (docs/proofs.md). Arguments that are not listed here are as in :func:`convergence`.
+    (docs/proofs.md).
 
     Args:
+        client_weights: as in :func:`convergence`.
         smoothness: L of phi_gamma in the parameters, :meth:`Constants.smoothness`.
+        learning_rate: as in :func:`convergence`.
+        local_steps: as in :func:`convergence`.
+        noise: as in :func:`convergence`.
         drift: ``sum_i lambda_i E ||theta_i - mean||^2``, the mean over the steps; :func:`client_drift` bounds it.
         before: the distance to the minimizer at the start of the round.
         after: its root mean square at the end.
@@ -143,12 +147,12 @@ def round_progress(
 def client_drift(
     *, smoothness: float, learning_rate: float, local_steps: int, noise: float, heterogeneity: float
 ) -> Bound:
-    """Lemma C.3: how far a client is from the mean of all, ``E ||theta_i - mean||^2``, within a round of K steps.
+    """Bound ``E ||theta_i - mean||^2``, a client's squared distance from the mean of all, within a round (lemma C.3).
 
-    ``eta^2 (8 K^2 Omega^2 + 4 K sigma^2)`` for ``eta <= 1 / L``: after k steps the root mean square distance of two
-    clients is at most ``eta (2 Omega k + sigma sqrt(2 k))``. The paper has
-    ``eta^2 (24 K^2 + 20 K) max(sigma, Omega)^2``; its last line does not follow, but is true (docs/proofs.md). The
-    arguments are as in :func:`round_progress` and :func:`convergence`.
+    ``eta^2 (8 K^2 Omega^2 + 4 K sigma^2)`` for ``eta <= 1 / L``: after k of K steps the root mean square distance of
+    two clients is at most ``eta (2 Omega k + sigma sqrt(2 k))``. The paper has ``eta^2 (24 K^2 + 20 K) max(sigma,
+    Omega)^2``; its last line does not follow, but is true (docs/proofs.md). The arguments are as in
+    :func:`round_progress` and :func:`convergence`.
     """
     _check_rate(learning_rate, smoothness)
     square, steps = learning_rate**2, local_steps
@@ -169,7 +173,7 @@ def _check_rate(learning_rate: float, smoothness: float) -> None:
 def _paper(
     distance: float, noise: float, drift: float, spread: float, smoothness: float, steps: int, rounds: int
 ) -> tuple[float, float]:
-    """The paper's bound at the paper's learning rate, and that rate."""
+    """Return the paper's bound at the paper's learning rate, and that rate."""
     total = steps * rounds
     rate = min(
         1.0 / (3.0 * smoothness),

@@ -1,4 +1,4 @@
-"""The paper's generalization bounds, one function per statement; if one is corrected, the paper's value is kept too."""
+"""Compute the paper's generalization bounds, one function per statement, next to the paper's values if they differ."""
 
 import math
 from collections.abc import Sequence
@@ -23,10 +23,12 @@ class Sandwich(Bound):
 
     @property
     def lower(self) -> float:
+        """The lower bound on the excess risk."""
         return self.surrogate_excess - self.value
 
     @property
     def upper(self) -> float:
+        """The upper bound on the excess risk."""
         return self.surrogate_excess + self.value
 
 
@@ -47,7 +49,7 @@ class Concentration:
     dimension: Annotated[int, Count(), "The dimension of the examples."]
 
     def squared_distance(self, num_examples: int, delta: float) -> float:
-        """The rho-hat that ``W_2^2(empirical, true)`` exceeds with probability at most ``delta``.
+        """Return the rho-hat that ``W_2^2(empirical, true)`` exceeds with probability at most ``delta``.
 
         ``P(W_2^2 >= x) <= c1 exp(-c2 n x^2)`` for ``x <= 1`` and fewer than 4 dimensions, with ``x^(d/2)`` instead for
         more than 4 and ``(x / log(2 + 1/x))^2`` for exactly 4; and ``c1 exp(-c2 n x^(alpha/2))`` for ``x > 1``. This
@@ -67,13 +69,13 @@ class Concentration:
         return root(excess, 1e-300, 1.0) if rate > 0.0 and excess(1.0) >= 0.0 else float(rate > 0.0)
 
     def paper_squared_distance(self, num_examples: int, delta: float) -> float:
-        """As printed in the paper: no logarithm in 4 dimensions, and beyond 1 a distance's exponent, ``1 / alpha``."""
+        """Return the paper's value: no logarithm in 4 dimensions, and beyond 1 a distance's exponent, ``1 / alpha``."""
         rate = max(math.log(self.c1 / delta), 0.0) / (self.c2 * num_examples)
         return rate ** (1.0 / self.alpha if rate > 1.0 else min(2.0 / self.dimension, 0.5))
 
 
 def risk_spread(constants: Constants, *, radius: float) -> Bound:
-    """Proposition D.1: no distribution in the ball has a risk more than ``2 L_z radius`` above that of another in it.
+    """Bound the difference of the risks of two distributions in the ball by ``2 L_z radius`` (proposition D.1).
 
     Two distributions of the ball are at most ``2 radius`` apart in W_2, and so in W_1, in which risks are
     L_z-Lipschitz (Kantorovich and Rubinstein).
@@ -86,7 +88,7 @@ def risk_spread(constants: Constants, *, radius: float) -> Bound:
 def excess_risk_sandwich(
     constants: Constants, *, gamma: float, radius: float, surrogate_excess: float = 0.0, gamma_star: float | None = None
 ) -> Sandwich:
-    """Lemma 4.2: the excess risk on any Q in the ball is within g of the surrogate's excess.
+    """Bound the excess risk on any Q in the ball, within g of the surrogate's excess (lemma 4.2).
 
     ``g = L_z radius + L_z^2 / (4 gamma) + min(gamma radius^2, L_z radius)``, for every gamma. The paper's
     ``2 L_z radius + |gamma - gamma*| radius^2`` needs ``gamma >= L_z / radius``, and its proof uses the gamma* of one
@@ -121,7 +123,7 @@ def robust_generalization(
     optimization_gap: float = 0.0,
     gamma_star: float | None = None,
 ) -> Bound:
-    """Theorem 4.4: with probability ``1 - delta``, the excess risk on every Q within ``radius`` of the truth.
+    """Bound the excess risk on every Q within ``radius`` of the truth, with probability ``1 - delta`` (theorem 4.4).
 
     ``24 s C(Theta) + M s sqrt(2 log(2 / delta)) + optimization_gap + g`` with ``s = sqrt(sum_i lambda_i^2 / n_i)``,
     ``C(Theta) <= 1.3526 C L_theta sqrt(d)`` for the ball ``||theta|| <= C`` in d dimensions, and the g of
@@ -129,14 +131,14 @@ def robust_generalization(
     infinite); for the paper's l2 ball, gamma must be above the concavity limit ``L_zz / 2`` (in the paper L_zz). The
     constants must hold wherever the objective goes: if it has no bounds, compute them with
     ``reach=constants.reach_of(gamma)``. The paper has
-    ``sum_i lambda_i [48 C(Theta) / sqrt(n_i) + 2 M sqrt(2 log(2 m / delta) / n_i)]`` and its own g.
+    ``sum_i lambda_i [48 C(Theta) / sqrt(n_i) + 2 M sqrt(2 log(2 m / delta) / n_i)]`` and a different g.
 
     Args:
-        constants: of the loss, over a bounded set of parameters (``params_radius``).
+        constants: the constants of the loss, over a bounded set of parameters (``params_radius``).
         client_weights: lambda, one weight per client.
         num_examples: n_i, one count per client.
         gamma: the price of transport.
-        radius: of the ball that Q lies in.
+        radius: the radius of the ball that contains Q.
         delta: the probability that the bound fails.
         optimization_gap: how far training stopped above the best surrogate.
         gamma_star: the minimizer of the dual; if given, the paper's value is reported too.
@@ -162,17 +164,23 @@ def generalization_to_truth(
     delta: float = 0.05,
     optimization_gap: float = 0.0,
 ) -> Bound:
-    """Corollary 4.5: with probability ``1 - delta``, the excess risk on the true mixture itself.
+    """Bound the excess risk on the true mixture itself, with probability ``1 - delta`` (corollary 4.5).
 
     ``24 s C(Theta) + M s sqrt(2 log(2 / delta)) + optimization_gap + L_z^2 / (4 gamma)``, as in
     :func:`robust_generalization`: the truth lies at distance 0 from itself, so that no ball has to cover it. The paper
     takes :func:`covering_radius` as the radius of a ball around the sample and half of delta for that, which costs its
-    whole g. Arguments that are not listed here are as in :func:`robust_generalization`.
+    whole g.
 
     Args:
+        constants: as in :func:`robust_generalization`.
+        client_weights: as in :func:`robust_generalization`.
+        num_examples: as in :func:`robust_generalization`.
+        gamma: as in :func:`robust_generalization`.
         concentration: how fast samples approach the distributions they come from; if given, and labels have a finite
             ``label_cost``, the paper's bound is reported too, with ``gamma radius^2`` for its unknown
             ``|gamma - gamma*| radius^2``.
+        delta: as in :func:`robust_generalization`.
+        optimization_gap: as in :func:`robust_generalization`.
     """
     check_positive("gamma", gamma)
     NotNegative.check("optimization_gap", optimization_gap)
@@ -201,15 +209,16 @@ def covering_radius(
     concentration: Concentration,
     delta: float = 0.05,
 ) -> Bound:
-    """Corollary 4.5: with probability ``1 - delta / 2`` the true mixture is this close to the empirical one, in W_2.
+    """Bound the W_2 distance of the true mixture to the empirical one (corollary 4.5).
 
+    It holds with probability ``1 - delta / 2``:
     ``rho_n = sqrt(sum_i lambda_i rho-hat_i)``, where ``W_2^2`` exceeds rho-hat_i with probability ``delta / (2 m)``, so
     that the m levels add up to ``delta / 2``. The paper states ``delta / m`` but proves it with ``delta / 2m``. The
-    terms are the clients' shares of ``rho_n``. If labels cannot move (``label_cost=inf``), the ball holds only
-    distributions with the sample's own label frequencies, so no radius covers the truth.
+    terms are the clients' shares of ``rho_n``. If labels cannot move (``label_cost=inf``), the ball contains only
+    distributions with the sample's label frequencies, so no radius covers the truth.
 
     Args:
-        constants: of the loss; their ``label_cost`` must be finite.
+        constants: the constants of the loss; their ``label_cost`` must be finite.
         client_weights: lambda, one weight per client.
         num_examples: n_i, one count per client.
         concentration: how fast samples approach the distributions they come from.
@@ -229,17 +238,19 @@ def distance_to_target(
     label_cost: float | None = None,
     delta: float = 0.05,
 ) -> Bound:
-    """Corollary 5.1: with probability ``1 - delta``, a bound on ``W_2(P_lambda, Q)`` for a target Q.
+    """Bound ``W_2(P_lambda, Q)`` for a target Q, with probability ``1 - delta`` (corollary 5.1).
 
     ``sqrt(sum_i lambda_i rho-hat_i) + W_2(empirical mixture, empirical target) + sqrt(rho-hat_Q)``: the measured
-    distance and what sampling adds at either end (equation 7). rho-hat bounds a squared distance, so the last term is
-    its root; the paper leaves out the root. All sizes are those of the points that were measured with. Arguments that
-    are not listed here are as in :func:`covering_radius`.
+    distance and the sampling error at either end (equation 7). rho-hat bounds a squared distance, so the last term is
+    its root; the paper leaves out the root. All sizes count the measured points.
 
     Args:
-        target_examples: how many examples the target has.
+        client_weights: as in :func:`covering_radius`.
+        num_examples: as in :func:`covering_radius`.
+        target_examples: the number of examples of the target.
         empirical_distance: the measured W_2, such as ``wafl.weights.mixture(..., label_cost=...).radius``.
-        label_cost: with which the distance was measured; None if it was measured between inputs alone.
+        concentration: as in :func:`covering_radius`.
+        label_cost: the label cost of the measured distance; None if it was measured between inputs alone.
         delta: the probability that the bound fails.
     """
     NotNegative.check("distance", empirical_distance)
@@ -265,17 +276,21 @@ def distance_to_client(
     concentration: Concentration,
     delta: float = 0.05,
 ) -> Bound:
-    """Corollary B.1: with probability ``1 - delta``, a bound on ``W_2(P_lambda, P_j)`` of a client j, between inputs.
+    """Bound ``W_2(P_lambda, P_j)`` of a client j, between inputs, with probability ``1 - delta`` (corollary B.1).
 
     ``sqrt(sum_i lambda_i rho-hat_i) + rho* + W_2(P_j, Q) + sqrt(rho-hat_j)`` with
-    ``rho*^2 = sum_i lambda_i W_2^2(P_i, Q)``, which is at least ``W_2^2(P_lambda, Q)``. It holds for every Q, so it
-    cannot be given that of other weights; the barycenter has the least rho*. The paper bounds ``W_2(P_j, Q)`` by
+    ``rho*^2 = sum_i lambda_i W_2^2(P_i, Q)``, which is at least ``W_2^2(P_lambda, Q)``. It holds for every Q, but the
+    distances must be measured at these weights; the barycenter has the least rho*. The paper bounds ``W_2(P_j, Q)`` by
     ``rho* / lambda_j``, has no root in the last term, and takes rho* from a program whose value is 0 at weights that
-    are not those in use. Arguments that are not listed here are as in :func:`distance_to_target`.
+    are not those in use.
 
     Args:
-        client: which client, counted from 0.
+        client_weights: as in :func:`distance_to_target`.
+        num_examples: as in :func:`distance_to_target`.
+        client: the index of the client, counted from 0.
         squared_distances: ``W_2^2(P_i, Q)``, one per client: ``wafl.weights.bilevel(clients, weights).distances``.
+        concentration: as in :func:`distance_to_target`.
+        delta: as in :func:`distance_to_target`.
     """
     for value in squared_distances:
         NotNegative.check("distance", value)
@@ -316,7 +331,7 @@ def _sampling_radius(
 def _statistics(
     constants: Constants, client_weights: Sequence[float], num_examples: Sequence[int], gamma: float, delta: float
 ) -> dict[str, float]:
-    """The two terms that vanish with more examples: the complexity of the models, and the price of confidence."""
+    """Return the two terms that vanish with more examples: the models' complexity, and the price of confidence."""
     DELTA.check("delta", delta)
     weights = check_weights(client_weights, num_examples)
     params_radius = _require_ball(constants)
@@ -337,7 +352,7 @@ def _statistics(
 def _paper_statistics(
     constants: Constants, client_weights: Sequence[float], num_examples: Sequence[int], delta: float, levels: int
 ) -> float:
-    """The sum of both terms as the paper has them, client by client, with 3 / 2 for the entropy integral."""
+    """Return the sum of both terms in the paper's form, client by client, with 3 / 2 for the entropy integral."""
     inverse_roots = sum(w / math.sqrt(n) for w, n in zip(client_weights, num_examples, strict=True))
     complexity = 1.5 * _require_ball(constants) * constants.L_theta * math.sqrt(constants.num_params)
     deviation = 2.0 * constants.max_loss * math.sqrt(2.0 * math.log(levels * len(client_weights) / delta))
@@ -353,7 +368,10 @@ def _require_moving_labels(label_cost: float) -> None:
 
 
 def _require_ball(constants: Constants) -> float:
-    """The bounds compare with other parameters, so the constants must hold for all allowed ones."""
+    """Return the radius of the parameters.
+
+    The bounds compare parameters, so the constants must hold for all of them.
+    """
     require(
         constants.params_radius is not None,
         "the parameters are not bounded: give params_radius=C, the C of ||theta|| <= C, to wafl.theory.constants",
@@ -363,7 +381,10 @@ def _require_ball(constants: Constants) -> float:
 
 
 def check_weights(client_weights: Sequence[float], num_examples: Sequence[int]) -> list[float]:
-    """The client weights as plain numbers; refuses those off the simplex, and clients without examples."""
+    """Return the client weights as plain numbers.
+
+    Raises ValueError for weights off the simplex, and for clients without examples.
+    """
     weights = [float(weight) for weight in client_weights]
     if len(weights) != len(num_examples) or not weights:
         raise ValueError(f"{len(weights)} client weights and {len(num_examples)} sizes: give one of each per client")

@@ -1,4 +1,4 @@
-"""What the paper's statements take as given, measured: excess risks, and how far gradients differ.
+"""Measure the quantities that the paper's statements assume: excess risks, and differences of gradients.
 
 With ``phi = phi_gamma``, the largest of ``l(theta, z') - gamma c(z, z')`` over z', any z' bounds it from below for
 *all* theta, and a loss that is convex in theta lies above its tangents. So an ascent that stops early costs tightness,
@@ -27,20 +27,20 @@ from wafl.theory.constants.constant import Constant
 from wafl.theory.paper.theorem import require
 
 CHUNK = 256
-"""Examples whose gradients are held at once."""
+"""The number of examples whose gradients are in memory at once."""
 PRICES = 20
-"""How many prices of a norm are tried at most for the minimum over a ball of parameters."""
+"""The maximum number of prices of a norm to try for the minimum over a ball of parameters."""
 CLOSE = 1e-3
-"""How far apart what is reached and what is proven may be, in parts of the model's risk."""
+"""The maximum gap between the reached and the proven value, as a fraction of the model's risk."""
 
 
 @dataclass(frozen=True)
 class ExcessRisk:
-    """Definition 4.1 for a model: its risk, and a number that no parameters of the ball are below.
+    """The risk of a model, and a lower bound on the risk of all parameters of the ball (definition 4.1).
 
-    ``risk`` is the mean loss or surrogate over the clients' mixture, without the constant ``gamma radius^2`` (what an
-    ascent finds of it: all, above the concavity limit), ``least`` the proven bound, ``reached`` the least value that
-    was found in the ball, and ``held_out`` the same mean over test examples.
+    ``risk`` is the mean loss or surrogate over the clients' mixture, without the constant ``gamma radius^2``. An ascent
+    computes it, exactly above the concavity limit. ``least`` is the proven bound, ``reached`` the least value
+    found in the ball, and ``held_out`` the same mean over test examples.
     """
 
     risk: float
@@ -50,12 +50,12 @@ class ExcessRisk:
 
     @property
     def value(self) -> float:
-        """The excess risk, or more: the model is an epsilon-minimizer with this epsilon."""
+        """An upper bound on the excess risk: the model is an epsilon-minimizer with this epsilon."""
         return self.risk - self.least
 
     @property
     def generalization_gap(self) -> float | None:
-        """How much larger the mean is over test examples."""
+        """The mean over test examples less the risk."""
         return None if self.held_out is None else self.held_out - self.risk
 
 
@@ -69,19 +69,19 @@ def excess_risk(
     loss: Loss | None = None,
     **cost: Any,
 ) -> ExcessRisk:
-    """Definition 4.1: how far a model's risk on the clients' examples is above the least possible one.
+    """Bound how far a model's risk on the clients' examples is above the least possible risk (definition 4.1).
 
     The minimum over ``||theta|| <= params_radius`` is searched for by L-BFGS, with a price on the norm if it would
     leave the ball, and bounded from below by a tangent plane (see the module). The loss must be convex in the
     parameters: a linear model.
 
     Args:
-        model: a model, or a run, which brings its own loss and client weights.
-        clients: whose training examples are the center, and whose test examples are held out.
+        model: a model, or a run, which brings its loss and client weights.
+        clients: the federation whose training examples are the center, and whose test examples are held out.
         gamma: the price of transport; None for the plain loss.
-        params_radius: C, of the set of parameters that the model competes with.
-        steps: the most steps of one search; 0 only takes the tangent plane at the model itself.
-        loss: the loss to use instead of the run's own; cross-entropy for a plain model.
+        params_radius: C, the radius of the set of parameters that the model competes with.
+        steps: the maximum number of steps of one search; 0 only takes the tangent plane at the model itself.
+        loss: the loss to use instead of the run's loss; cross-entropy for a plain model.
         cost: options of :class:`wafl.objectives.Wasserstein`, such as ``label_cost`` or ``bounds``.
 
     >>> import wafl
@@ -113,10 +113,10 @@ def excess_risk(
 
 @dataclass(frozen=True)
 class GradientSpread:
-    """Assumptions 3.4 and 3.5, measured: sigma of one example's gradient, and Omega of one client's.
+    """Measured values for assumptions 3.4 and 3.5: sigma of one example's gradient, and Omega of one client's gradient.
 
-    A batch of B examples has ``noise / sqrt(B)``. Both are the largest at the parameters that were looked at, so
-    estimates; L_theta and 2 L_theta bound them.
+    A batch of B examples has ``noise / sqrt(B)``. Both are the largest over the evaluated parameters, so
+    they are estimates; L_theta and 2 L_theta bound them.
     """
 
     noise: Constant
@@ -134,14 +134,17 @@ def gradient_spread(
     seed: int = 0,
     **cost: Any,
 ) -> GradientSpread:
-    """How far the gradients of examples differ from their client's, and those of clients from the mixture's.
-
-    Arguments that are not listed here are as in :func:`excess_risk`.
+    """Measure how far gradients differ: of examples from their client's, and of clients from the mixture's.
 
     Args:
-        params_radius: look at ``draws`` random parameters of this norm, too; None for the model's own alone.
-        draws: how many.
-        seed: of the draws.
+        model: as in :func:`excess_risk`.
+        clients: as in :func:`excess_risk`.
+        gamma: as in :func:`excess_risk`.
+        params_radius: also evaluate ``draws`` random parameters of this norm; None for the model's parameters alone.
+        draws: the number of random parameters.
+        loss: as in :func:`excess_risk`.
+        seed: the seed of the draws.
+        cost: as in :func:`excess_risk`.
     """
     mixture, objective = Mixture.of(model, clients, loss=loss), _objective(gamma, cost)
     points = [mixture.params]
@@ -162,7 +165,7 @@ def _objective(gamma: float | None, cost: dict[str, Any]) -> Wasserstein | None:
 def _moved(
     mixture: Mixture, objective: Wasserstein | None, size: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Moved examples, their labels, what moving cost, and their shares, a piece at a time."""
+    """Yield moved examples, their labels, the cost of moving, and their shares, a piece at a time."""
     whole = mixture.population()
     assert whole.weight is not None
     for rows in torch.arange(whole.x.shape[1]).split(size):
@@ -176,7 +179,7 @@ def _moved(
 
 
 def _value_and_gradient(mixture: Mixture, objective: Wasserstein | None) -> tuple[float, Tensor]:
-    """The mean over the mixture and its gradient in the parameters, by Danskin's theorem."""
+    """Return the mean over the mixture and its gradient in the parameters, by Danskin's theorem."""
     params = mixture.params.detach().clone().requires_grad_()
     value, slope = 0.0, torch.zeros_like(mixture.params)
     for x, y, cost, share in _moved(mixture, objective, 16 * CHUNK):
@@ -187,14 +190,14 @@ def _value_and_gradient(mixture: Mixture, objective: Wasserstein | None) -> tupl
 
 
 def _tangent(params: Tensor, value: float, slope: Tensor, radius: float) -> float:
-    """The least value of the tangent plane over the ball of parameters."""
+    """Return the least value of the tangent plane over the ball of parameters."""
     return value - float(slope @ params) - radius * float(slope.norm())
 
 
 def _searched(
     mixture: Mixture, objective: Wasserstein | None, radius: float, steps: int
 ) -> Iterator[tuple[Tensor, float, Tensor]]:
-    """Minimizers of ``F + price / 2 ||theta||^2`` and where they leave the ball, with prices until one stays inside."""
+    """Yield minimizers of ``F + price / 2 ||theta||^2`` and their values, for prices until one stays inside."""
     from scipy import optimize
 
     at_zero = _value_and_gradient(replace(mixture, params=torch.zeros_like(mixture.params)), objective)[1]
@@ -220,7 +223,7 @@ def _searched(
 
 
 def _spread(mixture: Mixture, objective: Wasserstein | None) -> tuple[float, float]:
-    """sigma and Omega at one set of parameters."""
+    """Return sigma and Omega at one set of parameters."""
     flat, task = mixture.params, mixture.task
 
     def gradient(x: Tensor, y: Tensor) -> Tensor:

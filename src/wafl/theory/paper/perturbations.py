@@ -1,4 +1,4 @@
-"""Appendix A: the perturbations of single examples that adversarial training allows lie inside a Wasserstein ball."""
+"""Check that perturbations of single examples lie inside a Wasserstein ball (the paper's appendix A)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,20 +14,20 @@ from wafl.base.options import Choice
 def inside_ball(
     perturbations: Any, *, radius: float, norm: float = 2, power: int = 2, weights: Sequence[float] | None = None
 ) -> bool:
-    """Whether examples that are moved like this stay within ``radius`` of where they were, in W_p.
+    """Return whether moved examples surely stay within ``radius`` of the original ones, in W_p.
 
-    Carrying every example to where it was moved is one plan, so ``W_p^p <= sum_i w_i ||u_i||^p``. If that is at most
+    Moving every example to its new position is one plan, so ``W_p^p <= sum_i w_i ||u_i||^p``. If that is at most
     ``radius^p``, up to rounding, the moved examples are inside the ball for sure; if not, another plan may still be
-    cheaper. Moves of at most epsilon each are inside the ball of radius epsilon, whatever p and the norm, so the worst
+    cheaper. Moves of at most epsilon each are inside the ball of radius epsilon, for every p and norm. So the worst
     of them is no worse than the worst distribution in the ball, which may also move few examples far. The paper shows
     this for p = 1.
 
     Args:
-        perturbations: how far each example is moved, ``[N, ...]``.
-        radius: of the ball.
+        perturbations: the move of each example, ``[N, ...]``.
+        radius: the radius of the ball.
         norm: the ground norm: 1, 2 or inf.
         power: p, the order of the distance: 1 or 2.
-        weights: of the examples; by default all the same.
+        weights: the weights of the examples; by default equal.
 
     >>> inside_ball([[0.3, 0.4], [0.0, 0.0]], radius=0.4), inside_ball([[0.3, 0.4], [0.3, 0.4]], radius=0.4)
     (True, False)

@@ -1,4 +1,4 @@
-"""What a theorem says for given numbers: its terms, their sum, and the paper's own version."""
+"""Represent the bound of a theorem for given numbers: its terms, their sum, and the paper's value."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from wafl.theory.constants.constant import Constant
 
 @dataclass(frozen=True)
 class Bound:
-    """What a theorem says: ``terms`` that add up to ``value``; ``paper`` is the paper's own value, if it differs.
+    """The bound of a theorem: ``terms`` that add up to ``value``; ``paper`` is the paper's value, if it differs.
 
     >>> bound = Bound("distance", {"sampling": 1.0, "between": 2.0}, paper=2.5)
     >>> bound.value, bound.largest
@@ -24,6 +24,7 @@ class Bound:
 
     @property
     def value(self) -> float:
+        """The sum of the terms."""
         return sum(self.terms.values())
 
     @property
@@ -38,13 +39,13 @@ class Bound:
 
 
 def require(condition: bool, message: str) -> None:
-    """Refuse a theorem whose precondition fails, with a message."""
+    """Raise PreconditionError with the message if a theorem's precondition fails."""
     if not condition:
         raise PreconditionError(message)
 
 
 def require_proven(**constants: Constant) -> None:
-    """Refuse constants that are infinite, or only estimates."""
+    """Raise PreconditionError for constants that are infinite or only estimates."""
     for name, value in constants.items():
         fault = "an estimate" if value.kind == "estimate" else "infinite"
         require(
@@ -55,7 +56,7 @@ def require_proven(**constants: Constant) -> None:
 
 
 def root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where the function changes sign between ``low`` and ``high``."""
+    """Return the point between ``low`` and ``high`` at which the function changes sign."""
     from scipy import optimize
 
     return float(cast(Any, optimize).brentq(function, low, high, xtol=1e-300, rtol=1e-14))

@@ -1,4 +1,4 @@
-"""phi_gamma of a linear model, example by example, from both sides.
+"""Compute phi_gamma of a linear model, example by example, from both sides.
 
-``linear_model.py`` is the front; the others each prove one bound.
+Start with ``linear_model.py``; each of the other modules proves one bound.
 """

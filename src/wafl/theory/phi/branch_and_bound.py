@@ -1,4 +1,4 @@
-"""phi_gamma of a linear model with cross-entropy from above: branch and bound over the simplex.
+"""Bound phi_gamma of a linear model with cross-entropy from above: branch and bound over the simplex.
 
 With the notation of :mod:`wafl.theory.phi.incumbents` and H the entropy,
 
@@ -10,7 +10,7 @@ vertices: with ``p = U l``,
     size(p)^2 <= kept(p)^2 + <l, size(U)^2 - kept(U)^2>        l2, where size^2 - kept^2 is convex, too
     size(p)   <= <l, size(U)>, so size(p)^2 <= c <l, size(U)>^2 + (1 - c) <l, size(U)^2>     any norm, 0 <= c <= 1
 
-What is kept is as much as leaves the whole concave in p. The Hessian of H is ``-diag(1 / p)``, so
+``kept`` is as large as possible with the whole concave in p. The Hessian of H is ``-diag(1 / p)``, so
 ``H + <p, m>^2 / (4 gamma)`` is concave where the variance of m under p is at most ``2 gamma``. H plus the squared size
 of an embedding is concave if this holds along every direction: if no two of its points are farther than
 ``sqrt(8 gamma)`` apart. A concave function lies below its tangents, so wherever an ascent in l ends, the maximum over
@@ -33,38 +33,38 @@ from wafl.theory.phi.incumbents import Ball, at_once, value_at
 FIRST_STEPS, STEPS, LAST_STEPS = 60, 16, 12
 """Ascent steps on the whole simplex, on a part of it, and on a part that is not cut anymore."""
 SURE_STEPS = 3
-"""How many of them are taken at least by a part that must be cut: its weights say where."""
+"""The minimum number of steps for a part that must be cut, because its weights determine the cut."""
 MOST_PARTS = {2.0: 256, math.inf: 2304}
-"""Into how many parts the simplex of one example is cut at most, by norm."""
+"""The maximum number of parts of the simplex of one example, by norm."""
 EASY = 0.9
-"""The share of the tolerance that an easy example may use up: one of few parts."""
+"""The share of the tolerance that an easy example, one of few parts, may use up."""
 EASY_PARTS = {2.0: 32, math.inf: 768}
-"""How many parts that is, by norm; an example of twice as many may use up twice as much."""
+"""The number of parts of an easy example, by norm; an example of twice as many may use up twice as much."""
 MEMORY = 1 << 26
-"""How many numbers all parts together may have."""
+"""The maximum number of numbers in all parts together."""
 CACHED = 1 << 19
-"""How many numbers the parts that are worked on at a time may have, so that they stay in a processor's cache."""
+"""The maximum number of numbers in the parts processed at a time, so that they stay in a processor's cache."""
 SHRINK = 0.1
-"""By what share a squared distance shrinks at a time, at most."""
+"""The maximum share by which a squared distance shrinks at a time."""
 NARROW = 1e-3
-"""The share of the largest squared distance below which nothing is kept."""
+"""The share of the largest squared distance below which no quadratic is kept."""
 SPREAD = 0.03
 """The factor of an input's variance that is added to its squared slope."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The quadratic that is kept, ``(p - e_y)^T G (p - e_y) / (4 gamma)``, and the rest; both positive semidefinite."""
+    """The kept quadratic, ``(p - e_y)^T G (p - e_y) / (4 gamma)``, and the rest; both positive semidefinite."""
 
     quadratic: Tensor
     rest: Tensor
 
     @classmethod
     def of(cls, ball: Ball, gamma: float) -> Self:
-        """For l2: pull the two rows that are farthest apart a little closer, until none are farther than sqrt(8 gamma).
+        """Pull the two rows that are farthest apart a little closer, for l2, until none are farther than sqrt(8 gamma).
 
-        All rows are pulled along the line through these two, so what is kept is a smaller embedding of the same rows.
-        Nothing is kept for other norms, nor of rows that the Gram matrix cannot tell apart.
+        All rows are pulled along the line through these two, so the kept quadratic is a smaller embedding of the same
+        rows. Nothing is kept for other norms, or if the Gram matrix cannot tell some rows apart.
         """
         kept, limit = ball.gram, 8.0 * gamma
         if ball.norm != 2 or not ball.even or limit < NARROW * float(squared_distances(kept).max()):
@@ -80,7 +80,7 @@ class Kept:
 
 
 def squared_distances(gram: Tensor) -> Tensor:
-    """Between points with this Gram matrix."""
+    """Return the squared distances between points with this Gram matrix."""
     squares = gram.diagonal(dim1=-2, dim2=-1)
     return squares[..., :, None] + squares[..., None, :] - 2.0 * gram
 
@@ -96,10 +96,10 @@ def edge_lengths(ball: Ball, kept: Kept) -> Tensor:
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of the simplex: of which example, their vertices ``[n, C (class), C (vertex)]``, and what is known there.
+    """Parts of the simplex: their examples, their vertices ``[n, C (class), C (vertex)]``, and their bounds.
 
-    ``apart`` is the squared length of each edge; ``level`` is what is interpolated at the vertices, ``ray`` the root of
-    the rank-one term that is kept, ``weights`` where the bound has its maximum.
+    ``apart`` is the squared length of each edge; ``level`` is interpolated at the vertices, ``ray`` is the root of
+    the kept rank-one term, and ``weights`` is the maximizer of the bound.
     """
 
     example: Tensor
@@ -115,14 +115,16 @@ class Parts:
         return len(self.example)
 
     def take(self, chosen: Tensor) -> Self:
+        """Return the parts with these indices."""
         return type(self)(*(getattr(self, name).index_select(0, chosen) for name in self.__dataclass_fields__))
 
     def where(self, chosen: Tensor) -> Self:
+        """Return the parts that a mask selects."""
         return self.take(chosen.nonzero()[:, 0])
 
 
 class Search:
-    """Cuts the simplex of each example: ``a [n, C]`` are its A_j, ``y [n]`` its label."""
+    """A search that cuts the simplex of each example: ``a [n, C]`` are its A_j, ``y [n]`` its label."""
 
     def __init__(self, ball: Ball, kept: Kept, a: Tensor, y: Tensor, gamma: float) -> None:
         self.ball, self.a, self.y, self.gamma = ball, a, y, gamma
@@ -133,7 +135,7 @@ class Search:
         self.constant = self.quadratic.diagonal()[y]
 
     def whole(self, enough: Tensor) -> Parts:
-        """The whole simplex, one part per example; ``enough`` is the bound that is wanted of each example."""
+        """Return the whole simplex, one part per example; ``enough`` is the desired bound of each example."""
         count, classes = self.a.shape
         corners = torch.eye(classes, dtype=self.a.dtype, device=self.a.device).expand(count, -1, -1)
         example = torch.arange(count, device=self.a.device)
@@ -145,14 +147,14 @@ class Search:
         return self.bounded(parts, enough, FIRST_STEPS)
 
     def cut(self, parts: Parts, enough: Tensor) -> Parts:
-        """Return both halves of each part: cuts at the maximum itself would make slender parts, and many more."""
+        """Return both halves of each part; cuts at the maximum itself would make slender parts, and many more."""
         weights, classes = parts.weights, self.a.shape[1]
         long = parts.apart * parts.apart.clamp_min(0.0).sqrt()
         edge = (weights[:, :, None] * weights[:, None, :] * long).flatten(1).argmax(-1)
         one, other = edge // classes, edge % classes
         rows = torch.arange(len(parts), device=edge.device)
         middle = (parts.vertices[rows, :, one] + parts.vertices[rows, :, other]) / 2.0
-        # Stewart's theorem: how far a point between two others is from a third.
+        # Stewart's theorem: the distance of a point between two others from a third.
         near, far = parts.apart[rows, one], parts.apart[rows, other]
         away = (near + far) / 2.0 - near.gather(-1, other[:, None]) / 4.0
         labels = self.y[parts.example]
@@ -174,7 +176,7 @@ class Search:
     def _made(
         self, example: Tensor, vertices: Tensor, apart: Tensor, sizes: Tensor, level: Tensor, weights: Tensor
     ) -> Parts:
-        """For l2, ``level`` is what is interpolated; for other norms it depends on the part, and is found here."""
+        """Return parts; the interpolated ``level`` depends on the part for norms other than l2."""
         ray = torch.zeros_like(sizes)
         if self.ball.norm != 2:
             share = _concave_share(vertices, sizes, weights, self.gamma)[:, None]
@@ -191,7 +193,7 @@ class Search:
         return replace(parts, weights=weights, bound=bound)
 
     def _ascended(self, parts: Parts, rows: Tensor, enough: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """The weights and the bounds of these parts after an ascent."""
+        """Return the weights and the bounds of these parts after an ascent."""
         here = _Bound.on(self, parts, rows)
         weights, logits = parts.weights[rows], parts.weights[rows].clamp_min(1e-300).log()
         value, slope = here.at(weights)
@@ -199,7 +201,7 @@ class Search:
         best, wanted = weights.clone(), enough[parts.example[rows]]
         active, pace = torch.arange(len(rows), device=rows.device), torch.ones_like(slope[:, :1])
         for step in range(steps):
-            # What the bound has somewhere, its maximum is not below.
+            # The maximum of the bound is at least its value anywhere.
             hopeful = (value <= wanted) | (step < SURE_STEPS) | wanted.isinf()
             going = ((bound[active] > wanted) & hopeful).nonzero()[:, 0]
             if not len(going):
@@ -241,7 +243,7 @@ class _Bound:
         return type(self)(self.quadratic, linear, vertices, level, None if self.ray is None else self.ray[rows])
 
     def at(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Its value, and its slope in the weights of the vertices."""
+        """Return its value, and its slope in the weights of the vertices."""
         p = torch.bmm(self.vertices, weights[..., None])[..., 0].clamp_min(1e-300)
         slope = self.linear - p.log()
         if self.ray is None:
@@ -256,12 +258,12 @@ class _Bound:
 
 
 def _by_tangent(value: Tensor, slope: Tensor, weights: Tensor) -> Tensor:
-    """The largest value of the tangent over the part."""
+    """Return the largest value of the tangent over the part."""
     return value + (slope.amax(-1) - (weights * slope).sum(-1)).clamp_min(0.0)
 
 
 def _concave_share(vertices: Tensor, sizes: Tensor, weights: Tensor, gamma: float) -> Tensor:
-    """The largest c for which ``H(p) + c <p, m>^2 / (4 gamma)`` is surely concave on a part, m the linear size.
+    """Return the largest c for which ``H(p) + c <p, m>^2 / (4 gamma)`` is surely concave on a part, m the linear size.
 
     For any center, the variance of m under p is at most the mean of ``(m - center)^2``, which is linear in p: it is
     largest at a vertex.
@@ -282,7 +284,7 @@ def branch(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Close the gap between ``lower`` and ``upper`` to about ``tolerance`` in the mean; a long search may leave more.
 
-    Returns the two sides, and the cost of the best move that was met on the way; NaN where that was no better.
+    Returns the two sides, and the cost of the best move found; NaN where that was no better.
     """
     size = max(1, at_once(MEMORY, a.device) // (MOST_PARTS[ball.norm] * a.shape[1] ** 2))
     kept = Kept.of(ball, gamma)
@@ -319,12 +321,12 @@ def _branch(search: Search, lower: Tensor, upper: Tensor, tolerance: Tensor) -> 
 
 
 def _allowed(norm: float, tolerance: Tensor, count: Tensor) -> Tensor:
-    """How wide an example's gap may stay after so many parts: a few slow ones give away what the others save."""
+    """Return the allowed gap of an example after this many parts: a few slow ones use up what the others save."""
     return EASY * (count / EASY_PARTS[norm]).clamp_min(1.0) * tolerance
 
 
 def _best(lower: Tensor, cost: Tensor, example: Tensor, value: Tensor, spent: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest value of each example so far, and the cost that comes with it."""
+    """Return the largest value of each example so far, and its cost."""
     best = lower.scatter_reduce(0, example, value, "amax")
     winner = (value >= best[example]) & (value > lower[example])
     return best, cost.scatter(0, example[winner], spent[winner])

@@ -1,11 +1,11 @@
-"""phi_gamma of a linear model with cross-entropy from below: the pull of each mix of classes, and good moves by ascent.
+"""Bound phi_gamma of a linear model with cross-entropy from below: good moves by ascent over mixes of classes.
 
 An example with label y and outputs ``s = W x + b`` has ``loss = logsumexp_j(A_j)`` with ``A_j = s_j - s_y``, and a move
 ``delta`` adds ``<w_j - w_y, delta>`` to each ``A_j``. For p on the simplex ``size`` is ``||sum_j p_j (w_j - w_y)||_*``.
 
 For every p on the simplex ``<p, A> + H(p) + size(p)^2 / (4 gamma)`` is at most phi_gamma, and its largest value is
-phi_gamma: the move of length ``size(p) / (2 gamma)`` along p's own pull attains at least that. The step
-``p <- softmax(A + what this move adds)`` never descends.
+phi_gamma: the move of length ``size(p) / (2 gamma)`` along the pull of p attains at least that. The step
+``p <- softmax(A + the effect of this move)`` never descends.
 """
 
 from dataclasses import dataclass
@@ -18,22 +18,25 @@ from wafl.base.norms import dual, power_norm, steepest
 from wafl.train.lanes.lanes import free_bytes
 
 CHUNK = 1 << 22
-"""How many numbers are worked on at a time on a CPU."""
+"""How many numbers a CPU processes at a time."""
 SLOPES = 1 << 17
-"""How many slopes are summed at a time on a CPU, so that they stay in its cache."""
+"""How many slopes a CPU sums at a time, so that they stay in its cache."""
 COPIES = 16
-"""As how many copies of what is searched a search needs memory."""
+"""The memory that a search needs, in copies of its input."""
 CLOSE = 1e-9
 """The share of the largest product of rows below which a squared distance of two loses digits in their Gram matrix."""
 
 
 def at_once(numbers: int, device: torch.device) -> int:
-    """How many numbers to search together: so many on a CPU; on a GPU, where few take as long as many, all that fit."""
+    """Return how many numbers to search together: this many on a CPU, and all that fit in memory on a GPU.
+
+    On a GPU, a few numbers take as long as many.
+    """
     return numbers if device.type == "cpu" else free_bytes(device) // (8 * COPIES)
 
 
 class Ball:
-    """The moves of one ground norm, seen from the outputs of ``W [C, D]``."""
+    """The moves of one ground norm, and their effect on the outputs of ``W [C, D]``."""
 
     def __init__(self, weight: Tensor, norm: float) -> None:
         self.weight = weight - weight.mean(0)  # changes no difference of rows, and keeps digits
@@ -41,33 +44,34 @@ class Ball:
 
     @cached_property
     def gram(self) -> Tensor:
+        """The Gram matrix of the centered rows of W."""
         return self.weight @ self.weight.T
 
     @cached_property
     def even(self) -> bool:
-        """Whether the Gram matrix tells all rows apart: not if some are far closer to each other than to the rest."""
+        """Whether the Gram matrix tells all rows apart: False if some are far closer to each other than to the rest."""
         squares = torch.stack([(self.weight - row).square().sum(-1) for row in self.weight])
         return bool((squares[squares > 0] > CLOSE * self.gram.abs().max()).all())
 
     @cached_property
     def distances(self) -> Tensor:
-        """``||w_j - w_y||_*``, ``[C (y), C (j)]``."""
+        """The distances ``||w_j - w_y||_*``, ``[C (y), C (j)]``."""
         return torch.stack([power_norm(self.weight - row, dual(self.norm), 1) for row in self.weight])
 
     @cached_property
     def pulls(self) -> Tensor:
-        """What a move of length 1 toward class j adds to each A_k: ``[C (y), C (j), C (k)]``."""
+        """The effect of a move of length 1 toward class j on each A_k: ``[C (y), C (j), C (k)]``."""
         return torch.stack([steepest(self.weight - row, self.norm) @ (self.weight - row).T for row in self.weight])
 
     def size(self, y: Tensor, p: Tensor) -> Tensor:
-        """``||sum_j p_j (w_j - w_y)||_*`` for labels ``[n]`` and ``p [n, C]``."""
+        """Return ``||sum_j p_j (w_j - w_y)||_*`` for labels ``[n]`` and ``p [n, C]``."""
         lean = self.lean(y, p)
         if self.norm == 2 and self.even:
             return ((lean @ self.gram) * lean).sum(-1).clamp_min(0.0).sqrt()
         return torch.cat([power_norm(part @ self.weight, dual(self.norm), 1) for part in self._pieces(lean)])
 
     def pull(self, y: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
-        """The size, and what the move of length 1 that attains it adds to each A_k, ``[n, C]``."""
+        """Return the size, and the effect of the move of length 1 that attains it on each A_k, ``[n, C]``."""
         lean = self.lean(y, p)
         if self.norm == 2 and self.even:
             seen = lean @ self.gram
@@ -82,7 +86,7 @@ class Ball:
         return size, added - added.gather(-1, y[:, None])
 
     def lean(self, y: Tensor, p: Tensor) -> Tensor:
-        """``p - e_y``: what each row of W counts in ``sum_j p_j (w_j - w_y)``."""
+        """Return ``p - e_y``: the coefficient of each row of W in ``sum_j p_j (w_j - w_y)``."""
         return p.scatter_add(-1, y[:, None], -torch.ones_like(p[:, :1]))
 
     def _pieces(self, lean: Tensor) -> tuple[Tensor, ...]:
@@ -90,14 +94,14 @@ class Ball:
 
 
 RIVALS = 3
-"""Toward how many classes the ascent looks before it starts."""
+"""The number of classes that the ascent tries as directions before it starts."""
 SHARES = (0.5, 1.0)
-"""How far along the way to each of them."""
+"""How far to go toward each of them, as a share of the best distance."""
 STEPS, FEW_STEPS = 200, 6
-"""Ascent steps for l2, and for l_inf, where each step looks at every input."""
+"""Ascent steps for l2, and for l_inf, where each step reads every input."""
 SUMMIT_STEPS = 1000
 SETTLED = 0.02
-"""The share of the tolerance by which the tangent may rise where an ascent has settled."""
+"""The share of the tolerance by which the tangent may rise at the end of an ascent."""
 
 
 @dataclass(frozen=True)
@@ -111,24 +115,24 @@ class Incumbent:
 
 @dataclass(frozen=True)
 class Summit(Incumbent):
-    """``missed``: how much higher the maximum may be."""
+    """An incumbent with ``missed``: how much higher the maximum may be."""
 
     missed: Tensor
 
 
 def value_at(ball: Ball, a: Tensor, y: Tensor, p: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
-    """The value of p and the squared length of its move."""
+    """Return the value of p and the squared length of its move."""
     square = ball.size(y, p).square()
     return value_of(a, p, square, gamma), square / (4.0 * gamma * gamma)
 
 
 def value_of(a: Tensor, p: Tensor, square: Tensor, gamma: float) -> Tensor:
-    """``<p, A> + H(p) + size(p)^2 / (4 gamma)``."""
+    """Return ``<p, A> + H(p) + size(p)^2 / (4 gamma)``."""
     return (p * a).sum(-1) - torch.xlogy(p, p).sum(-1) + square / (4.0 * gamma)
 
 
 def tangent_rise(logs: Tensor, p: Tensor) -> Tensor:
-    """By how much the tangent at p rises at most: ``max_j r_j - <p, r>``, r from log p to the next step's ``logs``."""
+    """Return the maximum rise of the tangent at p: ``max_j r_j - <p, r>``, r from log p to the next step's ``logs``."""
     rise = logs - p.clamp_min(torch.finfo(p.dtype).tiny).log()
     return (rise.amax(-1) - (p * rise).sum(-1)).clamp_min(0.0)
 
@@ -148,19 +152,19 @@ def climb(ball: Ball, a: Tensor, y: Tensor, gamma: float, tolerance: Tensor, con
 
 
 def summit(ball: Ball, a: Tensor, y: Tensor, gamma: float, tolerance: Tensor) -> Summit:
-    """The maximum where the whole is concave in p (l2 and ``2 gamma >= L_zz``): it lies below its tangent anywhere."""
+    """Return the maximum if the function is concave in p (l2 and ``2 gamma >= L_zz``): it lies below its tangents."""
     return _until_settled(ball, a, y, a.softmax(-1), gamma, 1e-4 * tolerance, share=1e-4)
 
 
 def settle(ball: Ball, a: Tensor, y: Tensor, p: Tensor, gamma: float, tolerance: Tensor) -> Summit:
-    """Climb on from p until the tangent there rises by next to nothing; ``missed`` is what it rises by."""
+    """Climb on from p until the tangent there rises by next to nothing; ``missed`` is its rise."""
     return _until_settled(ball, a, y, p.clone(), gamma, SETTLED * tolerance)
 
 
 def _until_settled(
     ball: Ball, a: Tensor, y: Tensor, p: Tensor, gamma: float, enough: Tensor, share: float | None = None
 ) -> Summit:
-    """Until the tangent rises by no more than ``enough``, nor than a ``share`` of what the move gains."""
+    """Climb until the tangent rises by no more than ``enough``, nor than a ``share`` of the gain of the move."""
     rows = torch.arange(len(a), device=a.device)
     missed = torch.full_like(a[:, 0], torch.inf)
     for _ in range(SUMMIT_STEPS):
@@ -181,7 +185,7 @@ def _until_settled(
 
 
 def _toward_a_class(ball: Ball, a: Tensor, y: Tensor, gamma: float) -> Tensor:
-    """softmax where the best of a few moves ends, toward the classes that gain most alone."""
+    """Return the softmax at the end of the best of a few moves, toward the classes that gain most alone."""
     best, p = torch.full_like(a[:, 0], -torch.inf), a.softmax(-1)
     gains = a + ball.distances[y].square() / (4.0 * gamma)
     for rival in gains.topk(min(RIVALS, a.shape[1]), -1).indices.T:

@@ -1,4 +1,4 @@
-"""phi_gamma of a linear model, example by example, from both sides: ``sup over x' of loss(x') - gamma ||x' - x||^2``.
+"""Compute phi_gamma of a linear model by example, from both sides: ``sup over x' of loss(x') - gamma ||x' - x||^2``.
 
 Cross-entropy: every norm and every gamma > 0, by ``lines.py`` (l1, and along the distance alone for every norm),
 ``settled.py`` (l2 and l_inf) and ``branch_and_bound.py``.
@@ -10,9 +10,9 @@ Squared error ``a ||s - y||^2``: closed forms. With the residual r, a move ``del
 - l1: a convex function is largest at a corner of the ball, so one coordinate moves:
   ``phi = loss + max_i (a <r, w_i>)^2 / (gamma - a ||w_i||^2)``, with the columns of W.
 - l_inf: the move is t times a corner s of the box, and with ``z = W s``
-  ``phi = loss + max over z of (a <r, z>)^2 / (gamma - a ||z||^2)``. Only corners of ``{W s}`` count, of which there are
-  few for up to three outputs (:func:`corners`). To find the best is NP-hard for many outputs: there phi
-  is at most ``loss + ||g||_1^2 / (4 gamma - 2 L_zz)``, and at least what the move along ``sign(g)`` attains.
+  ``phi = loss + max over z of (a <r, z>)^2 / (gamma - a ||z||^2)``. Only corners of ``{W s}`` count, and there are
+  few for up to three outputs (:func:`corners`). Finding the best is NP-hard for many outputs: there phi
+  is at most ``loss + ||g||_1^2 / (4 gamma - 2 L_zz)``, and at least the value of the move along ``sign(g)``.
 
 Below a times the largest ``||W v||^2`` with ``||v|| <= 1`` it is infinite (for l_inf with many outputs: not bounded).
 """
@@ -35,7 +35,7 @@ from wafl.theory.phi.lines import along_coordinates, along_lines
 from wafl.theory.phi.settled import settled_above, within_ellipsoids
 
 MOST_INPUTS = {1: 1 << 20, 2: 1 << 20, 3: 1024}
-"""How many inputs there may be, by the number of outputs: in space there are about twice their square of points."""
+"""The maximum number of inputs, by the number of outputs: in space there are about twice their square of points."""
 PARALLEL = 1e-9
 """Columns whose directions differ by less count as parallel."""
 MISSED = 4.0 * PARALLEL
@@ -43,7 +43,7 @@ MISSED = 4.0 * PARALLEL
 
 
 class Regression:
-    """Both sides of phi_gamma for squared error: ``W [k, D]``, the factor a, and the ground norm."""
+    """The two sides of phi_gamma for squared error: ``W [k, D]``, the factor a, and the ground norm."""
 
     def __init__(self, weight: Tensor, factor: float, norm: float) -> None:
         self._weight, self._factor, self._norm = weight, factor, norm
@@ -54,7 +54,7 @@ class Regression:
             self.limit = min(self.limit, factor * (float(points.norm(dim=-1).max()) + missed) ** 2)
 
     def bounds(self, outputs: Tensor, targets: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-        """``(lower, upper, cost)``, each ``[n]``; infinite unless gamma is above the limit."""
+        """Return ``(lower, upper, cost)``, each ``[n]``; infinite unless gamma is above the limit."""
         residual = outputs - targets.view_as(outputs)
         if gamma <= self.limit:
             endless = torch.full_like(outputs[:, 0], math.inf)
@@ -83,7 +83,7 @@ class Regression:
     def _at_corners(
         self, residual: Tensor, points: Tensor, missed: float, gamma: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The gain at the best of the points, what no corner near one of them gains more than, and the cost."""
+        """Return the gain at the best of the points, an upper bound on the gain at corners near them, and the cost."""
         size = points.norm(dim=-1)
         scale = self._factor / (gamma - self._factor * (size + missed).square()).sqrt()
         scaled, best = (scale[:, None] * points).T, list[tuple[Tensor, Tensor]]()
@@ -97,9 +97,9 @@ class Regression:
 
 
 def corners(weight: Tensor) -> tuple[Tensor, float] | None:
-    """Points ``W s`` with s in the box, ``[m, k]`` for ``W [k, D]``, and how far a corner may be from all of them.
+    """Return points ``W s`` with s in the box, ``[m, k]`` for ``W [k, D]``, and a corner's largest distance from them.
 
-    Of a corner and its opposite there is one. None if there are too many, as with more than three outputs. Of the
+    Each corner and its opposite share one point. None if there are too many, as with more than three outputs. Of the
     ``2^D`` corners s of the box ``||s||_inf <= 1`` only few end at corners of the zonotope ``{W s}``: in the plane 2 D,
     one after another as a direction turns and one column of W after the other changes its sign. In space every corner
     is the end of an edge that is parallel to some column, and along that column the corners look like those of a
@@ -130,7 +130,7 @@ def corners(weight: Tensor) -> tuple[Tensor, float] | None:
 
 
 def _turned(plane: Tensor, columns: Tensor) -> Tensor:
-    """The sums of ``columns [n, D, k]`` whose signs are those of a turning direction in ``plane [n, D, 2]``."""
+    """Return the sums of ``columns [n, D, k]`` with the signs of a turning direction in ``plane [n, D, 2]``."""
     down = (plane[..., 1] < 0) | ((plane[..., 1] == 0) & (plane[..., 0] < 0))
     sign = torch.where(down, -1.0, 1.0).to(plane)[..., None]
     upward = sign * plane
@@ -140,15 +140,18 @@ def _turned(plane: Tensor, columns: Tensor) -> Tensor:
 
 
 PIECE, ON_GPU = 4096, 1 << 17
-"""How many examples are searched together on a CPU and on a GPU."""
+"""The number of examples that are searched together on a CPU and on a GPU."""
 COARSE = 64
-"""Points along the distance where only a bound is wanted that the simplex may improve."""
+"""Points along the distance for a bound that branch and bound may still improve."""
 BISECTIONS = 60
 
 
 @dataclass(frozen=True)
 class Phi:
-    """phi_gamma is in ``lower .. upper [n]``; a move of squared length ``cost`` has the loss ``lower + gamma cost``."""
+    """The two sides of phi_gamma, ``lower`` and ``upper [n]``; a move of squared length ``cost`` attains ``lower``.
+
+    The loss after that move is ``lower + gamma cost``.
+    """
 
     lower: Tensor
     upper: Tensor
@@ -156,7 +159,7 @@ class Phi:
 
 
 class LinearPhi:
-    """Both sides of phi_gamma for outputs ``W x + b``, ``W [C, D]`` in float64, and a loss that :func:`is_known`."""
+    """The two sides of phi_gamma for outputs ``W x + b``, ``W [C, D]`` in float64, and a loss that :func:`is_known`."""
 
     def __init__(self, weight: Tensor, loss: OutputLoss, norm: float) -> None:
         if not is_known(loss):
@@ -171,16 +174,16 @@ class LinearPhi:
         return float(CrossEntropy().curvature(self._weight[None], self._norm)[0])
 
     def _concave(self, gamma: float) -> bool:
-        """Whether what is maximized is concave in p: it then has one maximum."""
+        """Return whether the maximized function is concave in p and so has one maximum."""
         return self._norm == 2 and 2.0 * gamma >= self._curvature
 
     @property
     def limit(self) -> float:
-        """phi_gamma is finite above this gamma."""
+        """The gamma above which phi_gamma is finite."""
         return 0.0 if self._regression is None else self._regression.limit
 
     def reached(self, outputs: Tensor, y: Tensor, gamma: float, tolerance: float) -> tuple[Tensor, Tensor]:
-        """What an ascent finds: a value that phi_gamma is not below, and the squared length of the move."""
+        """Return the result of an ascent: a lower bound on phi_gamma, and the squared length of the move."""
         if self._regression is not None:
             lower, _, cost = self._regression.bounds(outputs, y, gamma)
             return lower, cost
@@ -197,9 +200,9 @@ class LinearPhi:
     def bounds(self, outputs: Tensor, y: Tensor, gamma: float, tolerance: float, group: Tensor | None = None) -> Phi:
         """Return both sides of phi_gamma, at most ``tolerance`` apart unless the search would become too long.
 
-        ``outputs [n, C]`` are those of the examples as they are, and ``y`` their labels ``[n]`` or targets ``[n, C]``.
+        ``outputs [n, C]`` belong to the examples at rest, and ``y`` are their labels ``[n]`` or targets ``[n, C]``.
         With ``group [n]``, numbers from 0 such as the examples' clients, the tolerance in l_inf is for the mean over
-        each group: what easy examples do not need is left to hard ones.
+        each group: hard examples get the tolerance that easy ones do not need.
         """
         if self._regression is not None:
             return Phi(*self._regression.bounds(outputs, y, gamma))
@@ -223,7 +226,7 @@ class LinearPhi:
         return Phi(lower, upper, cost)
 
     def _at_first(self, gamma: float, piece: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Both sides by closed forms and ascents; only branch and bound may be able to close what is left."""
+        """Return both sides by closed forms and ascents; only branch and bound may close the remaining gap."""
         a, y, allowed = piece
         if self._norm == 1:
             return along_coordinates(self._ball.weight, a, y, gamma, allowed)
@@ -257,12 +260,12 @@ class LinearPhi:
         return branch(self._ball, a, y, gamma, lower, upper, allowed)
 
     def _along_the_distance(self, a: Tensor, y: Tensor, gamma: float, allowed: Tensor) -> Tensor:
-        """At distance t no A_j is larger by more than ``||w_j - w_y||_* t``; exact for two classes."""
+        """Return a bound from ``||w_j - w_y||_* t``, the largest rise of A_j at distance t; exact for two classes."""
         most = COARSE if a.shape[1] > 2 else 4096
         return along_lines(a, self._ball.distances[y], gamma, 0.5 * allowed, most).upper
 
     def _smooth(self, a: Tensor, y: Tensor, gamma: float) -> Tensor:
-        """``loss + ||g||_*^2 / (4 gamma - 2 L)``, tight for a large gamma."""
+        """Return ``loss + ||g||_*^2 / (4 gamma - 2 L)``, tight for a large gamma."""
         modulus = 2.0 * gamma - self._curvature
         if modulus <= 0.0:
             return torch.full_like(a[:, 0], math.inf)
@@ -270,7 +273,7 @@ class LinearPhi:
 
 
 def distance_to_error(ball: Ball, outputs: Tensor, y: Tensor, slack: float = 0.0) -> Tensor:
-    """How far each example is from where another class draws level; 0 for errors. Leads are smaller by ``slack``."""
+    """Return each example's distance to a tie with another class; 0 for errors. Leads are reduced by ``slack``."""
     behind = -_differences(outputs, y) - slack
     behind.scatter_(-1, y[:, None], math.inf)
     far = ball.distances[y]
@@ -283,7 +286,7 @@ def _differences(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def shared_tolerance(gap: Tensor, group: Tensor, tolerance: float) -> Tensor:
-    """Return the gap that each example may keep, one number per group, for a mean of ``tolerance`` in each group.
+    """Return the allowed gap of each example, one number per group, for a mean of ``tolerance`` in each group.
 
     It is the largest level at which the mean of ``min(gap, level)`` over the group is at most the tolerance.
 

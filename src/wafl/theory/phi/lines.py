@@ -1,4 +1,4 @@
-"""phi_gamma along a line: both sides of ``max over t >= 0 of logsumexp_j(a_j + s_j t) - gamma t^2``.
+"""Bound phi_gamma along a line, from both sides: ``max over t >= 0 of logsumexp_j(a_j + s_j t) - gamma t^2``.
 
 The first term is convex in t, so between two points it lies below its chord, and a chord minus a parabola has its
 maximum in closed form. Beyond ``t = max_j s_j / (2 gamma)`` the whole only decreases. More points close the gap.
@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 POINTS, FEW_POINTS = 16, 4
-"""How many points a search along one line begins with, and one along each of many coordinates."""
+"""The initial number of points of a search along one line, and along each of many coordinates."""
 MOST_POINTS = 4096
 CHUNK, SLOPES = 1 << 21, 1 << 22
-"""How many numbers are worked on at a time: along lines, and of slopes along coordinates."""
+"""How many numbers are processed at a time: along lines, and of slopes along coordinates."""
 
 
 @dataclass(frozen=True)
 class Sides:
-    """Both sides of a maximum, which lies between ``lower``, its value at ``t``, and ``upper``; one of each per row."""
+    """The two sides of a maximum per row: it lies between ``lower``, its value at ``t``, and ``upper``."""
 
     lower: Tensor
     upper: Tensor
@@ -26,7 +26,7 @@ class Sides:
 
 
 def along_lines(offsets: Tensor, slopes: Tensor, gamma: float, tolerance: Tensor, most: int = MOST_POINTS) -> Sides:
-    """Both sides for each row of ``offsets [n, C]`` and ``slopes [n, C]``, within the row's ``tolerance [n]``.
+    """Return both sides for each row of ``offsets [n, C]`` and ``slopes [n, C]``, within the row's ``tolerance [n]``.
 
     ``most`` is the largest number of points; rows that need more keep a larger gap.
     """
@@ -83,7 +83,7 @@ def along_coordinates(
 
 
 def _of_one_label(slopes: Tensor, a: Tensor, gamma: float, tolerance: Tensor) -> Tensor:
-    """``slopes [2 D, C]``: what each signed coordinate adds to each A_j."""
+    """Return ``(lower, upper, cost)`` for ``slopes [2 D, C]``, the effect of each signed coordinate on each A_j."""
     tiny = torch.finfo(a.dtype).tiny
     lift = slopes.clamp_min(0.0).square() / (4.0 * gamma)
     top, highest = lift.amax(-1), a.amax(-1)

@@ -1,7 +1,8 @@
-"""phi_gamma of a linear model with cross-entropy from above, around the point where an ascent has settled.
+"""Bound phi_gamma of a linear model with cross-entropy from above, around the end point of an ascent.
 
 With the notation of ``incumbents.py``, let f be ``<p, A> + H(p) + size(p)^2 / (4 gamma)`` and p0 any point inside
-the simplex. H differs from its tangent at p0 by a relative entropy, and the quadratic from its own by a quadratic, so
+the simplex. H differs from its tangent at p0 by a relative entropy, and the quadratic from its tangent by a quadratic,
+so
 
     f(p) = f(p0) + <gradient f(p0), p - p0> - KL(p, p0) + ||sum_j (p_j - p0_j) w_j||^2 / (4 gamma)     exactly.
 
@@ -16,16 +17,16 @@ function ``h(s) = (exp(s) - 1 - s) / s^2`` increases, so, as in Bennett's inequa
 
     sum_j p0_j exp(t z_j) <= 1 + t^2 r(t),      r(t) = largest eigenvalue of  sum_j p0_j h(t ||x_j||) x_j x_j^T,
 
-for every e at once. r increases, so on an interval of t its value at the end will do, with which
+for every e at once. r increases, so on an interval of t its value at the end is enough, with which
 ``log(1 + r t^2) - gamma t^2`` is largest at ``t^2 = 1 / gamma - 1 / r``. From ``max_j ||x_j|| / gamma`` on there is
 nothing to gain. For small t no bound is tighter: it is 0 where f is concave at p0.
 
 **l_inf.** Its ball lies in ellipsoids. For any weights ``s_d > 0`` of the inputs, ``||g||_1^2 <= S sum_d g_d^2 / s_d``
 with ``S = sum_d s_d``, and both are equal where s is proportional to ``|g|``. With ``g = sum_j p_j (w_j - w_y)``,
-size(p)^2 is therefore at most what it is in l2 for the rows ``sqrt(S / s) w_j``, which the above bounds. Around the p
+size(p)^2 is therefore at most its l2 value for the rows ``sqrt(S / s) w_j``, which the above bounds. Around the p
 of an ascent nothing is lost if ``s = |g|``. Inputs that hardly count there but do nearby make the ellipsoid long, so
-``s_d^2 = g_d^2 + k v_d`` with the variance ``v_d`` of ``w_jd`` under p. What this loses at p grows almost linearly
-with k, so k is chosen by the share of the tolerance that it may lose there.
+``s_d^2 = g_d^2 + k v_d`` with the variance ``v_d`` of ``w_jd`` under p. The loss at p grows almost linearly
+with k, so k is chosen by the allowed loss there, a share of the tolerance.
 """
 
 import torch
@@ -34,26 +35,31 @@ from torch import Tensor
 from wafl.theory.phi.incumbents import CHUNK, SETTLED, Ball, Incumbent, Summit, at_once, settle, tangent_rise, value_of
 
 PIECES, MOST_HALVINGS = 8, 7
-"""Into how many intervals of t an example's search begins, and how often one is halved at most."""
+"""The initial number of intervals of t in an example's search, and the maximum number of times that one is halved."""
 NEAR, CLOSE = 2.0, 0.1
-"""How many times the tolerance is still worth finding, and within what part of it."""
+"""The largest bound worth refining, as a multiple of the tolerance, and the precision of the search, as a share of
+it."""
 CACHED, MATRICES = 1 << 19, 1 << 15
-"""How many numbers the matrices that are worked on at a time may have, and how many of these a GPU's solver takes."""
+"""The maximum number of numbers in the matrices processed at a time, and the number of matrices that a GPU's solver
+takes."""
 LARGEST_EXPONENT = 500.0
-"""Of an exponential; beyond it float64 would overflow, at gammas far smaller than any that a radius asks for."""
+"""The largest exponent; beyond it float64 would overflow, at gammas far smaller than any that a radius asks for."""
 ROUNDED_UP = 1.0 + 1e-9
-"""More than float64 may lose of an eigenvalue."""
+"""A factor above the possible rounding of an eigenvalue in float64."""
 SHARES = (0.3, 0.9)
-"""What share of the tolerance an ellipsoid may lose at the p of an ascent, one after another."""
+"""The shares of the tolerance that an ellipsoid may lose at the p of an ascent, tried one after another."""
 SPREAD, LEAST_SPREAD = 0.03, 1e-4
-"""The factor of the variance at first, and the smallest."""
+"""The initial factor of the variance, and the smallest."""
 LEAST_WEIGHT = 1e-6
-"""Every weight is at least this part of a typical one of the model."""
+"""The smallest weight, relative to a typical weight of the model."""
 ELLIPSOID_STEPS = 60
 
 
 def settled_above(ball: Ball, a: Tensor, y: Tensor, best: Incumbent, gamma: float, allowed: Tensor) -> Summit:
-    """Where the ascents of ``best`` end, and how much higher the maximum may be: infinity if not near ``allowed``."""
+    """Return the ends of the ascents of ``best``, and how much higher the maximum may be.
+
+    That is infinite if it is not near ``allowed``.
+    """
     if not (gamma > 0.0 and ball.even):
         return Summit(best.p, best.value, best.cost, torch.full_like(allowed, torch.inf))
     top = settle(ball, a, y, best.p, gamma, allowed)
@@ -62,7 +68,7 @@ def settled_above(ball: Ball, a: Tensor, y: Tensor, best: Incumbent, gamma: floa
 
 
 def above_tangent(grams: Tensor, p: Tensor, gamma: float, enough: Tensor) -> Tensor:
-    """By how much f of ``grams [n, C, C]`` may lie above its tangent at each p; infinity if not near ``enough``."""
+    """Bound how far f of ``grams [n, C, C]`` may lie above its tangent at each p; infinity if not near ``enough``."""
     size = max(1, min(at_once(CACHED, p.device) // p.shape[1] ** 2, MATRICES) // PIECES)
     pieces = zip(grams.split(size), p.split(size), enough.split(size), strict=True)
     return torch.cat([_above_tangent(*piece, gamma) for piece in pieces])
@@ -82,7 +88,7 @@ def _above_tangent(grams: Tensor, p: Tensor, enough: Tensor, gamma: float) -> Te
 
 
 def _beyond(inner: Tensor, p: Tensor, lengths: Tensor, end: Tensor, enough: Tensor, gamma: float) -> Tensor:
-    """``sup over t up to end of log(1 + t^2 r(t)) - gamma t^2``, from above."""
+    """Return an upper bound on ``sup over t up to end of log(1 + t^2 r(t)) - gamma t^2``."""
     most = torch.zeros_like(enough)
     owner = torch.arange(len(p), device=p.device).repeat_interleave(PIECES)
     index, width = torch.arange(PIECES, device=p.device).repeat(len(p)).to(p), end[owner] / PIECES
@@ -105,7 +111,7 @@ def _beyond(inner: Tensor, p: Tensor, lengths: Tensor, end: Tensor, enough: Tens
 
 
 def _bend(inner: Tensor, p: Tensor, lengths: Tensor, owner: Tensor, t: Tensor) -> Tensor:
-    """r(t) of the examples ``owner``."""
+    """Return r(t) of the examples ``owner``."""
     s = (t[:, None] * lengths[owner]).clamp_min(1e-3)  # h increases, and cancels near 0
     root = (p[owner] * ((s.expm1() - s) / s.square())).sqrt()
     weighed = root[:, :, None] * inner[owner] * root[:, None, :]
@@ -113,7 +119,7 @@ def _bend(inner: Tensor, p: Tensor, lengths: Tensor, owner: Tensor, t: Tensor) -
 
 
 def _most(bend: Tensor, left: Tensor, right: Tensor, gamma: float) -> Tensor:
-    """The largest ``log(1 + r t^2) - gamma t^2`` for t between ``left`` and ``right``."""
+    """Return the largest ``log(1 + r t^2) - gamma t^2`` for t between ``left`` and ``right``."""
     best = (1.0 / gamma - 1.0 / bend).clamp_min(0.0)
     return _gain(bend, best.maximum(left.square()).minimum(right.square()), gamma)
 
@@ -125,7 +131,7 @@ def _gain(bend: Tensor, square: Tensor, gamma: float) -> Tensor:
 def within_ellipsoids(
     ball: Ball, a: Tensor, y: Tensor, p: Tensor, lower: Tensor, gamma: float, allowed: Tensor
 ) -> Tensor:
-    """What phi_gamma is not above, ``[n]``: searched until it is within ``allowed`` of ``lower``."""
+    """Return an upper bound on phi_gamma, ``[n]``, after a search until it is within ``allowed`` of ``lower``."""
     upper = torch.full_like(lower, torch.inf)
     if not (gamma > 0.0 and ball.even):
         return upper
@@ -159,7 +165,7 @@ def _in_one(
 def _settled_in(
     ball: Ball, grams: Tensor, a: Tensor, y: Tensor, p: Tensor, gamma: float, enough: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The value where each ascent in l2 settles, that p, and by how much the tangent rises there."""
+    """Return the value at the end of each ascent in l2, that p, and the rise of the tangent there."""
     for _ in range(ELLIPSOID_STEPS):
         new, missed = _step(grams, a, ball.lean(y, p), p, gamma)
         far = missed > enough
@@ -172,6 +178,6 @@ def _settled_in(
 
 
 def _step(grams: Tensor, a: Tensor, lean: Tensor, p: Tensor, gamma: float) -> tuple[Tensor, Tensor]:
-    """The next p, and by how much the tangent at this one rises."""
+    """Return the next p, and the rise of the tangent at this one."""
     logs = (a + torch.bmm(grams, lean[..., None])[..., 0] / (2.0 * gamma)).log_softmax(-1)
     return logs.exp(), tangent_rise(logs, p)

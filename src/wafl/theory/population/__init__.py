@@ -1,5 +1,5 @@
-"""From clients to their population: what the next client may expect.
+"""Generalize from clients to their population: bounds for the next client.
 
-``next_client.py`` is the front door; ``intervals.py`` has the statistics, and ``levels.py`` the highest confidence
+Start with ``next_client.py``; ``intervals.py`` has the statistics, and ``levels.py`` the highest confidence
 that few clients support.
 """

@@ -1,4 +1,4 @@
-"""Clients are a sample too: what the numbers of K clients say about all clients of their population.
+"""Bound the numbers of all clients of a population, from the numbers of K clients.
 
 Each of K independent clients has a number ``V_i`` in ``[0, most]``, such as its certified loss, with the distribution
 function F. Three statements, each with its own probability:
@@ -18,7 +18,7 @@ early is still safe.
 **A share of all clients.** ``F(V_(j))`` is at least a Beta(j, K - j + 1) variable, so with probability ``1 - delta`` a
 share of at least its delta-quantile of all clients is at most ``V_(j)``: exact order statistics.
 
-**One more client.** It is equally likely to be in any place among K + 1, so it is at most ``V_(j)`` with probability
+**One more client.** Its rank among K + 1 is equally likely to be any, so it is at most ``V_(j)`` with probability
 ``j / (K + 1)`` or more.
 """
 
@@ -42,17 +42,17 @@ class Population:
 
     @property
     def width(self) -> float:
-        """How far the distribution function of all clients may lie below that of these, but for ``delta``."""
+        """How far all clients' distribution function may lie below that of these, except with probability ``delta``."""
         from scipy.stats import ksone
 
         return float(ksone.isf(self.delta, len(self.values)))
 
     def upper_mean(self) -> float:
-        """An upper bound on the mean over all clients."""
+        """Return an upper bound on the mean over all clients."""
         return math.fsum(share * value for share, value in self._worst())
 
     def upper_quantile(self, share: float) -> float:
-        """A number that at least this share of all clients does not exceed."""
+        """Return a number that at least this share of all clients does not exceed."""
         from scipy.stats import beta
 
         if not 0.0 < share < 1.0:
@@ -81,7 +81,7 @@ class Population:
         return sorted(self.values)[max(rank, 1) - 1]
 
     def upper_mean_within_kl(self, radius: float) -> float:
-        """An upper bound on the mean over any population within a KL divergence of ``radius``."""
+        """Return an upper bound on the mean over any population within a KL divergence of ``radius``."""
         NotNegative.check("radius", radius)
         worst = self._worst()
         top = max(value for share, value in worst if share > 0)
@@ -95,7 +95,7 @@ class Population:
         return min(self.upper_mean() if radius == 0 else math.inf, top, _least(dual, middle - 25.0, middle + 25.0))
 
     def upper_mean_within_chi2(self, radius: float) -> float:
-        """An upper bound on the mean over any population within a chi-squared divergence of ``radius``."""
+        """Return an upper bound on the mean over any population within a chi-squared divergence of ``radius``."""
         NotNegative.check("radius", radius)
         worst = self._worst()
 
@@ -109,7 +109,7 @@ class Population:
         return min(self.upper_mean() if radius == 0 else math.inf, top, _least(dual, low, self.most))
 
     def _worst(self) -> list[tuple[float, float]]:
-        """Shares and values: those of the clients with the lowest mass moved to ``most``."""
+        """Return shares and values of the clients, with the lowest mass moved to ``most``."""
         width, count = self.width, len(self.values)
         if width >= 1.0:
             raise PreconditionError(
@@ -124,7 +124,7 @@ class Population:
 
 
 def _least(dual: Callable[[float], float], low: float, high: float) -> float:
-    """The least value that a search finds; every value is an upper bound."""
+    """Return the least value that a search finds; every value is an upper bound."""
     from scipy.optimize import minimize_scalar
 
     minimum = minimize_scalar(dual, bounds=(low, high), method="bounded", options={"xatol": 1e-10 * (high - low)})

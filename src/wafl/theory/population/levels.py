@@ -1,13 +1,13 @@
-"""The highest confidence at which K clients support a statement about the next client, in exact arithmetic.
+"""Compute the highest confidence at which K clients support a statement about the next client, in exact arithmetic.
 
 **Its examples.** The next client's number is at most the largest of K with probability ``K / (K + 1)``.
 
-**Its distribution.** Each of the K numbers becomes an upper bound that also allows for the client's own draw of
+**Its distribution.** Each of the K numbers becomes an upper bound that also allows for the client's draw of
 examples. Half of the failure probability delta pays for these bounds, and the other half for the rank of the next
 client, which fails with probability ``1 / (K + 1)`` at least. So delta is at least ``2 / (K + 1)``.
 
-**Liars.** If up to f of the K numbers may be anything, the number whose rank is higher by f is at least the one that
-was asked for, whatever the f numbers are. So the least failure probabilities are ``f + 1`` times as large.
+**Liars.** If up to f of the K numbers may be anything, the number whose rank is higher by f is at least the desired
+one, whatever the f numbers are. So the least failure probabilities are ``f + 1`` times as large.
 
 In floats, ``1 / (1 - 0.9)`` is a little more than 10, and 9 clients would not support 90%.
 """
@@ -21,13 +21,13 @@ from wafl.base.describe import some
 from wafl.base.errors import PreconditionError
 
 USUAL = 0.95
-"""The confidence that a statement has unless you ask for another one, or the clients support less."""
+"""The default confidence of a statement, unless the clients support less."""
 DIGITS = 6
-"""Digits after the point of the highest confidence, which is rounded down."""
+"""The number of decimals of the highest confidence, which is rounded down."""
 
 
 def exact(number: float) -> Fraction:
-    """Return the fraction that a float stands for: the simple one that rounds to it, or the decimal that Python prints.
+    """Return the fraction for a float: the simple one that rounds to it, or the decimal that Python prints.
 
     >>> exact(0.9), exact(5 / 6)
     (Fraction(9, 10), Fraction(5, 6))
@@ -37,7 +37,7 @@ def exact(number: float) -> Fraction:
 
 
 def least_failure(count: int, *, own_sampling: bool, liars: int = 0) -> Fraction:
-    """Return the lowest probability of failure that `count` clients support, `liars` of which may say anything.
+    """Return the lowest probability of failure that `count` clients support, `liars` of which may report any number.
 
     >>> least_failure(5, own_sampling=True), least_failure(9, own_sampling=False, liars=1)
     (Fraction(1, 3), Fraction(1, 5))
@@ -74,7 +74,7 @@ def clients_needed(confidence: float, *, own_sampling: bool, liars: int = 0) -> 
 
 
 def supported(asked: float | None, count: int, *, own_sampling: bool, liars: int = 0) -> float:
-    """Return the confidence that is asked for, or without one the usual or the highest that `count` clients support.
+    """Return the requested confidence, or without one the default or the highest that `count` clients support.
 
     Raises PreconditionError, a ValueError, for a confidence that they do not support. It is 0.0 if they support none.
 

@@ -1,4 +1,4 @@
-"""What the next client may expect: certificates of clients that never trained, as a sample of all clients."""
+"""Bound the loss of the next client, from certificates of clients that never trained, as a sample of all clients."""
 
 import math
 import os
@@ -34,11 +34,12 @@ from wafl.weights import ClientWeights, uniform
 
 @frozen
 class NextClient:
-    """Certified losses of clients that never trained, and what they say about all clients of their population.
+    """Certified losses of clients that never trained, and their implications for all clients of their population.
 
-    With ``metric="error"`` every loss is an error rate. Each method speaks with probability ``confidence`` over the
-    draw of the clients and of their examples. A client's certified loss is ``gamma radius^2 + E[phi_gamma]`` (or the
-    slope's ``E[loss] + L_z radius``) under its own distribution, which bounds its loss after any move by ``radius``.
+    With ``metric="error"`` every loss is an error rate. Each method's bound holds with probability ``confidence`` over
+    the draw of the clients and of their examples. A client's certified loss is ``gamma radius^2 + E[phi_gamma]`` (or
+    the slope's ``E[loss] + L_z radius``) under its own distribution, which bounds its loss after any move by
+    ``radius``.
     """
 
     names: Annotated[tuple[str, ...], "The names of the held-out clients that answered."]
@@ -64,7 +65,7 @@ class NextClient:
 
     @property
     def measured(self) -> tuple[float, ...]:
-        """The certified loss of each held-out client's own examples."""
+        """The certified loss of each held-out client's examples."""
         return tuple(map(self._certified, self.sample.means))
 
     @property
@@ -81,13 +82,13 @@ class NextClient:
         return min(self.offset + mean, self.quantity.largest)
 
     def mean(self, *, kl: float | None = None, chi2: float | None = None) -> float:
-        """An upper bound on the mean certified loss over all clients.
+        """Return an upper bound on the mean certified loss over all clients.
 
         The clients' sampling errors cancel in the mean, so none is added.
 
         Args:
             kl: let the population of clients itself shift, by at most this Kullback-Leibler divergence.
-            chi2: the same, by at most this chi-squared divergence.
+            chi2: let it shift by at most this chi-squared divergence instead.
         """
         if kl is not None and chi2 is not None:
             raise ValueError("give kl or chi2, not both")
@@ -107,10 +108,10 @@ class NextClient:
         return self._certified(some.upper_mean_within_chi2(chi2))
 
     def share(self, share: float, *, own_sampling: bool = True) -> float:
-        """A certified loss that at least this share of all clients does not exceed.
+        """Return a certified loss that at least this share of all clients does not exceed.
 
         Args:
-            share: of all clients, between 0 and 1.
+            share: a share of all clients, between 0 and 1.
             own_sampling: if True, for a statement about the clients' distributions; otherwise, about their examples.
         """
         delta = 1.0 - self.confidence
@@ -143,7 +144,7 @@ class NextClient:
 
         Args:
             own_sampling: If True, it is about the client's distribution; otherwise, about its examples, drawn like
-                those of the other clients, including their number.
+                the other clients' examples, including their number.
         """
         confidence = self.next_confidence(own_sampling=own_sampling)
         if not own_sampling:
@@ -152,10 +153,12 @@ class NextClient:
         return Population(self._all(self._upper(delta)), math.inf, 0.5).next_client((1 + exact(confidence)) / 2)
 
     def publish(self, *, share: float = 0.9, own_sampling: bool = True) -> Promise:
-        """Return what a file would state: what :func:`wafl.verify` proves by itself about the mean, a share, the next.
+        """Return the promise for a file: provable bounds on the mean, a share and the next client.
+
+        :func:`wafl.verify` proves them by itself.
 
         Args:
-            share: of all clients, between 0 and 1.
+            share: a share of all clients, between 0 and 1.
             own_sampling: if True, for a statement about the clients' distributions; otherwise, about their examples.
         """
         if self.source is None or self.unseen is None:
@@ -182,12 +185,12 @@ class NextClient:
         share: float = 0.9,
         own_sampling: bool = True,
     ) -> Path:
-        """Write a file that anyone can check with :func:`wafl.verify`, and next to it a page in words, ``NAME.md``.
+        """Write a file that anyone can check with :func:`wafl.verify`, and a readable page next to it, ``NAME.md``.
 
         Args:
             path: the file, such as ``next-client.json``.
             key: the file of an Ed25519 private key, without a password, that signs it.
-            share: of all clients, between 0 and 1.
+            share: a share of all clients, between 0 and 1.
             own_sampling: if True, for a statement about the clients' distributions; otherwise, about their examples.
 
         Returns:
@@ -197,7 +200,10 @@ class NextClient:
         return self.publish(share=share, own_sampling=own_sampling).save(path, key=key)
 
     def _upper(self, delta: float) -> list[float]:
-        """Upper bounds on each held-out client's true certified loss, which all hold but for probability ``delta``."""
+        """Return bounds on each held-out client's true certified loss.
+
+        Any of them fails with probability ``delta`` at most.
+        """
         if not math.isfinite(self.sample.most):
             raise PreconditionError(
                 "a client's own sampling error needs bounds of the data: declare them (bounds=(low, high), or "
@@ -237,7 +243,7 @@ class NextClient:
 
 
 def _sentence(name: str, bound: Callable[[], float], how: str) -> str:
-    """Say what a number is at most, or why there is no bound."""
+    """Return a sentence with the bound on a number, or with the reason why there is none."""
     try:
         return f"{name} is at most {rounded_up(bound())} {how}"
     except PreconditionError as refusal:
@@ -260,7 +266,7 @@ def next_client(
     invited: Sequence[str] | None = None,
     seed: int = 0,
 ) -> NextClient:
-    """What a client that nobody has seen may expect, from clients that were held out of training.
+    """Bound the loss of an unseen client, from clients that were held out of training.
 
     The held-out clients must be drawn from the population of all clients, as :meth:`wafl.Federation.hold_out` draws
     them. Gamma is chosen on the clients that trained; all examples of the held-out clients count. The result's ``save``
@@ -269,22 +275,25 @@ def next_client(
     A population of clients that lies within ``population_radius`` (W_2 between distributions over clients, whose ground
     distance is W_2 between their data), each of whose clients' data then moves by ``radius``, has a mixture within the
     sum of both: couple the clients, then their examples, and add the lengths. So its mean loss is at most the mean
-    certified loss at the sum of the radii (Najafi, Sani and Farnia, ICML 2025, for this ball). Arguments that are not
-    listed here are as in :func:`wafl.certify`.
+    certified loss at the sum of the radii (Najafi, Sani and Farnia, ICML 2025, for this ball).
 
     Args:
-        model: a model, or a run, which brings its own loss and client weights.
+        model: a model, or a run, which brings its loss and client weights.
         seen: the clients that trained.
         unseen: the clients that did not.
         radius: how far each client's data may move, in the unit of the data.
         population_radius: how far the population of clients may move, in the same unit; then only the mean is about it.
+        norm: the ground norm, 1, 2 or inf.
         metric: ``"loss"``, or ``"error"``, the error rate of a linear classifier, which needs no bounds of the data.
         confidence: the probability with which each statement holds. If you leave it out, it is 0.95, and statements
             about the next client have the highest confidence that the held-out clients support, if that is lower. If
             you pass one that they do not support, :meth:`NextClient.next` raises ValueError.
-        client_weights: of the clients that trained, for choosing gamma; by default as in :func:`wafl.certify`.
+        client_weights: the weights of the training clients, for choosing gamma; by default as in :func:`wafl.certify`.
+        curvature: as in :func:`wafl.certify`.
+        loss: the loss to use instead of the run's loss; cross-entropy for a plain model.
         invited: the names of all clients that were asked, fixed before any of them answered; by default those in
             `unseen`. A client that is not in `unseen`, or whose number is not finite, counts as infinity.
+        seed: the seed of the objective.
 
     >>> import wafl
     >>> seen, unseen = wafl.load_dataset("digits").partition(num_clients=60, iid=True).hold_out(0.5)
