@@ -1,4 +1,4 @@
-"""Certificates as files: issued, read, checked, signed, put in words; and audits of sites against them.
+"""Issue, read, check, sign and explain certificates as files, and audit sites against them.
 
-What a file says is a promise: whatever changes here needs a test that tries to break it.
+A certificate file is a promise: every change here needs a test that tries to break it.
 """

@@ -1,6 +1,6 @@
-"""An attack of the checker's own: distributions inside the ball, whose loss no certificate may be below.
+"""Attack certificates independently of the search: no certificate may be below the loss of a distribution in the ball.
 
-Examples move on their own, and how much of the mass moves is decided together, so that the ball's budget is kept.
+Examples move independently, and a joint step decides how much of the mass moves, so that the ball's budget is met.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ STEPS = 2
 """Gradients after the first, from each of two starts."""
 SCALES = (0.8, 1.25)
 FARTHER = (1.0, 10.0, 1000.0)
-"""How many times the radius a little mass goes if the cost is the distance itself."""
+"""How many times the radius a little mass moves if the cost is the distance itself."""
 
 
 def candidates(
     model: Known, ball: Ball, x: Tensor, y: Tensor, gamma: float | None, radius: float
 ) -> tuple[Tensor, Tensor]:
-    """What each example reaches, and at what cost: ``[n, candidates]`` each, the first of which is where it is."""
+    """Return the values that each example can reach, and their costs: ``[n, candidates]`` each, the first at rest."""
     with torch.set_grad_enabled(radius > 0.0):
         flat = x.flatten(1).clone().requires_grad_(radius > 0.0)
         target = Target(model, ball, x, y, gamma, radius, flat, model.plain(flat.view_as(x)))
@@ -43,10 +43,11 @@ class Unproven:
     loss: OutputLoss
 
     def plain(self, x: Tensor) -> Tensor:
+        """Compute the outputs."""
         return self.module(x)
 
     def worst(self, ball: Ball, x: Tensor, y: Tensor, radii: Sequence[float]) -> Tensor:
-        """Return the larger value of each example: where it is, or moved by each radius: ``[radii, n]``.
+        """Return the larger value of each example, at rest or moved by each radius: ``[radii, n]``.
 
         The value is infinite where an example has none, because an output or the loss is not a number.
         """
@@ -55,7 +56,7 @@ class Unproven:
             with torch.no_grad():
                 outputs = [self.plain(point) for point in points]
                 values = torch.stack([ball.quantity.values(self.loss, each, y) for each in outputs])
-        except Exception as error:  # whatever the module's own code raises
+        except Exception as error:  # the module's code may raise anything
             raise ValueError(
                 f"the model and its loss cannot be computed on these data ({error}): give its data and its loss"
             ) from error
@@ -77,7 +78,7 @@ def moved(model: Known | Unproven, norm: float, x: Tensor, y: Tensor, radii: Seq
 
 
 def reached(values: Tensor, costs: Tensor, share: Tensor, budget: float) -> float:
-    """The largest expected value of a mixture of candidates that costs at most the budget."""
+    """Return the largest expected value of a mixture of candidates that costs at most the budget."""
     gains = values - values[:, :1]
 
     def mixture(price: float) -> tuple[float, float]:

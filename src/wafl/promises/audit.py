@@ -1,10 +1,10 @@
-"""Am I inside? How far a prospective site's data are from a federation's, label by label, and what that certifies.
+"""Audit a prospective site: how far its data are from a federation's, label by label, and the certified loss there.
 
-Labels do not move, and a site has label shares ``pi_k`` of its own. So each label has its own ball: if the site's
+Labels do not move, and a site has label shares ``pi_k``. So each label has a separate ball: if the site's
 examples of label k are within ``rho_k`` (W_2) of the federation's, their expected loss is at most
 ``c_k(rho_k) = min over gamma of gamma rho_k^2 + E[phi_gamma | k]``, and the site's is at most
-``sum_k pi_k c_k(rho_k)``. From what a federation publishes (:mod:`wafl.promises.published_labels`), ``rho_k`` is
-bounded by the triangle inequality: the site's distance to the published points, plus the spread of the federation's
+``sum_k pi_k c_k(rho_k)``. The published points of the federation (:mod:`wafl.promises.published_labels`) bound
+``rho_k`` by the triangle inequality: the site's distance to the published points, plus the spread of the federation's
 examples around them. Nothing leaves the site.
 """
 
@@ -34,18 +34,19 @@ from wafl.tasks.task import Loss
 from wafl.weights.transport.costs import transport_package
 
 POWER_DRAWS = 100
-"""How many moved draws of a site's own examples say how often a shift is noticed."""
+"""The number of moved draws of a site's examples that estimate how often a shift is noticed."""
 
 
 @dataclass(frozen=True)
 class LabelAudit:
-    """One label of a site: its share and number of examples, its distance, and what is certified and measured.
+    """One label of a site: its share and number of examples, its distance, and the certified and measured loss.
 
-    ``resample`` is how far as many new examples of the federation itself are with probability ``1 - 0.05 / labels``
-    (Bonferroni): sampling alone makes distances large in many dimensions. ``inside`` is whether the site is no farther,
-    so a site like the federation has a label outside with probability 0.05 at most, however many it has. ``power`` is
-    how often a shift of the audit's size would have been noticed. None: there are too few examples of the label to
-    tell. If the site has more examples than any resample, ``compared`` is the distance of as many of them.
+    ``resample`` bounds the distance of the same number of new examples of the federation itself, with probability ``1 -
+    0.05 / labels`` (Bonferroni): sampling alone makes distances large in many dimensions. ``inside`` is whether the
+    site is no farther, so a site like the federation has a label outside with probability 0.05 at most, for any number
+    of labels. ``power`` is how often a shift of the audit's size would have been noticed. None: there are too few
+    examples of the label to tell. If the site has more examples than any resample, ``compared`` is the distance of the
+    resample's number of them.
     """
 
     label: int
@@ -60,12 +61,13 @@ class LabelAudit:
 
     @property
     def inside(self) -> bool | None:
+        """Whether the site is no farther than a resample; None with too few examples to tell."""
         return None if self.resample is None else self.compared <= self.resample
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What a certificate says about a site: ``certified`` is at least its expected loss, ``measured`` its mean loss.
+    """The audit of a site: ``certified`` is at least its expected loss, ``measured`` its mean loss.
 
     ``shift`` is the size of the shift that each label's ``power`` is about.
     """
@@ -77,10 +79,12 @@ class Audit:
 
     @property
     def certified(self) -> float:
+        """The bound on the site's expected loss."""
         return math.fsum(each.share * each.certified for each in self.labels)
 
     @property
     def measured(self) -> float:
+        """The site's mean loss."""
         return math.fsum(each.share * each.measured for each in self.labels)
 
     def __str__(self) -> str:
@@ -106,19 +110,19 @@ def audit(
     loss: Loss | None = None,
     seed: int = 0,
 ) -> Audit:
-    """How far a site's data are from those of a certificate, label by label, and what it certifies for the site.
+    """Measure how far a site's data are from those of a certificate, label by label, and bound the site's loss.
 
-    Whether a label is inside is a test, with false alarms in 5% of the sites that are like the federation at most.
+    Whether a label is inside is a test, with false alarms in at most 5% of the sites that are like the federation.
     Check the certificate itself with :func:`wafl.verify` first.
 
     Args:
-        file: a certificate that was issued with ``points``, so that it says where each label's examples are.
-        model: the model that it is about.
-        data: the site's own examples, with labels; all clients in it together are the site.
-        shift: the size of a shift of all examples of a label, of which the audit says how probably it would have been
+        file: a certificate that was issued with ``points``, which describe each label's examples.
+        model: the certified model.
+        data: the site's examples, with labels; all clients in it together are the site.
+        shift: the size of a shift of all examples of a label, for which the audit reports the probability of being
             noticed; by default the largest radius of the certificate.
-        loss: the loss, if it is your own.
-        seed: of the draws behind that probability.
+        loss: the loss, if it is a custom one.
+        seed: the seed of the draws behind that probability.
     """
     transport_package()
     path = Path(file)
@@ -164,9 +168,9 @@ def audit(
 
 
 def _limit(resamples: Mapping[int, float], size: int) -> tuple[int, float] | None:
-    """How many of the site's examples to compare, and how far so many of the federation's are; None for too few.
+    """Return the number of the site's examples to compare, and the resample's distance; None for too few.
 
-    Between two published sizes n, the square goes along a line in ``1 / sqrt(n)``, as means of n examples vary.
+    Between two published sizes n, the square is interpolated in ``1 / sqrt(n)``, as means of n examples vary.
     """
     sizes = sorted(resamples)
     if not sizes or size < sizes[0]:
@@ -183,9 +187,9 @@ def _limit(resamples: Mapping[int, float], size: int) -> tuple[int, float] | Non
 def _power(
     cell: Cell, points: Tensor, weights: Tensor, norm: float, size: int, bar: float, shift: float, seed: int
 ) -> float:
-    """How often draws of the site's examples are beyond the bar if all are moved, in any direction, by the shift.
+    """Return how often draws of the site's examples exceed the bar if all move, in a random direction, by the shift.
 
-    They are first moved to the mean of the federation, so that a shift that is there already does not count.
+    They are first moved to the mean of the federation, so that an existing shift does not count.
     """
     random = torch.Generator().manual_seed(seed)
     home, noticed = cell.x - cell.share @ cell.x + weights @ points, 0

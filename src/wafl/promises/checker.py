@@ -1,4 +1,4 @@
-"""Each line of a certificate, against the model and the data at hand: recomputed, attested, wrong, or noted."""
+"""Check each line of a certificate against the model and the data: recomputed, attested, wrong, or noted."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -40,8 +40,8 @@ Status = Literal["recomputed", "noted", "attested", "wrong"]
 class Line:
     """One line of a certificate.
 
-    A value is ``recomputed``, only ``attested`` by the issuer, or ``wrong``. What is only ``noted`` is an assumption
-    that no computation can check, or something to know about the file.
+    A value is ``recomputed``, only ``attested`` by the issuer, or ``wrong``. A ``noted`` line is an assumption
+    that no computation can check, or information about the file.
     """
 
     name: str
@@ -54,13 +54,14 @@ ROUNDING = 1e-6
 
 
 def ball_of(claim: Claim) -> Ball:
+    """Return the ball of a claim."""
     return Ball(quantity_of(claim.metric), NORMS[claim.norm], claim.power)
 
 
 class Checker:
-    """Each line of a certificate, against data and a model.
+    """A check of each line of a certificate, against data and a model.
 
-    ``model`` is None if it has no proof, and ``unproven`` can then still refute the claim. ``other`` says that the
+    ``model`` is None if it has no proof, and ``unproven`` can then still refute the claim. ``other`` means that the
     certificate is about another model.
     """
 
@@ -81,7 +82,7 @@ class Checker:
         self.most, self._reached, self._data_reach = cache(self._most), cache(self._attack), cache(self._measured)
 
     def client(self, index: int) -> Line:
-        """The numbers of one client: its examples, and that what is published is no less than what is proven."""
+        """Check one client's numbers: its examples, and that the published numbers are at least the proven ones."""
         client, name = self._claim.clients[index], self._claim.clients[index].name
         if self._examples is None or name not in self._positions:
             return Line(name, "attested", "not checked: give its data")
@@ -105,7 +106,7 @@ class Checker:
         return Line(name, "recomputed", f"{size:,} examples")
 
     def surrogates(self, examples: Examples, client: int) -> Tensor:
-        """An upper bound on phi_gamma of each example of a client, for each radius: ``[radii, n]``."""
+        """Return an upper bound on phi_gamma of each example of a client, for each radius: ``[radii, n]``."""
         assert self._model is not None
         gammas = [witness.gamma for witness in self._witnesses.values()]
         parts = chunks(examples, client, self._model.at_once)
@@ -114,14 +115,14 @@ class Checker:
         return torch.cat(bounds, 1).minimum(most[:, None])
 
     def _numbers(self, witness: Witness, index: int, values: Tensor) -> Iterator[tuple[str, float, float]]:
-        """What the witness says about a client, with what it is if phi is this; everything grows with phi."""
+        """Yield each published number of a client with its value for these phi; every number grows with phi."""
         yield "mean of phi", float(values.mean()), witness.means[index]
         if witness.draws is not None:
             for (_, part), pays in zip(STAKES, witness.draws.paid, strict=True):
                 yield "payment", float(paid(values, witness.draws.bets[index], part).mean()), pays[index]
 
     def row(self, row: Row, clients: Mapping[str, Line]) -> Line:
-        """What is promised in one row: that it follows from the witnesses, and that no attack refutes it."""
+        """Check one row's promise: that it follows from the witnesses, and that no attack refutes it."""
         name = f"radius {plain(row.radius)}" + ("" if row.about == "mixture" else f", {row.name}")
         bound, printed = self.bound(row), rounded_up(row.value, 6)
         if row.confidence is not None:
@@ -135,7 +136,7 @@ class Checker:
             return Line(name, "wrong", f"an attack reaches {attacked:.6g}, more than {row.value:.6g}")
         if (happened := self._data_reach().get(row.radius, -math.inf)) > row.value + ROUNDING * abs(row.value):
             return Line(name, "wrong", f"the data reach {happened:.6g}, more than {row.value:.6g}")
-        # Clients without a weight count too: the statement in words says how many there are.
+        # Clients without a weight count too: the statement in words names their number.
         open_ = [each for each, line in clients.items() if line.status != "recomputed"]
         if wrong := [each for each in open_ if clients[each].status == "wrong"]:
             return Line(name, "wrong", f"the numbers of {wrong[0]} are wrong")
@@ -177,7 +178,7 @@ class Checker:
             yield Line("weights", "noted", why)
 
     def _most(self, gamma: float | None) -> float:
-        """What phi_gamma is never above, where that matters and is known."""
+        """Return an upper bound on phi_gamma, where it matters and is known."""
         if self._claim.confidence is None:
             return math.inf
         if not self.ball.quantity.needs_bounds:
@@ -187,7 +188,10 @@ class Checker:
         return largest_surrogate(self._model, self.ball, self._data.input_shape, self._data.bounds, gamma)
 
     def bound(self, row: Row) -> float | None:
-        """What the witnesses prove of a row, rounded upwards; infinite for nothing, None if model or box is needed."""
+        """Return the proven bound of a row, rounded up; infinite for no proof.
+
+        Return None if the model or the box is missing.
+        """
         if self._parts.attested is not None:
             return None
         witness, offset = self._witnesses[row.radius], 0.0
@@ -232,7 +236,10 @@ class Checker:
         return sorted(values)[rank - 1] if rank <= len(values) else math.inf
 
     def _attack(self, radius: float) -> tuple[str | None, float]:
-        """A client's number that an attack refutes, if it does, and what it reaches on the mixture of those at hand."""
+        """Return a client's number that an attack refutes, if any, and the loss reached on the mixture.
+
+        The mixture is that of the clients whose data are present.
+        """
         if self._parts.attested is not None:
             return None, 0.0
         witness, attacks = self._witnesses[radius], list[tuple[Tensor, Tensor, Tensor]]()
@@ -256,10 +263,10 @@ class Checker:
         return None, reached(values, costs, shares, self.ball.cost(radius))
 
     def _measured(self) -> dict[float, float]:
-        """Return what a model without a proof reaches on the data at hand, by radius; empty if that refutes nothing.
+        """Return the losses that a model without a proof reaches on the data, by radius.
 
-        A sample refutes no statement about what it was drawn from, and some of the clients refute only if losses of
-        others cannot be negative.
+        It is empty if they refute nothing. A sample refutes no statement about its distribution, and some of the
+        clients refute only if the losses of others cannot be negative.
         """
         examples, unproven, claim = self._examples, self._unproven, self._claim
         if examples is None or unproven is None or claim.confidence is not None:
@@ -277,7 +284,7 @@ class Checker:
         return dict(zip(claim.radii, total.tolist(), strict=True))
 
     def _bounds(self) -> Line:
-        """Whether examples lie in the declared bounds, from which the largest possible loss follows."""
+        """Check whether examples lie in the declared bounds, from which the largest possible loss follows."""
         if self._data is None or self._examples is None or not self.ball.quantity.needs_bounds:
             return Line("bounds", "noted", "the populations lie where their examples do, for what is needed")
         if self._data.bounds is None:
@@ -288,7 +295,7 @@ class Checker:
         return Line("bounds", "noted", f"all examples of the populations lie in [{low:g}, {high:g}]")
 
     def _labels(self, clients: Mapping[str, Line]) -> Line:
-        """What is published about labels, which is about all examples."""
+        """Check the published points of labels, which depend on all examples."""
         assert self._parts.labels is not None
         whole = all(line.status == "recomputed" for line in clients.values())
         if self._model is None or self._data is None or self._examples is None or not whole:
@@ -300,7 +307,7 @@ class Checker:
 
 
 def chunks(examples: Examples, client: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """A client's examples in float64, a few at a time."""
+    """Yield a client's examples in float64, a few at a time."""
     begin, end = examples.offsets[client : client + 2].tolist()
     for rows in torch.arange(begin, end).split(size):
         y = examples.y[rows]

@@ -1,19 +1,19 @@
-"""What the checker has to know: models and how steep they are, certified quantities, and the ball.
+"""Define the knowledge of the checker: models and how steep they are, certified quantities, and the ball.
 
 A model is traced into a graph of plain layers in float64 (:mod:`wafl.tasks.structure.trace`). A layer that rescales
-its weights is the plain layer of the weights that it uses, as float64 gives them. Two things are known of a model. The
-**outputs**, with a bound on what float64 has lost: a sum of n products is off by at most ``n u`` times the sum of their
-sizes (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1; ``u = 2^-53``), so if layer k sums ``n_k``
-numbers, what it computes is off by at most ``u sum_k (n_k + 4)`` times its *size*, which is what the same layers give
+its weights becomes the plain layer of the rescaled weights in float64. Two things are known of a model. The
+**outputs**, with a bound on the rounding of float64: a sum of n products is off by at most ``n u`` times the sum of
+their sizes (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1; ``u = 2^-53``), so if layer k sums
+``n_k`` numbers, its output is off by at most ``u sum_k (n_k + 4)`` times its *size*, the result of the same layers
 for ``|x|``, with ``|W|`` and ``|b|``. And the **slopes**: a margin ``s_j - s_y`` changes by at most ``K_yj ||x' -
-x||``, with ``K_yj`` the norm of the difference of two rows of the last layer, times the slope of what comes before it.
+x||``, with ``K_yj`` the norm of the difference of two rows of the last layer, times the slope of the layers before it.
 The slopes of a chain are multiplied and the slopes of a sum are added. A concatenation has the root of the sum of their
 squares.
 
 The softplus of torch jumps down at its threshold. It is within that jump of a function without one, before and after a
-move, so twice what later layers make of the jump is added to the error of the outputs.
+move, so twice the effect of the jump on later layers is added to the error of the outputs.
 
-The search of :mod:`wafl.theory` has classes of its own: the checker shares only the tracer with it.
+The search of :mod:`wafl.theory` has separate classes: the checker shares only the tracer with it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from wafl.tasks.structure.trace import trace
 
 @dataclass(frozen=True)
 class Outputs:
-    """A model's outputs ``[n, C]``, and by how much each may be off at most ``[n]``."""
+    """The outputs ``[n, C]`` of a model, and the maximum error of each ``[n]``."""
 
     values: Tensor
     error: Tensor
@@ -45,7 +45,7 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Known:
-    """A model that is a sequence of known layers, in float64, with a loss that is known."""
+    """A model that is a sequence of known layers, in float64, with a known loss."""
 
     layers: tuple[Layer, ...]
     last: Tensor
@@ -54,11 +54,12 @@ class Known:
 
     @property
     def classifies(self) -> bool:
+        """Whether the loss is one of classes."""
         return isinstance(self.loss, CrossEntropy | MarginLoss)
 
     @property
     def margin(self) -> tuple[float, float]:
-        """u and t of the loss ``t CE((s - u e_y) / t)``."""
+        """The u and t of the loss ``t CE((s - u e_y) / t)``."""
         return (self.loss.offset, self.loss.temperature) if isinstance(self.loss, MarginLoss) else (0.0, 1.0)
 
     @property
@@ -68,7 +69,7 @@ class Known:
 
     @property
     def at_once(self) -> int:
-        """How many examples to look at together: of images few, as new memory would take half as long as convolving."""
+        """The number of examples per batch: few images, as new memory would take half as long as convolving."""
         return 16 if any(isinstance(layer.module, nn.Conv2d) for layer in self.layers) else 2048
 
     def _values(self, x: Tensor, function: Callable[[Layer], Callable[..., Tensor]]) -> Tensor:
@@ -78,10 +79,11 @@ class Known:
         return values[-1]
 
     def plain(self, x: Tensor) -> Tensor:
+        """Compute the outputs without error bounds."""
         return self._values(x, lambda layer: layer.module)
 
     def outputs(self, x: Tensor) -> Outputs:
-        """Two passes: one for the outputs, one for their sizes."""
+        """Compute the outputs and their errors in two passes: one for the outputs, one for their sizes."""
         with torch.no_grad():
             values, size = self.plain(x), self._values(x.abs(), lambda layer: layer.sizes)
         lost = 2.0 * UNIT * sum(layer.summed + 4 for layer in self.layers) * size.amax(1)
@@ -97,7 +99,7 @@ class Known:
         return 2.0 * values[-1]
 
     def before(self) -> float:
-        """The l2 slope of what comes before the last layer; by logarithms, as a product may be lost on its way."""
+        """Return the l2 slope of the layers before the last, by logarithms, because a product may underflow."""
         values: list[tuple[float, ...]] = [()]  # each is a product, by the logarithms of its factors
         for layer in self.layers[:-1]:
             parts, own = [values[index] for index in layer.inputs], math.log(max(layer.slope, LEAST))
@@ -108,7 +110,7 @@ class Known:
         return max(math.exp(log), LEAST) * WIDER if log < 700.0 else math.inf
 
     def margins(self, norm: float, inputs: int) -> Tensor:
-        """``K [C (y), C (j)]`` for moves whose length is in this norm."""
+        """Return ``K [C (y), C (j)]`` for moves whose length is in this norm."""
         rows = self.last
         if self.linear:
             return torch.stack([power_norm(rows - row, dual(norm), 1) for row in rows]) * WIDER
@@ -116,7 +118,7 @@ class Known:
         return lengths * self.before() * _stretch(norm, inputs)
 
     def widest(self, norm: float, inputs: int) -> float:
-        """How far the outputs move at most, in l2, if the input moves by 1 in this norm."""
+        """Return how far the outputs move at most, in l2, if the input moves by 1 in this norm."""
         rows = self.last
         each = float(power_norm(rows, dual(norm), 2).sum().sqrt())  # of each output alone
         whole = self.layers[-1].slope * _stretch(norm, inputs)
@@ -132,13 +134,13 @@ def in_float64(module: nn.Module) -> nn.Module:
 
 
 def known(module: nn.Module, loss: OutputLoss) -> Known | None:
-    """The model, if every layer is known and does nothing else, and the loss is; otherwise None."""
+    """Return the known model if every layer and the loss are known; otherwise None."""
     result = read(module, loss)
     return result if isinstance(result, Known) else None
 
 
 def read(module: nn.Module, loss: OutputLoss) -> Known | str:
-    """Return what is known of a model and its loss, or the reason why nothing is."""
+    """Return the known properties of a model and its loss, or the reason why there are none."""
     whole = in_float64(module)
     if not is_same(module, whole):
         return "it is compiled, or copies itself as another model"
@@ -177,7 +179,7 @@ def _joined(layer: nn.Module, logs: Sequence[float]) -> tuple[float, ...]:
 
 
 def _stretch(norm: float, inputs: int) -> float:
-    """``||v||_2`` is at most so many times ``||v||``."""
+    """Return the largest ratio of ``||v||_2`` to ``||v||``."""
     return math.sqrt(inputs) * WIDER if norm == math.inf else 1.0
 
 
@@ -186,21 +188,21 @@ Metric = Literal["loss", "error"]
 Gammas = Sequence[float | None]
 """Prices of moves; None is a price at which nothing moves."""
 Range = tuple[float, float]
-"""The least and the largest number."""
+"""The smallest and the largest number."""
 Candidate = tuple[Tensor, Tensor]
-"""Where the flat examples of a batch may go, and their values there."""
+"""Possible positions of the flat examples of a batch, and the values there."""
 
 
 class Quantity(ABC):
-    """What a certificate bounds, such as the expected loss.
+    """A quantity that a certificate bounds, such as the expected loss.
 
-    To certify something else, derive from this class, add the name to ``Metric`` and the class to ``QUANTITIES`` in
-    ``quantities.py``. No other code knows which quantity it checks. A quantity is the mean of a value per example,
+    To certify another quantity, derive from this class, add the name to ``Metric`` and the class to ``QUANTITIES`` in
+    ``quantities.py``. No other code depends on the quantity. A quantity is the mean of a value per example,
     and phi_gamma is the largest value less gamma times the cost of the move.
     """
 
     metric: ClassVar[Metric]
-    """The name that users pass, and that a file holds."""
+    """The name that users pass, and that a file contains."""
     noun: ClassVar[str]
     """The name in a sentence."""
     largest: ClassVar[float]
@@ -208,7 +210,7 @@ class Quantity(ABC):
     needs_classes: ClassVar[bool]
     """Whether only classifiers have it."""
     has_points: ClassVar[bool]
-    """Whether the points that an issuer may publish about each label are about it."""
+    """Whether the points that an issuer may publish about each label describe it."""
 
     @property
     def needs_bounds(self) -> bool:
@@ -237,22 +239,23 @@ class Quantity(ABC):
 
     @abstractmethod
     def values(self, loss: OutputLoss, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the value of each example, as an attack sees it."""
+        """Return the value of each example, for an attack."""
 
     @abstractmethod
     def candidates(self, target: Target) -> list[Candidate]:
-        """Return where an attack may move examples."""
+        """Return the positions to which an attack may move examples."""
 
 
 @dataclass(frozen=True)
 class Ball:
-    """What is certified, and where: the quantity, the ground norm and the power of its cost."""
+    """The certified quantity, the ground norm and the power of its cost."""
 
     quantity: Quantity
     norm: float
     power: int
 
     def cost(self, length: float) -> float:
+        """Return the cost of a move of this length."""
         return length**self.power
 
 
@@ -272,6 +275,6 @@ class Target:
     """The outputs at the start."""
 
     def at(self, points: Tensor) -> Candidate:
-        """Return a place of the flat examples with their values there."""
+        """Return these positions of the flat examples with their values."""
         with torch.no_grad():
             return points, self.ball.quantity.values(self.model.loss, self.model.plain(points.view_as(self.x)), self.y)

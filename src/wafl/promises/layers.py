@@ -1,4 +1,4 @@
-"""What the checker knows of one layer: how steep it is, what it makes of sizes, and how many numbers it sums."""
+"""Define the checker's knowledge of a layer: its slope, its effect on sizes, and the number of terms in its sums."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ UNIT = 2.0**-53
 WIDER = 1.0 + 2.0**-30
 """Norms are made larger by this factor: the singular values of a matrix are off by far less."""
 LEAST, MOST = 1e-100, 1e100
-"""Sizes of weights that are not 0: the squares of others are lost, and with them how steep a network is."""
+"""The range of nonzero weights: the squares of others underflow or overflow, and with them the slope of a network."""
 STEPS = 50
-"""How often the weights of the bound on a convolution's norm are improved."""
+"""The number of iterations that improve the bound on a convolution's norm."""
 MANY = 2**20
-"""The most pixels that are averaged: their number bounds the rounding error of a mean."""
+"""The maximum number of averaged pixels, which bounds the rounding error of a mean."""
 RESCALED = (LipschitzLinear, LipschitzConv2d, NormalizedLinear)
 KEEPING = (nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelUnshuffle)
 """Layers that put the same numbers into another order."""
 SLOPES: dict[type[nn.Module], float] = {nn.ReLU: 1.0, nn.Tanh: 1.0, nn.Sigmoid: 0.25, nn.SiLU: 1.1, nn.GELU: 1.13}
-"""How steep activations are; for all but the sigmoid, ``|a(z)|`` is at most this times ``|z|``, too."""
+"""The slopes of activations; for all but the sigmoid, ``|a(z)|`` is at most this times ``|z|``, too."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What is known of a layer: its l2 slope, what it makes of its inputs' sizes, and how many numbers it sums."""
+    """The known properties of a layer: its l2 slope, its effect on sizes, and the number of terms in its sums."""
 
     module: nn.Module
     slope: float
     sizes: Callable[..., Tensor]
     summed: int = 0
     jump: float = 0.0
-    """How far it is at most from a function with this slope, in each number."""
+    """The maximum distance to a function with this slope, in each number."""
     raises: float | None = None
-    """How much it raises the largest change of a number at most; None if that is the slope."""
+    """The factor by which it raises the largest change of a number at most; None if that is the slope."""
     inputs: tuple[int, ...] = ()
-    """The indices of the values that it takes: 0 is the input of the model, and k what layer k - 1 returns."""
+    """The indices of its input values: 0 is the input of the model, and k the output of layer k - 1."""
 
 
 NORMALIZING = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 def _factor(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> Tensor:
-    """Return what a normalization multiplies each channel by, in absolute value."""
+    """Return the factors by which a normalization multiplies each channel, in absolute value."""
     assert layer.running_var is not None
     factor = (layer.running_var + layer.eps).rsqrt()
     return factor if layer.weight is None else factor * layer.weight.abs()  # pyright: ignore[reportUnnecessaryComparison]
@@ -68,7 +68,7 @@ def _is_plain(module: nn.Module) -> bool:
 
 
 def read_layer(layer: nn.Module) -> Layer | None:
-    """What is known of a layer; None if that is nothing. Subclasses may compute anything, so kinds are compared."""
+    """Return the known properties of a layer, or None; kinds are compared, because subclasses may compute anything."""
     if not _is_plain(layer):
         return None
     layer = copy.deepcopy(layer).requires_grad_(False)
@@ -171,7 +171,7 @@ def _row(layer: nn.Linear | nn.Conv2d) -> float:
 
 
 def _absolute_normalization(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
-    """The sizes of ``(x - mean) w / sqrt(var + eps) + b``, whose terms do not cancel."""
+    """Return the sizes of ``(x - mean) w / sqrt(var + eps) + b``, whose terms do not cancel."""
     absolute = copy.deepcopy(layer)
     assert absolute.running_mean is not None
     absolute.running_mean = -absolute.running_mean.abs()
@@ -181,7 +181,7 @@ def _absolute_normalization(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module
 
 
 def _absolute(layer: nn.Linear | nn.Conv2d | Times | Plus) -> nn.Module:
-    """The layer of the absolute values of its weights and biases."""
+    """Return the layer of the absolute values of its weights and biases."""
     absolute = copy.deepcopy(layer)
     for value in (*absolute.parameters(), *absolute.buffers()):
         value.abs_()
@@ -189,17 +189,18 @@ def _absolute(layer: nn.Linear | nn.Conv2d | Times | Plus) -> nn.Module:
 
 
 def _convolution_norm(layer: nn.Conv2d) -> float:
-    """At most the norm of a convolution W on images of any size.
+    """Bound the norm of a convolution W on images of any size.
 
-    It is at most the norm of the kernel on one patch, times the root of how many patches an input is in. Its square,
-    the largest eigenvalue of ``R = W^T W``, is at most ``max_i sum_j |R_ij| v_j / v_i`` for any positive numbers v of
-    the channels, with ``|R_ij|`` summed over all offsets of two pixels (Schur's test); the same holds of ``W W^T``.
-    Strides and zeros around an image take rows and columns away, and a dilated filter sees several images apart.
+    It is at most the norm of the kernel on one patch, times the root of the number of patches with an input. Its
+    square, the largest eigenvalue of ``R = W^T W``, is at most ``max_i sum_j |R_ij| v_j / v_i`` for any positive
+    numbers v of the channels, with ``|R_ij|`` summed over all offsets of two pixels (Schur's test); the same holds of
+    ``W W^T``. Strides and zeros around an image remove rows and columns, and a dilated filter acts on several images
+    apart.
     """
     squares = list[float]()
     for part in layer.weight.chunk(layer.groups):
         patch = largest_singular_value(part.flatten(1)) ** 2
-        windows = _windows(part.shape[2:], layer.stride, layer.dilation)  # as it is used, whatever it was made with
+        windows = _windows(part.shape[2:], layer.stride, layer.dilation)  # the kernel in use, not the declared one
         squares.append(min(patch * windows, _by_entries(part), _by_entries(part.transpose(0, 1))))
     return math.sqrt(max(squares)) * WIDER
 
@@ -219,7 +220,7 @@ def _by_entries(weight: Tensor) -> float:
 
 
 def _windows(size: int | Sequence[int], stride: int | Sequence[int], dilation: int | Sequence[int]) -> int:
-    """The largest number of windows that an input is in."""
+    """Return the largest number of windows that contain an input."""
     about = zip(_pair(size), _pair(stride), _pair(dilation), strict=True)
     return math.prod(k if d > 1 else math.ceil(k / s) for k, s, d in about)
 
@@ -229,5 +230,5 @@ def _pair(value: int | Sequence[int]) -> tuple[int, int]:
 
 
 def constants_of(layer: nn.Module) -> list[Tensor]:
-    """Return the numbers that a layer has besides its parameters."""
+    """Return the numbers of a layer that are not parameters."""
     return [_factor(layer)] if isinstance(layer, NORMALIZING) else list(layer.buffers())

@@ -1,7 +1,7 @@
-"""Check what was merged from receipts: signatures, ranks and sums, from the request and the receipts alone.
+"""Check a merged file: signatures, ranks and sums, from the request and the receipts alone.
 
 No code is shared with the search (:mod:`wafl.receipts.conclusion`), whose results are checked by their definitions. A
-bound on the next client's number is the c_k with a rank among K: as many c_k as the rank are at most the bound, and
+bound on the next client's number is the c_k with a rank among K: exactly ``rank`` of the c_k are at most the bound, and
 fewer are below it. A threshold of prediction sets is the first of the grid that is high enough: it is, and the one
 before it is not. All comparisons are exact, in fractions.
 """
@@ -28,7 +28,10 @@ NOUNS = {"loss": "a loss", "error": "an error rate"}
 
 @dataclass(frozen=True)
 class CheckedMerge(Checked):
-    """What :func:`wafl.receipts.verify` found; a receipt's line is about its signature, and with data its numbers."""
+    """The result of :func:`wafl.receipts.verify`.
+
+    The line of a receipt is about its signature and, with data, its numbers.
+    """
 
     VERDICTS: ClassVar[Mapping[Verdict, str]] = {
         "PROVEN": "PROVEN: the signatures and the arithmetic; that sites measured truly is their word (see below)",
@@ -78,7 +81,7 @@ def _of_population(merged: Merged) -> str | None:
 
 
 def _site(merged: Merged, name: str, receipt: Receipt | None) -> Line:
-    """Return the line of an invited site: what the file says about it, against its receipt."""
+    """Return the line of an invited site: the file's statement about it, checked against its receipt."""
     if name in merged.missing:
         extra = "" if receipt is None else ", although there is a receipt"
         return Line(name, "noted", f"counts as infinity: no receipt that counts{extra}")
@@ -177,7 +180,7 @@ def _rank(level: float, count: int, liars: int, own: bool) -> int:
 
 
 def _missed(asked: Asked, index: int) -> Fraction:
-    """Return the share of the next examples that may be missed, less what their moves cost."""
+    """Return the share of the next examples that may be missed, less the cost of their moves."""
     radius = asked.radii[index]
     gammas = iter(asked.gammas or ())
     prices = [next(gammas) if each > 0 else 0.0 for each in asked.radii]

@@ -1,11 +1,11 @@
-"""A certificate as a file and in words: a claim, and the witnesses from which anyone can prove it again.
+"""Represent a certificate as a file and in words: a claim, and the witnesses that let anyone prove it again.
 
-The **claim** says what is certified (metric, norm, power, part, confidence; radii and values), of which model and of
-which examples, by their digests and weights; it is about the mixture of these clients, or about all clients of the
-population that they were drawn from. The **witnesses** are a gamma per radius and, per client, an upper bound on its
-mean of phi_gamma, so that a client that has only its own data can check its own line; and bets, where it is about what
-was drawn from. Everything else, such as the slopes, the loss and every sentence, follows from model and data and is not
-in the file. No example is in it.
+The **claim** states the certified quantity (metric, norm, power, part, confidence; radii and values), the model and
+the examples, by their digests and weights. It is about the mixture of these clients, or about all clients of
+the population that they were drawn from. The **witnesses** are a gamma per radius and, per client, an upper bound on
+its mean of phi_gamma, so that a client with only its own data can check its line. Statements about distributions
+also have bets. Everything else, such as the slopes, the loss and every sentence, follows from model and data and is
+not in the file. The file contains no example.
 """
 
 import json
@@ -37,7 +37,7 @@ WHO = {"mean": "all clients, in the mean", "share": "each of at least {} of all 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is no part of a certificate, and follows from the model and the data; None for what is not at hand."""
+    """Facts that are not in a certificate but follow from the model and the data; None if these are missing."""
 
     loss: str | None = None
     parameters: int | None = None
@@ -47,9 +47,9 @@ class Facts:
 
 
 def statement(claim: Mapping[str, Any], facts: Facts, attested: str | None = None) -> str:
-    """Return the page with what follows from the claim, the model and the data.
+    """Return the page that follows from the claim, the model and the data.
 
-    The page is ``mixture.md`` about examples at hand, ``drawn.md`` about what they were drawn from, ``population.md``,
+    The page is ``mixture.md`` about examples at hand, ``drawn.md`` about their distributions, ``population.md``,
     or ``attested.md`` if nothing is proven.
     """
     size = "" if facts.parameters is None else f"{facts.parameters:,} parameters, "
@@ -82,7 +82,7 @@ def statement(claim: Mapping[str, Any], facts: Facts, attested: str | None = Non
 
 
 def _who(claim: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """Return whom a row about all clients is about, on their distributions or examples, and its own confidence."""
+    """Return the subject of a row about all clients, on their distributions or examples, and the row's confidence."""
     what = "distribution" if claim["own_sampling"] or row["about"] == "mean" else "examples"
     on = f"on its {what}" if row["about"] == "next" else f"on their {what}{'s' * (what == 'distribution')}"
     who = f"{WHO[row['about']].format(plain(row['share'] or 0.0))}, {on}"
@@ -105,13 +105,13 @@ def _of_population(claim: Mapping[str, Any]) -> dict[str, str]:
 
 
 def missing_line(missing: Sequence[str]) -> str:
-    """Return a sentence about the clients that have no number."""
+    """Return a sentence about the clients without a number."""
     clients = "1 more client was" if len(missing) == 1 else f"{len(missing)} more clients were"
     return f"{clients} drawn and gave no finite answer, which counts as infinity: {some(missing, 8)}"
 
 
 def plain(value: float) -> str:
-    """All digits of a number, so that what is said is what was claimed.
+    """Return all digits of a number, so that the text states exactly the claimed number.
 
     >>> plain(0.30000000000000004), plain(2.0)
     ('0.30000000000000004', '2')
@@ -121,7 +121,7 @@ def plain(value: float) -> str:
 
 FORMAT = 3
 FORMATS = (2, FORMAT)
-"""Formats that can be read. In format 2, digests have neither the types of numbers nor the scales of data."""
+"""Formats that can be read. In format 2, digests include neither the types of numbers nor the scales of data."""
 Split = Literal["train", "test", "all"]
 About = Literal["mixture", "mean", "share", "next"]
 NormName = Literal["l1", "l2", "l_inf"]
@@ -130,7 +130,7 @@ NORMS: dict[NormName, float] = {"l1": 1, "l2": 2, "l_inf": math.inf}
 
 @dataclass(frozen=True)
 class Client:
-    """Whose examples: a name, the weight in the mixture, and the number and digest of the examples."""
+    """A client of a claim: a name, the weight in the mixture, and the number and digest of the examples."""
 
     name: str
     weight: float
@@ -140,9 +140,10 @@ class Client:
 
 @dataclass(frozen=True)
 class Row:
-    """Within ``radius`` the expected loss, or the error rate, is at most ``value``: of the mixture of the clients.
+    """A bound: within ``radius`` the expected loss, or the error rate, is at most ``value``.
 
-    Or, of all clients of a population, their mean; that of each of a ``share`` of them; or that of the ``next`` one.
+    It is about the mixture of the clients or, for all clients of a population, about their mean, each of a ``share`` of
+    them, or the ``next`` one.
     """
 
     about: About
@@ -150,19 +151,19 @@ class Row:
     radius: float
     value: float
     confidence: float | None = None
-    """The probability with which it holds, if that is lower than the claim's; otherwise None, which is not written."""
+    """The probability with which it holds, if it is lower than the claim's; otherwise None, which is not written."""
 
     @property
     def name(self) -> str:
-        """What it is about, such as ``"mean"`` or ``"share 0.9"``."""
+        """The subject, such as ``"mean"`` or ``"share 0.9"``."""
         return self.about if self.share is None else f"{self.about} {plain(self.share)}"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What is certified, of which model and which examples.
+    """The certified bounds of a model on some examples.
 
-    ``own_sampling``: of the distributions that the clients' examples were drawn from, and not of these examples.
+    ``own_sampling``: they are about the distributions of the clients' examples, and not these examples.
     """
 
     metric: Metric
@@ -175,7 +176,7 @@ class Claim:
     clients: tuple[Client, ...]
     rows: tuple[Row, ...]
     missing: tuple[str, ...] = ()
-    """Clients that were drawn and have no number: each counts as infinity. Not written if there are none."""
+    """Drawn clients without a number, each of which counts as infinity; not written if empty."""
 
     @property
     def drawn(self) -> int:
@@ -194,9 +195,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Draws:
-    """For own sampling, per client: a bet, chosen without the examples, and what they pay for each stake on average.
+    """Bets on the examples of each client, chosen without them, and the average payment for each stake.
 
-    What is paid is :mod:`wafl.promises.bets`'s; ``paid`` has a line for each stake.
+    Payments are defined in :mod:`wafl.promises.bets`; ``paid`` has a line for each stake.
     """
 
     bets: tuple[float, ...]
@@ -205,7 +206,7 @@ class Draws:
 
 @dataclass(frozen=True)
 class Witness:
-    """What proves the rows of a radius: gamma (None where nothing moves, or the slope decides), and clients' means.
+    """The proof of the rows of a radius: gamma (None where nothing moves, or the slope decides), and clients' means.
 
     ``means`` are of phi_gamma, and ``bet`` is one on them, if the clients are draws too.
     """
@@ -218,7 +219,7 @@ class Witness:
 
 @dataclass(frozen=True)
 class Resample:
-    """The farthest of some draws of so many of a label's examples."""
+    """The largest distance of some draws of this many of a label's examples."""
 
     examples: int
     distance: float
@@ -226,7 +227,7 @@ class Resample:
 
 @dataclass(frozen=True)
 class Label:
-    """What is published about one label (:mod:`wafl.promises.published_labels`)."""
+    """The published facts about one label (:mod:`wafl.promises.published_labels`)."""
 
     label: int
     share: float
@@ -241,7 +242,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Labels:
-    """What is published about all labels, and the gammas at which it is."""
+    """The published facts about all labels, and their gammas."""
 
     gammas: tuple[float, ...]
     labels: tuple[Label, ...]
@@ -249,12 +250,12 @@ class Labels:
 
 @dataclass(frozen=True)
 class Content:
-    """All that a certificate's file holds, but for its digest and its signature."""
+    """The content of a certificate's file, without its digest and its signature."""
 
     format: Literal[2, 3]
     claim: Claim
     attested: str | None
-    """Why the values are not proven, and so only the issuer's word; None if the witnesses prove them."""
+    """Why the values are not proven but only attested by the issuer; None if the witnesses prove them."""
     witnesses: tuple[Witness, ...]
     labels: Labels | None
     issued: str
@@ -262,14 +263,14 @@ class Content:
 
 @dataclass(frozen=True)
 class Promise:
-    """A certificate: what its file holds, and the facts that were known to whoever made this object."""
+    """A certificate: the content of its file, and the facts known when this object was made."""
 
     parts: Content
     facts: Facts = field(default_factory=Facts)
 
     @property
     def content(self) -> dict[str, Any]:
-        """What the file holds, as plain values."""
+        """The content of the file, as plain values."""
         whole = asdict(self.parts)
         for row in whole["claim"]["rows"]:
             if row["confidence"] is None:
@@ -282,16 +283,16 @@ class Promise:
 
     @property
     def proven(self) -> bool:
-        """Whether every row was proven with the model and the data, when it was made or by :func:`wafl.verify`."""
+        """Whether every row was proven with the model and the data, at creation or by :func:`wafl.verify`."""
         return self.facts.proven
 
     @property
     def values(self) -> dict[Any, float]:
-        """What is promised, by radius; of all clients, by what it is about, such as ``"mean"`` or ``"share 0.9"``."""
+        """The promised values by radius; for all clients, by subject, such as ``"mean"`` or ``"share 0.9"``."""
         return {row.radius if row.about == "mixture" else row.name: row.value for row in self.parts.claim.rows}
 
     def save(self, path: str | os.PathLike[str], *, key: str | os.PathLike[str] | None = None) -> Path:
-        """Write the certificate, and next to it a page in words, ``NAME.md``.
+        """Write the certificate, and a readable page next to it, ``NAME.md``.
 
         Args:
             path: the file, such as ``certificate.json``.
@@ -320,18 +321,18 @@ def check_output(path: str | os.PathLike[str], key: str | os.PathLike[str] | Non
 
 
 def examples_of(clients: Federation, split: Split) -> Examples:
-    """Return the examples that a claim about this split is about."""
+    """Return the examples of a claim about this split."""
     return clients.examples if split == "all" else getattr(clients, split)
 
 
 def digest_of(module: nn.Module, version: int = FORMAT) -> str:
-    """Return the SHA-256 of a model: its layers with their settings and your own code, its parameters and buffers."""
+    """Return the SHA-256 of a model: its layers with their settings and custom code, its parameters and buffers."""
     whole = copied(module).cpu().eval().requires_grad_(False)
     return model_digest(whole, dtypes=version > 2, arrays=version > 2)
 
 
 def to_bytes(content: Any) -> bytes:
-    """The one way in which a certificate is written, so that each byte can be checked."""
+    """Serialize content in the only allowed form, so that each byte can be checked."""
     return (json.dumps(content, indent=1, allow_nan=False, default=as_table) + "\n").encode()
 
 
@@ -341,7 +342,7 @@ def as_table(value: Any) -> dict[str, Any]:
 
 
 def whole_file(content: Mapping[str, Any], signature: str | None) -> bytes:
-    """What a certificate says, its digest, and its signature, if it has one."""
+    """Return the bytes of a certificate: its content, its digest, and its signature, if it has one."""
     digest = {SEAL: sha256(to_bytes(content)).hexdigest()}
     signed = {} if signature is None else {"signature": {"algorithm": ALGORITHM, "of": signature}}
     return to_bytes({**content, **digest, **signed})

@@ -1,7 +1,7 @@
-"""What a federation publishes about each of its labels, so that others can tell how far they are from it.
+"""Compute the published facts about each label of a federation, so that others can measure their distance to it.
 
-Per label: a few points (means of groups of its examples), their weights, how far the examples are from them (the
-*spread*, a W_2), and the mean of phi_gamma at a few gammas. What leaks are these means of groups of examples, and the
+Per label: a few points (means of groups of its examples), their weights, the distance of the examples from them (the
+*spread*, a W_2), and the mean of phi_gamma at a few gammas. This reveals these means of groups of examples, and the
 shares of the labels.
 """
 
@@ -23,17 +23,18 @@ from wafl.promises.quantities import steepest_slope, surrogates
 from wafl.weights.transport.costs import network_simplex
 
 SIZES = (4, 16, 64, 256, 1024)
-"""How many examples resamples have whose distance is published."""
+"""The numbers of examples of the resamples whose distance is published."""
 RESAMPLES = 20
-"""Times the number of labels, less 1, are drawn: one more is the farthest with probability 1/20 over that number."""
+"""The number of draws per label, less 1 in all: one more is the farthest with probability 1/20 over the number of
+labels."""
 GAMMAS = 16
-"""At how many gammas the surrogate of each label is published."""
+"""The number of gammas at which the surrogate of each label is published."""
 FARTHEST = 20.0
-"""Gammas go down to the slope over so many times the largest radius."""
+"""The smallest gamma is the slope over this many times the largest radius."""
 CHUNK = 4096
 SEED = 0
 AGREE = 1e-9
-"""How far numbers that another machine computes may differ, relative to their size or that of the examples."""
+"""How far numbers computed on another machine may differ, relative to their size or that of the examples."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,12 @@ class Cell:
     share: Tensor
 
     def part(self, rows: Tensor) -> "Cell":
-        """Some of these examples, with their shares of that part."""
+        """Return some of these examples, with their shares of that part."""
         return Cell(self.x[rows], self.share[rows] / self.share[rows].sum())
 
 
 def cells_of(examples: Examples, weights: Sequence[float]) -> dict[int, tuple[Cell, float, Tensor]]:
-    """Each label's examples, as long vectors, its share of the mixture, and the rows where they are."""
+    """Return each label's examples as long vectors, the label's share of the mixture, and the examples' rows."""
     cells = dict[int, tuple[Cell, float, Tensor]]()
     sizes = examples.num_examples
     share = torch.repeat_interleave(torch.tensor(weights, dtype=torch.float64) / sizes, sizes)
@@ -62,7 +63,7 @@ def cells_of(examples: Examples, weights: Sequence[float]) -> dict[int, tuple[Ce
 
 
 def distance(a: Tensor, a_share: Tensor, b: Tensor, b_share: Tensor, norm: float) -> float:
-    """The exact W_2 between weighted points."""
+    """Return the exact W_2 between weighted points."""
     return math.sqrt(max(network_simplex(a_share, b_share, _costs(a, b, norm).numpy())[1], 0.0))
 
 
@@ -71,7 +72,7 @@ def _costs(a: Tensor, b: Tensor, norm: float) -> Tensor:
 
 
 def quantize(cell: Cell, points: Tensor, norm: float) -> tuple[Tensor, float]:
-    """The weights of points if each example goes to the nearest, and how far examples are from them, in W_2."""
+    """Return the weights of points if each example goes to the nearest, and the distance of the examples, in W_2."""
     weights, square = torch.zeros(len(points), dtype=torch.float64), 0.0
     for x, share in zip(cell.x.split(CHUNK), cell.share.split(CHUNK), strict=True):
         cost, nearest = torch.stack([power_norm(x - point, norm, 2) for point in points], dim=1).min(1)
@@ -81,7 +82,7 @@ def quantize(cell: Cell, points: Tensor, norm: float) -> tuple[Tensor, float]:
 
 
 def centers(cell: Cell, count: int) -> Tensor:
-    """Means of groups of examples that are near each other."""
+    """Return means of groups of examples that are near each other."""
     from sklearn.cluster import KMeans
 
     count = min(count, len(cell.x.unique(dim=0)))
@@ -92,16 +93,19 @@ def centers(cell: Cell, count: int) -> Tensor:
 
 
 def halves(cell: Cell) -> tuple[Cell, Cell]:
-    """Points are means of one half of the examples, and resamples come from the other, to which no point was fitted."""
+    """Split the examples: points are means of one half, and resamples come from the other.
+
+    No point is fitted to the resamples' half.
+    """
     first = torch.zeros(len(cell.x), dtype=torch.bool)
     first[choose(SEED, Purpose.BOOTSTRAP, len(cell.x), (len(cell.x) + 1) // 2)] = True
     return cell.part(first), cell.part(~first)
 
 
 def resamples(cell: Cell, points: Tensor, weights: Tensor, norm: float, draws: int) -> tuple[Resample, ...]:
-    """The largest distance to the points of new examples like these, of so many draws, by how many they are.
+    """Return the largest distance of ``draws`` resamples to the points, for each number of examples.
 
-    New examples come from the distribution behind these, which is not known either: each draw first weighs these at
+    Resamples imitate new examples from the unknown distribution behind these: each draw first weighs these at
     random (the Bayesian bootstrap, Rubin 1981), so that the mean of n draws varies as ``1 / n + 1 / len(cell)``.
     """
     cost, random = _costs(cell.x, points, norm), np.random.default_rng(SEED)
@@ -119,7 +123,7 @@ def resamples(cell: Cell, points: Tensor, weights: Tensor, norm: float, draws: i
 
 
 def gammas_for(slope: float, radii: Sequence[float]) -> tuple[float, ...]:
-    """Where the surrogates are published: from the gamma of ten times the largest radius to that of the smallest.
+    """Return the gammas of the published surrogates: from ten times the largest radius's to the smallest's.
 
     Labels may be farther than any radius.
     """
@@ -134,7 +138,7 @@ def gammas_for(slope: float, radii: Sequence[float]) -> tuple[float, ...]:
 def publish_labels(
     model: Known, ball: Ball, examples: Examples, weights: Sequence[float], radii: Sequence[float], points: int
 ) -> Labels:
-    """Everything above, with room for what another machine computes."""
+    """Return the published facts of all labels, with room for the rounding of other machines."""
     gammas = gammas_for(steepest_slope(model, ball, math.prod(examples.shape)), radii)
     cells = cells_of(examples, weights)
     chosen = {label: centers(halves(cell)[0], points) for label, (cell, _, _) in cells.items()}
@@ -150,7 +154,7 @@ def described(
     points: Mapping[int, Tensor],
     room: float = 1.0,
 ) -> Labels:
-    """What follows from the examples once the points are chosen."""
+    """Return the facts that follow from the examples once the points are chosen."""
     cells, labels = cells_of(examples, weights), list[Label]()
     for label, (cell, share, rows) in cells.items():
         asked = (None, *gammas)
@@ -167,7 +171,7 @@ def described(
 
 
 def differences(labels: Labels, model: Known, ball: Ball, examples: Examples, weights: Sequence[float]) -> str | None:
-    """What is published and does not follow from the points and the examples; None if everything does."""
+    """Return the published facts that do not follow from the points and the examples; None if all do."""
     cells = cells_of(examples, weights)
     points = {each.label: torch.tensor(each.points, dtype=torch.float64) for each in labels.labels}
     inputs = math.prod(examples.shape)
@@ -175,7 +179,7 @@ def differences(labels: Labels, model: Known, ball: Ball, examples: Examples, we
         return "its labels, or the number of their inputs, are not those of the data"
     now = {each.label: each for each in described(model, ball, examples, weights, labels.gammas, points).labels}
     for then in labels.labels:
-        # The size of the examples, not of the points: a far point that no example goes to would excuse any number.
+        # The size of the examples, not of the points: a far point without examples would excuse any number.
         here, scale = now[then.label], float(cells[then.label][0].x.abs().max())
         (sizes, far), (sizes_here, far_here) = (
             ([drawn.examples for drawn in each.resamples], [drawn.distance for drawn in each.resamples])
@@ -196,6 +200,6 @@ def differences(labels: Labels, model: Known, ball: Ball, examples: Examples, we
 
 
 def certified_loss(label: Label, gammas: Sequence[float], slope: float, radius: float) -> float:
-    """``c_k(rho)``: the least over the published gammas, or the slope's bound if that is smaller."""
+    """Return ``c_k(rho)``: the least bound over the published gammas, or the slope's bound if it is smaller."""
     by_duality = [gamma * radius**2 + value for gamma, value in zip(gammas, label.surrogates, strict=True)]
     return min([*by_duality, label.loss + slope * radius])

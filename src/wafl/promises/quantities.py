@@ -1,7 +1,7 @@
-"""The quantities that the checker can prove something about, and how much an example can gain by moving, from above.
+"""Define the quantities that the checker can prove, and bound the gain of an example by moving from above.
 
 The gain is in ``phi_gamma(z) = max over x' of loss(x') - gamma ||x' - x||^p``. Everything is rounded outwards: outputs
-are as bad as float64 may have made them, and the digits that the sums below may lose are added. With
+are as bad as float64 may have made them, and the possible rounding of the sums below is added. With
 ``A_j = s_j - s_y`` and the slopes ``K_yj`` of :mod:`wafl.promises.known`:
 
 - **Cross-entropy, p = 2.** Along the distance t alone, ``loss(x') <= logsumexp_j(A_j + K_yj t)``. For a linear model
@@ -9,7 +9,7 @@ are as bad as float64 may have made them, and the digits that the sums below may
   (a variable with range R has a variance of at most ``R^2 / 4``). Both are convex in t, so between two distances they
   lie below their chords, and a chord minus ``gamma t^2`` has its maximum in closed form. From
   ``t = max_j K_yj / gamma`` on, nothing is gained. For a linear model in l2 with ``2 gamma > L`` the objective is
-  concave with modulus ``2 gamma - L``, so from wherever an ascent has come,
+  concave with modulus ``2 gamma - L``, so wherever an ascent ends,
   ``phi_gamma <= f + ||grad f||^2 / (2 (2 gamma - L))``. For a linear model, :mod:`wafl.promises.shares` has one more
   bound. The least of these counts.
 - **MarginLoss** ``t CE((s - u e_y) / t)`` is t times the cross-entropy with ``(A_j + u) / t`` and ``K_yj / t``, at
@@ -35,15 +35,15 @@ from wafl.promises.shares import shares_of
 from wafl.tasks.losses import OutputLoss
 
 PIECES = 64
-"""Into how many pieces the distances are cut."""
+"""The number of pieces into which the distances are cut."""
 ASCENT = 40
 """Steps of the ascent of a linear model in l2, which costs C^2 numbers per example and step."""
 
 
 def surrogates(model: Known, ball: Ball, x: Tensor, y: Tensor, gammas: Gammas) -> Tensor:
-    """An upper bound on phi_gamma for each gamma and example, ``[G, n]``; infinite where there is none.
+    """Return an upper bound on phi_gamma for each gamma and example, ``[G, n]``; infinite where there is none.
 
-    None stands for a gamma at which nothing moves.
+    None is a gamma at which nothing moves.
     """
     return ball.quantity.surrogates(model, ball, model.outputs(x), y, gammas, x[0].numel())
 
@@ -57,6 +57,7 @@ def worst_margins(outputs: Outputs, y: Tensor, offset: float = 0.0) -> Tensor:
 
 
 def squared_surrogate(model: Known, ball: Ball, output: Outputs, y: Tensor, gamma: float | None, inputs: int) -> Tensor:
+    """Return the bound on phi_gamma of a squared error."""
     residual = output.values - y.view(len(y), -1)
     error = output.error[:, None] + 2.0 * UNIT * residual.abs()
     square = (residual.abs() + error).square().sum(1) * (1.0 + 2.0 * (residual.shape[1] + 8) * UNIT)
@@ -67,6 +68,7 @@ def squared_surrogate(model: Known, ball: Ball, output: Outputs, y: Tensor, gamm
 
 
 def error_surrogate(ball: Ball, worst: Tensor, slopes: Tensor, y: Tensor, gamma: float | None) -> Tensor:
+    """Return the bound on phi_gamma of the 0/1 loss."""
     lead = (-worst).clamp_min(0.0).scatter(1, y[:, None], math.inf)
     distance = torch.where(lead > 0, lead / slopes, 0.0).amin(1) * (1.0 - 8.0 * UNIT)
     if gamma is None:
@@ -78,7 +80,7 @@ def error_surrogate(ball: Ball, worst: Tensor, slopes: Tensor, y: Tensor, gamma:
 def logistic_surrogate(
     weight: Tensor | None, ball: Ball, outputs: Outputs, worst: Tensor, slopes: Tensor, y: Tensor, gamma: float | None
 ) -> Tensor:
-    """An upper bound on phi_gamma of the cross-entropy; the weights are those of a linear model, if it is one."""
+    """Return an upper bound on phi_gamma of the cross-entropy; ``weight`` belongs to a linear model, or is None."""
     rounding = (2 * worst.shape[1] + 64) * UNIT
     loss = worst.logsumexp(1)
     loss = loss + rounding * (1.0 + loss.abs())
@@ -101,7 +103,7 @@ def logistic_surrogate(
 def _highest(
     loss: Tensor, worst: Tensor, slopes: Tensor, far: Tensor, gamma: float, bend: tuple[Tensor, float] | None = None
 ) -> Tensor:
-    """The highest point of any piece's chord minus ``gamma t^2``: of the lower of two chords, where there are two."""
+    """Return the maximum over all pieces of the chord minus ``gamma t^2``, for the lower chord if there are two."""
     at = torch.linspace(0.0, 1.0, PIECES + 1, dtype=torch.float64) * far[:, None]
     lines = torch.addcmul(worst.T[..., None], slopes.T[..., None], at)  # classes first: sums over few are slow last
     heights = [lines.sub_(top := lines.amax(0)).exp_().sum(0).log_().add_(top)]
@@ -118,7 +120,7 @@ def _highest(
 
 
 def _slope(weight: Tensor, ball: Ball, outputs: Outputs, y: Tensor) -> Tensor:
-    """``||g||_*`` of a linear model's loss at each example, rounded upwards."""
+    """Return ``||g||_*`` of a linear model's loss at each example, rounded up."""
     share = outputs.values.softmax(1).scatter_add(1, y[:, None], -torch.ones(len(y), 1, dtype=torch.float64))
     length = power_norm(share @ weight, dual(ball.norm), 1)
     size = float(power_norm(weight, dual(ball.norm), 1).max())
@@ -127,7 +129,11 @@ def _slope(weight: Tensor, ball: Ball, outputs: Outputs, y: Tensor) -> Tensor:
 
 
 def _ascended(weight: Tensor, at_rest: Outputs, y: Tensor, gamma: float, widest: float) -> Tensor:
-    """Examples move by ``W^T u``, so outputs by ``G u`` with ``G = W W^T``; any u proves, the best proves most."""
+    """Return the bound at the end of an ascent in u.
+
+    As examples move by ``W^T u``, outputs move by ``G u`` with ``G = W W^T``. Any u proves a bound, and the best u
+    proves the best one.
+    """
     outputs = at_rest.values.T.contiguous()
     gram, size = weight @ weight.T, weight.abs() @ weight.abs().T
     label = torch.zeros_like(outputs).scatter_(0, y[None], 1.0)
@@ -138,7 +144,7 @@ def _ascended(weight: Tensor, at_rest: Outputs, y: Tensor, gamma: float, widest:
     residual = moved.softmax(0) - label - 2.0 * gamma * u
     value = moved.logsumexp(0) - moved.gather(0, y[None])[0]
     price, rest = gamma * ((gram @ u) * u).sum(0), ((gram @ residual) * residual).sum(0).clamp_min(0.0)
-    # What the sums may have lost: d products in each entry of G, C of those in each output and in each square.
+    # The possible rounding of the sums: d products in each entry of G, C of these in each output and in each square.
     summed = 8.0 * (sum(weight.shape) + 32) * UNIT
     off = summed * (2.0 * sizes.amax(0) + gamma * (sizes * u.abs()).sum(0) + 1.0 + value.abs()) + 2.0 * at_rest.error
     # Outputs that are off by e change the residual by at most e, which W^T makes no longer than e times all rows.
@@ -149,17 +155,17 @@ def _ascended(weight: Tensor, at_rest: Outputs, y: Tensor, gamma: float, widest:
 
 
 def steepest_slope(model: Known, ball: Ball, inputs: int) -> float:
-    """What the loss gains at most per distance: at this gamma, phi_gamma of the distance itself is the loss."""
+    """Return the maximum gain of the loss per distance: at this gamma, phi_gamma of the distance itself is the loss."""
     return float(model.margins(ball.norm, inputs).max()) * (1.0 + 8.0 * UNIT)
 
 
 def largest_surrogate(
     model: Known, ball: Ball, shape: Sequence[int], box: tuple[float, float], gamma: float | None
 ) -> float:
-    """phi_gamma of a classifier's loss is never above this for an example in the box.
+    """Return an upper bound on phi_gamma of a classifier's loss for every example in the box.
 
-    Of the cross-entropy it is at most ``logsumexp_j(A_j + K_yj^2 / (4 gamma))``, and each A_j is at most that in the
-    center of the box, plus what is gained by moving every input by half of the box's width.
+    For the cross-entropy it is at most ``logsumexp_j(A_j + K_yj^2 / (4 gamma))``, and each A_j is at most its value at
+    the center of the box, plus the gain from moving every input by half of the box's width.
     """
     (low, high), (offset, soft) = box, model.margin
     inputs, middle = math.prod(shape), low + (high - low) / 2.0
@@ -188,9 +194,11 @@ class ExpectedLoss(Quantity):
     has_points = True
 
     def meaning(self, loss: str | None) -> str:
+        """Return the name of the loss."""
         return "" if loss is None else f" ({loss.replace('_', ' ')})"
 
     def check(self, model: Known, power: int, bounds: tuple[float, float] | None, confidence: float | None) -> None:
+        """Raise unless the loss has a bound for this power and confidence."""
         if power == 1 and not model.classifies:
             raise PreconditionError("a squared error has no slope, so nothing is proven for power=1: use power=2")
         if confidence is not None and bounds is None:
@@ -202,9 +210,11 @@ class ExpectedLoss(Quantity):
             raise PreconditionError("confidence needs cross-entropy, which is bounded on bounded data")
 
     def needs_gamma(self, power: int, radius: float) -> bool:
+        """Return whether the ball moves examples at a squared cost."""
         return radius > 0 and power == 2
 
     def gammas(self, model: Known, ball: Ball, x: Tensor, y: Tensor, share: Tensor, radius: float) -> Range:
+        """Return the range around the best gamma: its closed form for a squared error."""
         inputs = x[0].numel()
         if model.classifies:
             most = steepest_slope(model, ball, inputs) / (2.0 * radius)  # where the bound is at most loss + L_z radius
@@ -216,6 +226,7 @@ class ExpectedLoss(Quantity):
         return best, best
 
     def surrogates(self, model: Known, ball: Ball, outputs: Outputs, y: Tensor, gammas: Gammas, inputs: int) -> Tensor:
+        """Bound phi_gamma of the loss."""
         if not model.classifies:
             return torch.stack([squared_surrogate(model, ball, outputs, y, gamma, inputs) for gamma in gammas])
         offset, soft = model.margin
@@ -229,9 +240,11 @@ class ExpectedLoss(Quantity):
         )
 
     def values(self, loss: OutputLoss, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the losses."""
         return loss.value(outputs, y)
 
     def candidates(self, target: Target) -> list[Candidate]:
+        """Return moves along gradients."""
         return loss_candidates(target)
 
 
@@ -246,27 +259,34 @@ class ErrorRate(Quantity):
     has_points = False
 
     def meaning(self, loss: str | None) -> str:
+        """Explain the error rate."""
         return " (the share of examples for which another answer has at least the score of the right one)"
 
     def check(self, model: Known, power: int, bounds: tuple[float, float] | None, confidence: float | None) -> None:
+        """Raise unless the model is a classifier."""
         if not model.classifies:
             raise PreconditionError("metric='error' needs a classifier: certify the loss of this model")
 
     def needs_gamma(self, power: int, radius: float) -> bool:
+        """Return whether the ball moves examples."""
         return radius > 0
 
     def gammas(self, model: Known, ball: Ball, x: Tensor, y: Tensor, share: Tensor, radius: float) -> Range:
+        """Return the range in which 1 is not the smaller bound."""
         return 1e-9 / ball.cost(radius), 1.0 / ball.cost(radius)  # from there on 1 is the smaller bound
 
     def surrogates(self, model: Known, ball: Ball, outputs: Outputs, y: Tensor, gammas: Gammas, inputs: int) -> Tensor:
+        """Bound phi_gamma by the distance to the nearest error."""
         worst, slopes = worst_margins(outputs, y), model.margins(ball.norm, inputs)
         return torch.stack([error_surrogate(ball, worst, slopes[y], y, gamma) for gamma in gammas])
 
     def values(self, loss: OutputLoss, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return 1 for errors and 0 for other examples."""
         others = outputs.scatter(1, y[:, None], -torch.inf).amax(1)
         return (others >= outputs.gather(1, y[:, None])[:, 0]).double()
 
     def candidates(self, target: Target) -> list[Candidate]:
+        """Return moves toward the nearest other class."""
         return error_candidates(target)
 
 

@@ -1,4 +1,4 @@
-"""Reads a certificate from a file that may come from anywhere: exactly the fields that are known, and nothing else."""
+"""Read a certificate from an untrusted file: exactly the known fields, and nothing else."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from wafl.promises.quantities import quantity_of
 from wafl.promises.sign import ALGORITHM
 
 LARGEST_FILE = 2**28
-"""The most bytes of a file that is read: about a hundred thousand clients at ten radii."""
+"""The maximum size of a file in bytes: about a hundred thousand clients at ten radii."""
 LARGEST_NUMBER = 1e50
-"""Products and squares of such numbers are finite, so no line of a check overflows."""
+"""The largest number; products and squares of numbers up to it are finite, so no line of a check overflows."""
 SMALLEST = 1e-100
-"""The squares of smaller radii and gammas are lost."""
+"""The smallest positive radius and gamma; the squares of smaller ones underflow."""
 DIGEST, SIGNATURE = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{128}")
 LONGEST_REASON = 1000
 
 
 def read_file(path: Path) -> tuple[Promise, str | None]:
-    """The certificate in a file, which may come from anywhere, and its signature, if it has one."""
+    """Read the certificate in an untrusted file, and its signature, if it has one."""
     if not path.exists():
         raise FileNotFoundError(f"{path} is not a file: give a certificate, which wafl certify writes")
     try:
@@ -37,7 +37,7 @@ def read_file(path: Path) -> tuple[Promise, str | None]:
 
 
 def read_promise(data: bytes) -> tuple[Promise, str | None]:
-    """What a file holds, and its signature, if it has one; a ValueError if it is not a certificate."""
+    """Return the certificate in a file's bytes, and its signature, if any; raise ValueError for other bytes."""
     content = parsed_table(data)
     if "kind" in content:
         raise ValueError(f"it is a {content['kind']!a}: wafl.receipts.verify checks what wafl merge writes")
@@ -76,7 +76,7 @@ def _of_another_format(version: object) -> str:
 
 
 def _complaints(content: Content) -> Iterator[str]:
-    """What is wrong with a claim whose numbers have the right types, and with when it was issued."""
+    """Yield the faults of a claim whose numbers have the right types, and of its issue date."""
     claim = content.claim
     names = [*(client.name for client in claim.clients), *claim.missing]
     weights = [client.weight for client in claim.clients]
@@ -114,7 +114,7 @@ def _complaints(content: Content) -> Iterator[str]:
 
 
 def is_time(text: str) -> bool:
-    """Return whether a text is a time with its zone, in the one way in which Python writes it."""
+    """Return whether a text is a time with its zone, in the form that Python writes."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
@@ -162,7 +162,7 @@ def _of_labels(content: Content) -> Iterator[str]:
 
 
 def _sizes(value: Any, inside: str = "") -> Iterator[str]:
-    """Only numbers that can be computed with; all but the coordinates of points are not negative."""
+    """Yield a fault for each number that is too large or negative; coordinates of points may be negative."""
     if isinstance(value, dict | list | tuple):
         parts: Any = value.items() if isinstance(value, dict) else ((inside, each) for each in value)  # pyright: ignore[reportUnknownVariableType]
         for name, each in parts:

@@ -1,8 +1,9 @@
-"""A request to sites, a site's receipt, and what was merged from receipts: files, of which each byte is checked.
+"""Define the files of the receipts protocol: a request to sites, a site's receipt, and a merged file.
 
 The owner of a model signs a **request** before any site answers. A **receipt** is a site's signed reply; it names the
-request by its digest. What was **merged** holds the request, the replies and the statements that follow from them. Each
-kind of file is signed with its own domain string, so that no signature of one kind is a signature of another.
+request by its digest. A **merged** file contains the request, the replies and the statements that follow from them.
+Each kind of file is signed with a different domain string, so that no signature of one kind is a signature of another.
+Each byte of these files is checked.
 """
 
 import math
@@ -32,7 +33,7 @@ S = TypeVar("S", "Request", "Receipt")
 
 @dataclass(frozen=True)
 class Asked:
-    """The questions, as :class:`wafl.receipts.Questions` has them."""
+    """The questions of a request, in the form of :class:`wafl.receipts.Questions`."""
 
     metric: Literal["loss", "error"]
     radii: tuple[float, ...]
@@ -50,7 +51,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A site's reply, as :class:`wafl.receipts.reply.Reply` has it."""
+    """A site's reply, in the form of :class:`wafl.receipts.reply.Reply`."""
 
     examples: int
     values: tuple[float, ...]
@@ -60,7 +61,7 @@ class Numbers:
 
 
 class _File:
-    """What is saved as a file."""
+    """A dataclass that is saved as a file."""
 
     @property
     def content(self) -> bytes:
@@ -79,20 +80,20 @@ class _Signed(_File):
 
     @cached_property
     def message(self) -> bytes:
-        """What is signed: the domain string and all of the file but the signature."""
+        """The signed bytes: the domain string and all of the file but the signature."""
         content = as_table(self)
         del content["signature"]
         return f"{content['kind']}, format {content['format']}\n".encode() + to_bytes(content)
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of what is signed."""
+        """The SHA-256 of the signed bytes."""
         return sha256(self.message).hexdigest()
 
 
 @dataclass(frozen=True)
 class Request(_Signed):
-    """What an owner asks of sites, about which model; keys are Ed25519, in 64 hexadecimal digits."""
+    """An owner's questions to sites about a model; keys are Ed25519, in 64 hexadecimal digits."""
 
     KIND: ClassVar[str] = "wafl request"
     kind: Literal["wafl request"]
@@ -105,7 +106,7 @@ class Request(_Signed):
     invited: dict[str, str]
     """Keys of the invited sites, by name."""
     trained: tuple[str, ...]
-    """Keys of those that trained."""
+    """Keys of the clients that trained."""
     issued: str
     deadline: str
     owner: str
@@ -114,7 +115,7 @@ class Request(_Signed):
 
 @dataclass(frozen=True)
 class Receipt(_Signed):
-    """What a site replies to the request with this digest; without a reply, it has too few examples."""
+    """A site's reply to the request with this digest; without a reply, the site has too few examples."""
 
     KIND: ClassVar[str] = "wafl receipt"
     kind: Literal["wafl receipt"]
@@ -152,12 +153,12 @@ class Merged(_File):
 
     @property
     def count(self) -> int:
-        """The number K of sites of the population: those with too few examples are not among them."""
+        """The number K of sites of the population, without those that have too few examples."""
         return len(self.replies) + len(self.missing)
 
 
 def is_merged(path: Path) -> bool:
-    """Return whether a file says that ``wafl merge`` wrote it."""
+    """Return whether a file states that ``wafl merge`` wrote it."""
     try:
         return parsed_table(read_limited(path, LARGEST_FILE)).get("kind") == Merged.KIND
     except (OSError, ValueError):
@@ -165,7 +166,7 @@ def is_merged(path: Path) -> bool:
 
 
 def read(kind: type[F], path: Path) -> F:
-    """Read a file that may come from anywhere; raise ValueError unless each byte of it is as it is written here."""
+    """Read an untrusted file; raise ValueError unless each byte of it equals the form that is written here."""
     what = kind.KIND.removeprefix("wafl ")
     if not path.exists():
         raise FileNotFoundError(f"{path} is not a file: give a {what}")
@@ -192,7 +193,7 @@ def signed(file: S, key: str | os.PathLike[str]) -> S:
 
 
 def is_signed(file: Request | Receipt) -> bool:
-    """Return whether the owner of the key that a file names has signed it."""
+    """Return whether a file is signed with the key that it names."""
     return is_signed_with(file.message, file.signature, file.owner if isinstance(file, Request) else file.key)
 
 
@@ -236,6 +237,7 @@ def fault(receipt: Receipt, request: Request, revoked: Collection[str] = ()) -> 
 
 
 def as_time(text: str) -> datetime:
+    """Parse a time."""
     return datetime.fromisoformat(text)
 
 
@@ -245,7 +247,7 @@ def now() -> datetime:
 
 
 def _complaints(file: Request | Receipt | Merged) -> Iterator[str]:
-    """Yield what is wrong with a file whose values have the right types."""
+    """Yield the faults of a file whose values have the right types."""
     if isinstance(file, Merged):
         yield from _complaints(file.request)
         for reply in file.replies.values():

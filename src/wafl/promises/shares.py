@@ -33,7 +33,7 @@ from wafl.base.norms import dual, power_norm
 from wafl.promises.layers import UNIT, WIDER
 
 CHOSEN = 3
-"""The number of classes with a share of their own."""
+"""The number of classes with an individual share."""
 NEAR = 7
 """The number of other classes whose q_j is computed; for the rest, the triangle inequality bounds it."""
 PARTS = 5
@@ -41,7 +41,7 @@ PARTS = 5
 BLOCK = 256
 """The number of examples per step; more examples need more memory and are no faster."""
 TOGETHER, TABLES = 16, 8192
-"""The number of norm tables that are computed together, and the number that are kept."""
+"""The number of norm tables that are computed together, and the number that are cached."""
 
 
 class Shares:
@@ -101,7 +101,7 @@ class Shares:
         for rest in grid[:, -1].unique().tolist():
             at, toward = grid[:, -1] == rest, ends if rest else ends[:, :1]
             lengths[..., at] = torch.cdist(-rest * toward, mixed[:, at], self._dual, "donot_use_mm_for_euclid_dist")
-        # The vectors have entries that are off by at most 16 UNIT times those of the longest row.
+        # The vectors have entries that are off by at most 16 UNIT times the entries of the longest row.
         return (lengths * WIDER + 32.0 * UNIT * self._size).square()
 
 

@@ -1,4 +1,4 @@
-"""Signatures of bytes: Ed25519, with keys as ``openssl genpkey -algorithm ed25519`` or ``ssh-keygen`` writes them."""
+"""Sign bytes with Ed25519, with keys from ``openssl genpkey -algorithm ed25519`` or ``ssh-keygen``."""
 
 import os
 import re
@@ -12,12 +12,12 @@ ALGORITHM = "Ed25519"
 
 
 def sign(content: bytes, key: str | os.PathLike[str]) -> str:
-    """The signature in hexadecimal digits; ``key`` is the file of a private key without a password."""
+    """Return the signature in hexadecimal digits; ``key`` is the file of a private key without a password."""
     return read_key(key, private=True).sign(content).hex()
 
 
 def is_signed_by(content: bytes, signature: str, key: str | os.PathLike[str]) -> bool:
-    """Whether the owner of the public key in this file has signed exactly these bytes."""
+    """Return whether the owner of the public key in this file has signed exactly these bytes."""
     return _verifies(read_key(key, private=False), content, signature)
 
 
@@ -46,10 +46,10 @@ def public_digits(file: str | os.PathLike[str], *, private: bool) -> str:
 
 
 def public_keys(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Read public keys by name: those of the files in a folder, or those in a file, named by their place in it.
+    """Read public keys by name: from the files in a folder, or from a file, named by their position in it.
 
-    A file has one key per line, as 64 hexadecimal digits or as ``ssh-keygen`` writes it, or PEM keys one after another.
-    The same key has the same digits, however it is written.
+    A file has one key per line, as 64 hexadecimal digits or in the format of ``ssh-keygen``, or PEM keys in sequence.
+    The same key has the same digits in every format.
     """
     place = Path(path)
     if place.is_dir():

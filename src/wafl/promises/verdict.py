@@ -1,4 +1,4 @@
-"""What a checker finds: a line for each thing that it looked at, and one verdict."""
+"""Represent the result of a check: a line for each checked fact, and one verdict."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ Verdict = Literal["PROVEN", "ATTESTED", "WRONG"]
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found in a file.
+    """The result of checking a file.
 
     Args:
-        lines: of the file: those about a radius are what it promises.
+        lines: the lines of the file; its promises are the lines about a radius.
         clients: a line for each client, by name.
-        share: of the clients' weight that belongs to clients whose lines were recomputed.
+        share: the share of the clients' weight that belongs to clients whose lines were recomputed.
         signed: whether the owner of the given key signed the file.
     """
 
@@ -32,11 +32,14 @@ class Checked:
 
     @property
     def verdict(self) -> Verdict:
-        """``PROVEN`` if every value was recomputed, ``WRONG`` if a line is, otherwise ``ATTESTED``."""
+        """The verdict: ``PROVEN`` if every value was recomputed, ``WRONG`` if a line is, else ``ATTESTED``."""
         return "PROVEN" if self.recomputed else "ATTESTED" if self.ok else "WRONG"
 
     def verdict_of(self, client: str) -> Verdict:
-        """Return the verdict on the line of one client, who may have only its own data; ``WRONG`` for a wrong file."""
+        """Return the verdict on one client's line; ``WRONG`` for a wrong file.
+
+        The client may have only its own data.
+        """
         if client not in self.clients:
             raise ValueError(f"{client!r} is not in the certificate: its clients are {', '.join(self.clients)}")
         if not self.ok:
@@ -50,7 +53,7 @@ class Checked:
 
     @property
     def recomputed(self) -> bool:
-        """Whether all that is promised was proven again."""
+        """Whether every promise was proven again."""
         return self.ok and all(line.status == "recomputed" for line in self.lines if line.name.startswith("radius "))
 
     def __str__(self) -> str:

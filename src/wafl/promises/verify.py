@@ -1,10 +1,11 @@
 """Verify a certificate: prove it again line by line, from the claim, the model and the data alone.
 
-No code is shared with the search of :func:`wafl.certify`, and an attack of the checker's own tries to refute the claim.
-What is proven, row by row: no distribution within ``radius`` of the clients' mixture has a larger expected loss than
-``gamma radius^p + sum_i lambda_i E_i[phi_gamma]``, at any gamma. Each client's line says that its mean of an upper
+No code is shared with the search of :func:`wafl.certify`, and an independent attack tries to refute the claim.
+
+The proof, row by row: no distribution within ``radius`` of the clients' mixture has a larger expected loss than
+``gamma radius^p + sum_i lambda_i E_i[phi_gamma]``, at any gamma. Each client's line checks that its mean of an upper
 bound on phi_gamma (:mod:`wafl.promises.quantities`) is no larger than the published one: a client needs only its own
-data. What then follows for the distributions behind the examples, and for the population behind these clients, is in
+data. The consequences for the distributions behind the examples, and for the population behind these clients, are in
 :mod:`wafl.promises.bets`. Where both are draws, half of delta is spent on the clients' examples, equally, and the other
 half on the clients.
 """
@@ -55,7 +56,7 @@ def module_and_loss(model: Run | nn.Module, loss: Loss | None) -> tuple[nn.Modul
 def read_model(
     claim: Claim, version: int, module: nn.Module, loss: Any, data: Federation | None
 ) -> tuple[Known | None, Line]:
-    """What can be proven about the model, if it is the one, and the line that says so."""
+    """Return the proof for the model, if it is the certified one, and the model's line."""
     digest = digest_of(module, version)
     name = f"SHA-256 {digest[:16]}..."
     if digest != claim.model:
@@ -86,7 +87,7 @@ def read_model(
 
 
 def _compared(claim: Claim, model: Known, examples: Examples) -> Iterator[Tensor]:
-    """All examples, a few at a time, and the first of them where gradients lead within each radius."""
+    """Yield all examples, a few at a time, and the first of them moved along gradients by each radius."""
     for rows in torch.arange(len(examples.y)).split(model.at_once):
         x = examples.rows(rows, torch.float64)
         yield x
@@ -98,14 +99,14 @@ def _compared(claim: Claim, model: Known, examples: Examples) -> Iterator[Tensor
 
 @dataclass(frozen=True)
 class Verification(Checked):
-    """What :func:`wafl.verify` found.
+    """The result of :func:`wafl.verify`.
 
     Args:
-        lines: of the certificate: its model, each radius, and what is said besides.
+        lines: the lines of the certificate: its model, each radius, and other information.
         clients: a line for each client, by name.
-        share: of the weight that belongs to clients whose numbers were recomputed.
+        share: the share of the weight that belongs to clients whose numbers were recomputed.
         signed: whether the owner of the given key signed the file.
-        promise: what the file says; as text, it is the statement in words.
+        promise: the certificate in the file; as text, it is the statement in words.
     """
 
     promise: Promise
@@ -122,14 +123,14 @@ def verify(
     """Prove a certificate again, as far as the model and the data at hand allow.
 
     Args:
-        file: a file that the ``save`` method of a certificate, or of what :func:`wafl.next_client` returns, wrote.
-        model: the model that it is about.
-        data: clients that it is about, all or some of them, known by their names.
-        key: the file of an Ed25519 public key: a file that its owner did not sign, byte by byte, is refused.
-        loss: the loss to use instead of the run's own; cross-entropy for a plain model.
+        file: a file that the ``save`` method of a certificate, or of a result of :func:`wafl.next_client`, wrote.
+        model: the certified model.
+        data: clients of the certificate, all or some of them, matched by their names.
+        key: the file of an Ed25519 public key; ValueError is raised unless its owner signed the file byte by byte.
+        loss: the loss to use instead of the run's loss; cross-entropy for a plain model.
 
     Returns:
-        Every line of the certificate, with what was found.
+        Every line of the certificate, with its result.
     """
     path = Path(file)
     promise, signature = read_file(path)
@@ -141,7 +142,7 @@ def verify(
 
 
 def check(promise: Promise, model: Run | nn.Module | None, data: Federation | None, loss: Loss | None) -> Verification:
-    """Every line of a certificate against what can be proven."""
+    """Check every line of a certificate."""
     claim, names = promise.parts.claim, [client.name for client in promise.parts.claim.clients]
     if data is not None and not set(data.names) & set(names):
         raise ValueError(

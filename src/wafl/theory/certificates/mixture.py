@@ -64,17 +64,21 @@ class Asked(Protocol):
     @property
     def task(self) -> Task:
         """The model and its loss."""
+        ...
 
     @property
     def params(self) -> Tensor:
         """The parameters of the model."""
+        ...
 
     @property
     def weights(self) -> Tensor:
         """The clients' weights."""
+        ...
 
     def answers(self, objective: Objective | None, settings: Settings, seed: int = 0) -> SurveyReplies:
         """Return the report of each client on each setting."""
+        ...
 
 
 @dataclass(frozen=True)
