@@ -88,7 +88,7 @@ test-lowest:
 # What a newcomer gets today: an empty environment, and the newest version of every package.
 test-unpinned:
 	$(PYTHON) -m venv --clear --upgrade-deps .venv-unpinned
-	.venv-unpinned/bin/$(PIP) '.[pandas,report,sign]' hypothesis pytest
+	.venv-unpinned/bin/$(PIP) '.[data,pandas,report,sign,transport]' hypothesis pytest
 	cd .venv-unpinned && bin/wafl --version
 	cd .venv-unpinned && bin/wafl run --method wafl --rounds 1 --seeds 1 > /dev/null
 	OMP_NUM_THREADS=1 .venv-unpinned/bin/pytest -m 'not processes and not long and not slow' -W ignore::DeprecationWarning \

@@ -9,7 +9,19 @@ from lazy_loader import attach_stub as _attach_stub
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = _attach_stub(__name__, __file__)
+_load, __dir__, __all__ = _attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    try:
+        return _load(name)
+    except AttributeError as error:
+        if name.startswith("_") or name in __all__:
+            raise
+        from wafl.base.errors import did_you_mean
+
+        raise AttributeError(f"{error}{did_you_mean(name, __all__)}") from None
+
 
 _site = _os.path.dirname(_os.path.dirname(_os.path.abspath(__file__)))
 if any(name.startswith("wafl-") and name.endswith(".dist-info") for name in _os.listdir(_site)):

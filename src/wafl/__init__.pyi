@@ -15,6 +15,7 @@ from .attacks import FGSM as FGSM
 from .attacks import PGD as PGD
 from .attacks import WassersteinShift as WassersteinShift
 from .base.errors import ConcavityWarning as ConcavityWarning
+from .base.errors import DataWarning as DataWarning
 from .base.errors import DivergedError as DivergedError
 from .base.errors import DivergenceWarning as DivergenceWarning
 from .base.errors import LabelCostWarning as LabelCostWarning

@@ -267,7 +267,9 @@ def test_predict_takes_what_federations_are_made_of(tmp_path: Path) -> None:
     assert loaded.predict(rows[["c", "a", "b"]]).tolist() == wanted
     with pytest.raises(ValueError, match="features='b' is not a column of the frame: it has c, a"):
         run.predict(rows[["c", "a"]])
-    with pytest.raises(ValueError, match=r"the model does not take examples of shape \(2,\)"):
+    with pytest.raises(
+        ValueError, match=r"x has examples of shape \(2,\), and the model was trained on examples of shape"
+    ):
         run.predict(x[:, :2])
     for odd in ("x", {"a": 1}, None, (x, y), wafl.Federation.from_arrays([(x, y)])):
         with pytest.raises(ValueError, match=r"x is .*: give an array of examples, a frame or a data set"):

@@ -63,6 +63,10 @@ class UnitWarning(TrainingWarning):
     """A size, or inputs, are so large next to the data that they must be in another unit."""
 
 
+class DataWarning(UserWarning):
+    """Something about the data you brought makes training harder: columns on other scales, clients of one class."""
+
+
 class LossWarning(TrainingWarning):
     """No loss was named, and that of a regression is used."""
 

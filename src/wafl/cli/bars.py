@@ -31,7 +31,7 @@ class Bars(Callback):
             TextColumn("{task.description:<10}", markup=False),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
-            TextColumn("rounds"),
+            TextColumn("rounds{task.fields[runs]}"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[numbers]}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
             console=console,
@@ -42,8 +42,12 @@ class Bars(Callback):
         pending = study.pending()
         self._runs = {entry.name: len(entry.specs(study.plan.experiment.seeds)) for entry in pending}
         self._totals = {entry.name: entry.schedule["rounds"] for entry in pending}
+        self._seeds = len(study.plan.experiment.seeds)
         self._bars = {
-            entry.name: self.display.add_task(entry.title, total=None, start=False, numbers="") for entry in pending
+            entry.name: self.display.add_task(
+                entry.title, total=None, start=False, numbers="", runs=self._what(self._runs[entry.name])
+            )
+            for entry in pending
         }
         self._coming = iter(self._bars)
         self._training = ""
@@ -97,11 +101,15 @@ class Bars(Callback):
         pace = pace_of(title, self._totals[name], self._runs[name], lines)
         return replace(pace, round=rounds, rounds_per_second=rate, seconds_left=left)
 
+    def _what(self, runs: int) -> str:
+        """Return what a method's runs are, if there are several: its seeds, unless it sweeps more."""
+        kind = "seeds" if runs == self._seeds else "runs"
+        return f", {runs} {kind}" if runs > 1 else ""
+
     def _say(self, pace: Pace, runs: int, began: float) -> None:
         now = time.monotonic()
         if pace.round < pace.rounds and now - self._last_print < PAUSE:
             return
         self._last_print = now
-        each = f" of each of {runs} runs" if runs > 1 else ""
-        text = f"{pace.method}: round {pace.round} of {pace.rounds}{each}, {now - began:.0f} s"
+        text = f"{pace.method}: {pace.round} of {pace.rounds} rounds{self._what(runs)}, {now - began:.0f} s"
         self.display.console.print(f"{text}, {pace.numbers}" if pace.numbers else text, markup=False, soft_wrap=True)

@@ -20,7 +20,8 @@ from wafl.promises.audit import Audit
 from wafl.promises.verdict import Checked
 from wafl.results.run import Run
 from wafl.studies.attendance import absences, privacies
-from wafl.studies.folder import StudyFolder
+from wafl.studies.folder import Status, StudyFolder
+from wafl.studies.pages.progress import progress_of, read_lines, titles_of
 from wafl.studies.pages.shown import WORST, leaders_of
 from wafl.studies.study import diverged
 from wafl.theory import Bound, Certificates, Summary
@@ -160,11 +161,21 @@ def studies(folders: Sequence[StudyFolder]) -> Table:
             status = folder.status()
             started, results = str(folder.read_about().get("started", "")), folder.read_results()
             methods, best = _headline(results)
+            methods = methods if status == "finished" else _reached(folder, results, status)
         except Exception as error:  # whatever is in one folder, the others are listed
             table.add_row(name, "[red]damaged[/]", "", "", f"[red]{escape(str(error))}[/]")
         else:
             table.add_row(name, f"[{colors[status]}]{status}[/]", escape(started), methods, escape(best))
     return table
+
+
+def _reached(folder: StudyFolder, results: Mapping[str, Any], status: Status) -> str:
+    """How many methods of a study are done, and the rounds of the one that was trained last."""
+    experiment = folder.experiment()
+    stages = progress_of(experiment, results, read_lines(folder.metrics), status, titles_of(results, experiment))
+    done = sum(each.stage == "done" for each in stages)
+    under_way = [f"{each.method}: {each.rounds} rounds" for each in stages if each.stage not in ("done", "to come")]
+    return "; ".join([f"{done} of {len(stages)}", *under_way])
 
 
 def _headline(results: Mapping[str, Any]) -> tuple[str, str]:

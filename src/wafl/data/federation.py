@@ -14,6 +14,7 @@ from torch import Tensor
 
 from wafl.base.bounds import check_box
 from wafl.base.describe import some
+from wafl.base.errors import DataWarning, warn_user
 from wafl.data.bring.arrays import Client, FrameOptions, Options, Packed, Reading, pack_arrays, pack_offsets
 from wafl.data.bring.folders import read_folder, write_folder
 from wafl.data.bring.foreign import Columns, read_datasets
@@ -22,6 +23,7 @@ from wafl.data.bring.intake import Intake
 from wafl.data.examples import Examples
 from wafl.data.mistakes import check_clients, refuse_more
 from wafl.data.preprocessing import Preprocessing, refitted
+from wafl.data.scales import uneven_columns
 from wafl.data.splits import draw_unseen
 
 
@@ -150,7 +152,11 @@ class Federation:
         ('no', 'yes')
         """
         columns, names, arrays = read_frame(frame, client, target, features)
-        return replace(cls.from_arrays(arrays, names=names, **options), columns=columns)
+        clients = replace(cls.from_arrays(arrays, names=names, **options), columns=columns)
+        for message in (uneven_columns(clients.train, columns), clients.of_one_class()):
+            if message:
+                warn_user(message, DataWarning)
+        return clients
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike[str], **options: Unpack[Options]) -> Self:
@@ -347,6 +353,16 @@ class Federation:
             counts.index_put_((client, pack.y), torch.ones_like(pack.y), accumulate=True)
         return counts
 
+    def of_one_class(self) -> str:
+        """Say which clients have examples of a single class, if some have."""
+        if not self.num_classes:
+            return ""
+        alone = [self.names[client] for client in ((self.label_counts() > 0).sum(1) == 1).nonzero().flatten().tolist()]
+        if not alone:
+            return ""
+        have = "has" if len(alone) == 1 else "have"
+        return f"{len(alone)} of {self.num_clients} clients {have} examples of a single class: {some(alone)}"
+
     def describe(self) -> str:
         """The paper's table of statistics, as text."""
         sizes = torch.tensor(self.num_examples, dtype=torch.float64)
@@ -361,6 +377,7 @@ class Federation:
             held = (self.label_counts() > 0).sum(1)
             spread = f"{int(held.min())}" if held.min() == held.max() else f"{int(held.min())} to {int(held.max())}"
             rows.append(("labels per client", f"{spread} of {self.num_classes}"))
+            rows += [("", alone)] if (alone := self.of_one_class()) else []
         if self.classes is not None:
             rows.append(("classes", some(self.classes, 8)))
         if self.columns is not None:

@@ -56,7 +56,8 @@ def evaluate(
     check_arguments("evaluate(model, clients)", model, clients)
     check_seed(seed)
     check_share(attacked)
-    return scores_of(model, clients, unseen, [check_attack(attack, clients)], [attacked], seed, loss)[0]
+    score = scores_of(model, clients, unseen, [check_attack(attack, clients)], [attacked], seed, loss)[0]
+    return replace(score, label=label_of(model))
 
 
 def scores_of(
@@ -80,6 +81,11 @@ def scores_of(
     if unseen is None:
         return tested[0]
     return [replace(test, train=train, unseen=new) for test, train, new in zip(*tested, strict=True)]
+
+
+def label_of(model: Run | nn.Module) -> str:
+    """Return what tables call a model: the method of a run, or the class of a module."""
+    return model.name if isinstance(model, Run) else type(model).__name__
 
 
 def _scores(

@@ -48,7 +48,7 @@ class Score:
     ``accuracy`` and ``loss`` are over all test examples pooled; ``per_client`` is in the order of the clients. Clients
     without test examples are left out. Tests with unseen clients add two scores: ``train``, of the same clients'
     training examples, and ``unseen``, of clients that took no part in training. ``attack`` and ``shift`` describe what
-    was done to the examples.
+    was done to the examples, and ``label`` is what tables call the model.
     """
 
     per_client: list[ClientScore]
@@ -58,6 +58,7 @@ class Score:
     train: Score | None = None
     unseen: Score | None = None
     shift: str = ""
+    label: str = "model"
 
     @property
     def conditions(self) -> str:
@@ -223,7 +224,7 @@ class Score:
 
     def __rich__(self) -> Any:
         share = fmean(client.attacked for client in self.per_client)
-        return score_tables({self.attack: {"model": {share: [self]}}})
+        return score_tables({self.attack: {self.label: {share: [self]}}})
 
     def __str__(self) -> str:
         from wafl.evaluation.tables import as_text

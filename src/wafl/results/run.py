@@ -112,7 +112,7 @@ class Run:
                 integers = takes_integers(self._at_rest, given[:1])
                 return self._at_rest(given.long() if integers else given)
         except (RuntimeError, IndexError) as error:
-            raise ValueError(f"the model does not take examples of shape {tuple(given.shape[1:])}: {error}") from error
+            raise ValueError(f"x has {self.intake.compare(tuple(given.shape[1:]))}: {error}") from error
 
     def predict(self, x: Any) -> Tensor | NDArray[np.str_]:
         """The predicted classes of examples, by name if they have names; for a regression, :meth:`outputs` itself."""

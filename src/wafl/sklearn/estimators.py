@@ -19,9 +19,11 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import nn
 
 from wafl.base.checks import check_positive
+from wafl.base.errors import DataWarning
 from wafl.base.norms import check_norm
 from wafl.base.options import Choice, Positive
 from wafl.data.federation import Federation
+from wafl.data.scales import uneven_columns
 from wafl.methods.averaging import FedAvg
 from wafl.methods.ball import WAFL
 from wafl.models import MLR
@@ -90,6 +92,8 @@ class WassersteinEstimator(BaseEstimator, ABC):
         x, y = self._valid(X, y)
         self._check()
         self.clients_ = _federation(x, y, groups, self._num_classes)
+        if uneven := uneven_columns(self.clients_.train, getattr(self, "feature_names_in_", None)):
+            warnings.warn(f"{uneven} (sklearn.preprocessing.StandardScaler)", DataWarning, stacklevel=2)
         auto = self.radius == "auto"
         self.radius_ = choose_radius(self, x, y, _client_indices(groups, len(x))[1]) if auto else float(self.radius)
         if tuple(self.hidden):

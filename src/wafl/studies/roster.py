@@ -78,6 +78,10 @@ class Remembered:
         """No digest, as for clients on nodes, whose examples a server does not know."""
         return {}
 
+    def uneven_columns(self) -> str:
+        """Return nothing: a server does not know what the examples of nodes are like."""
+        return ""
+
     def _unreachable(self, *_: Any, **__: Any) -> Never:
         raise FolderError("the clients of this study are on nodes: only a server that reaches them trains or tests it")
 

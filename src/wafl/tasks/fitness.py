@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wafl.base.random import Key
 from wafl.tasks.modes.dropout import Site, recorded
@@ -31,7 +31,11 @@ def check_fitness(problem: Problem, x: Tensor, y: Tensor, num_classes: int | Non
         outputs = task.outputs(params, x)
         width = outputs.shape[-1]
     except UNFIT as error:
-        raise ValueError(f"the model does not take examples of shape {tuple(x.shape[2:])}: {error}") from error
+        shape = tuple(x.shape[2:])
+        raise ValueError(
+            f"the model does not take examples of shape {shape}, which the data have{_first_layer(task.module)}: "
+            f"{error}"
+        ) from error
     if outputs.ndim != 3:
         raise ValueError(
             f"the model gives an output of shape {tuple(outputs.shape[2:])} for an example: it must give one vector"
@@ -77,6 +81,16 @@ def find_traits(task: Task, params: Tensor, x: Tensor, y: Tensor) -> None:
     busy = on_cpu and task.convolution_products(params[0], x[0]) > BUSY
     cast = frozenset[str]() if on_cpu else task.cast_by_layers(params[0], x[0])
     task.traits = replace(task.traits, obstacle=_obstacle(task, params, x, y), busy=busy, cast=cast)
+
+
+def _first_layer(module: nn.Module) -> str:
+    """Say what the first layer with weights takes, if it is of a kind that says so."""
+    for name, layer in module.named_modules():
+        for size, what in (("in_features", "numbers"), ("in_channels", "channels")):
+            if isinstance(count := getattr(layer, size, None), int):
+                where = f", {name!r}," if name else ""
+                return f" (its first layer{where} takes {count} {what})"
+    return ""
 
 
 def _is_one_hot(y: Tensor) -> bool:

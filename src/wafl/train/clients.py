@@ -114,6 +114,10 @@ class Clients(Protocol):
         """Whether the server may know each client's update: not if they are private, nor if only means are sent."""
         ...
 
+    def uneven_columns(self) -> str:
+        """Say which columns of the examples must be scaled, if that is known; empty if none."""
+        ...
+
     def cost_matrix_of_clients(self) -> CostMatrix:
         """Return the cost matrix of how clients differ; raise an error if it must stay private."""
         ...

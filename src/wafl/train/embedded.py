@@ -15,6 +15,7 @@ from wafl.base.errors import SequentialWarning, warn_user
 from wafl.base.options import Count
 from wafl.data.federation import Federation
 from wafl.data.mistakes import what_is
+from wafl.data.scales import LARGE, uneven_columns
 from wafl.evaluation.evaluate import evaluate
 from wafl.evaluation.score import Score
 from wafl.objectives import Objective, ObjectiveState
@@ -73,6 +74,11 @@ class Embedded:
             clients.intake,
         )
         object.__setattr__(self, "roster", roster)
+
+    def uneven_columns(self) -> str:
+        clients = self.federation
+        bounded = clients.bounds is not None
+        return "" if bounded else uneven_columns(clients.train, clients.columns, large=LARGE)
 
     def check(self, task: Task, start: Tensor, objectives: Collection[Objective]) -> None:
         """Refuse what cannot train: each objective moves one example, so that it fails now if it cannot."""

@@ -152,7 +152,8 @@ class Trainer:
             state = reached.state
             vectors = {name: value.to(self.clients.device) for name, value in state.vectors.items()}
             reached.state = replace(state, params=state.params.to(self.clients.device), vectors=vectors)
-            watch = Watch(spec.method, self.task, self.roster.num_classes, self.clients.tolerance)
+            about = (self.roster.num_classes, self.clients.tolerance, self.roster.unit, self.clients.uneven_columns)
+            watch = Watch(spec.method, self.task, *about)
             active.append(_ActiveRun(index, spec.name, spec, algorithm, watch, reached))
         self._welcome(active)
         groups: dict[tuple[Any, ...], list[_ActiveRun]] = {}

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wafl.base.describe import some
 from wafl.data.bring.arrays import as_array, read_tensor
 from wafl.data.bring.folders import is_table, read_inputs
 from wafl.data.bring.foreign import Columns, are_images, is_dataset, is_image, read_dataset
@@ -47,6 +48,14 @@ class Intake:
             raise ValueError(f"x is {what_is(x)}: {REMEDY}, without labels ({error})") from error
         raw = tensor.dtype == torch.uint8 and self.prepare.name != "none"
         return (self.prepare(tensor, like.dtype) if raw else tensor).to(like)
+
+    def compare(self, shape: tuple[int, ...]) -> str:
+        """Describe examples of a shape that the model does not take, and those that it was trained on."""
+        given = f"examples of shape {shape}"
+        if self.shape is None or shape == self.shape:
+            return f"{given}, which the model does not take"
+        columns = f" (the columns {some(self.columns, 8)})" if self.columns is not None else ""
+        return f"{given}, and the model was trained on examples of shape {self.shape}{columns}"
 
     def name(self, labels: Tensor) -> Tensor | NDArray[np.str_]:
         """The classes' names, if they have any; otherwise the numbers themselves."""

@@ -182,6 +182,9 @@ class GridClients:
             )
         return names[0]
 
+    def uneven_columns(self) -> str:
+        return ""  # nodes do not tell what their examples are like
+
     @property
     def absent(self) -> str:
         return self._census.absent

@@ -38,6 +38,10 @@ BATCH_REACH = 1.25
 """How far one batch may move, in radii. The ball is that of all clients together, so some batches move farther."""
 
 
+class PaperGamma(float):
+    """The gamma of a ball whose size was not given: the paper's choice for MNIST."""
+
+
 @frozen
 class Wasserstein(Objective):
     """Move each example to where ``loss - gamma ||x_adv - x||^power`` is largest.
@@ -108,7 +112,7 @@ class Wasserstein(Objective):
                 f"give gamma or radius, not both (gamma={self.gamma}, radius={self.radius}): each determines the other"
             )
         if self.gamma is None and self.radius is None:
-            object.__setattr__(self, "gamma", 0.5)
+            object.__setattr__(self, "gamma", PaperGamma(0.5))
         check_space(self.space, self.bounds)
         object.__setattr__(self, "cost_matrix", check_cost_matrix(self.cost_matrix))
         if self.cost_matrix is not None and self.bounds not in (None, DATA):

@@ -1,7 +1,7 @@
 """What is checked while training: that numbers are finite, gamma against its limits, and in the end the ball."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean
 
 import torch
@@ -17,8 +17,10 @@ from wafl.base.errors import (
     UnboundedError,
     warn_user,
 )
+from wafl.base.norms import norm_name
 from wafl.methods import Method
 from wafl.objectives import Objective
+from wafl.objectives.ball.wasserstein import PaperGamma, Wasserstein
 from wafl.objectives.base import learner_of
 from wafl.parts.lengths import lengths_of
 from wafl.parts.messages import Query, Replies, State
@@ -58,11 +60,18 @@ class Watch:
     """The checks of one run while it trains; each warning is given once."""
 
     def __init__(
-        self, method: Method, task: Task, num_classes: int | None = None, tolerance: Tolerance | None = None
+        self,
+        method: Method,
+        task: Task,
+        num_classes: int | None = None,
+        tolerance: Tolerance | None = None,
+        unit: str = "input units",
+        uneven_columns: Callable[[], str] = str,
     ) -> None:
         self._stop_at = math.inf if tolerance is None else tolerance.diverged
         self._objective, self._task = method.objective, task
         self._guessing = math.log(num_classes) if num_classes and task.loss.logistic else 0.0
+        self._unit, self._uneven_columns = unit, uneven_columns
         self._warned: set[type[Warning]] = set()
         self._held: list[int] = []
         self._first_gammas: list[float] = []
@@ -117,9 +126,10 @@ class Watch:
         lowest = min(history, key=lambda each: each.loss)
         message = (
             f"round {record.round}: the loss is {loss:.3g}, and has risen since round {lowest.round}, when it was "
-            f"{lowest.loss:.3g}. {self._who(query, replies, record, names)}: {self.likely_cause(query)}; if clients "
-            "may lie, use a robust server such as wafl.servers.geometric_median()"
+            f"{lowest.loss:.3g}. {self._who(query, replies, record, names)}: {self.likely_cause(query)}"
         )
+        if not self._uneven_columns():
+            message += "; if clients may lie, use a robust server such as wafl.servers.geometric_median()"
         if risen > self._stop_at:
             raise DivergedError(
                 f"{message}. It is above tolerance.diverged = {self._stop_at:g} times the first round's"
@@ -193,6 +203,8 @@ class Watch:
             return
         self._check_labels(self._objective.label_cost, history)
         learner = self._objective.learner
+        if isinstance(self._objective, Wasserstein) and isinstance(self._objective.gamma, PaperGamma):
+            self._warn_of_gamma(self._objective, history)
         if learner is not None and learner.endless:  # the budget that examples leave goes far away
             return
         learning = learner is not None and len(history) < SETTLING  # its first gamma may be far too large
@@ -200,6 +212,16 @@ class Watch:
             self._warn_once(f"no example moved in {len(history)} rounds: {self._why_still}", RadiusWarning)
         elif learner is not None:
             self._check_radius(learner.target, history)
+
+    def _warn_of_gamma(self, ball: Wasserstein, history: History) -> None:
+        """Warn that nobody chose the size of the ball, with the radius that its gamma implies on these data."""
+        radius = _achieved(history[-max(len(history) // 4, 1) :])
+        self._warn_once(
+            f"you gave neither radius nor gamma, so gamma is {ball.gamma:g}, the paper's choice for MNIST's pixels. On "
+            f"your data, this is a ball of radius {radius:.3g} ({norm_name(ball.norm)}, {self._unit}): pass the radius "
+            "that you need, such as wafl.WAFL(radius=0.1), or radius='auto', which chooses one by leaving clients out",
+            RadiusWarning,
+        )
 
     def _check_labels(self, cost: float, history: History) -> None:
         """Warn if labels change for less than guessing loses, and the model is no better than guessing.
@@ -279,6 +301,8 @@ class Watch:
 
     def likely_cause(self, query: Query) -> str:
         """Why a run may have diverged in this query, and what to do about it."""
+        if uneven := self._uneven_columns():
+            return uneven
         rate = query.scalars["learning_rate"]
         gamma, limit = query.scalars.get("gamma", 0.0), self._limit(query.params)
         if limit is not None and gamma < limit:
