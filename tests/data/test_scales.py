@@ -60,7 +60,7 @@ def test_the_warning_of_a_growing_loss_says_scale_and_not_that_clients_lie(ratio
     rows = frame(ratio)
     x, y = rows[["age", "bp", "rate"]].to_numpy(), rows["sick"].to_numpy()
     clients = wafl.Federation.from_arrays([(x[rows.site == site], y[rows.site == site]) for site in range(4)])
-    with pytest.warns(wafl.DivergenceWarning, match="scale your columns$"):
+    with pytest.warns(wafl.DivergenceWarning, match="scale your columns, such as with standardize=True$"):
         wafl.fit(wafl.models.mlr(clients), clients, wafl.FedAvg(), rounds=8, local_steps=3, learning_rate=0.5)
 
 

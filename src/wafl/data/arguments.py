@@ -14,6 +14,8 @@ def check_arguments(call: str, model: Any, clients: Any, *, trained: bool = True
     if isinstance(model, Federation) or isinstance(clients, nn.Module) or hasattr(clients, "history"):
         raise TypeError(f"model is {what_is(model)} and clients is {what_is(clients)}, which look swapped: call {call}")
     check_federation(call, clients)
+    if hasattr(model, "intake"):
+        model.intake.check_clients(clients.train.prepare)
     if isinstance(model, nn.Module) or (trained and hasattr(model, "history")):
         return
     if hasattr(model, "history"):

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 
 from wafl.base.bounds import check_box
-from wafl.base.describe import some
-from wafl.base.errors import DataWarning, warn_user
 from wafl.data.bring.arrays import Client, FrameOptions, Options, Packed, Reading, pack_arrays, pack_offsets
 from wafl.data.bring.folders import read_folder, write_folder
 from wafl.data.bring.foreign import Columns, read_datasets
@@ -22,9 +20,9 @@ from wafl.data.bring.frames import read_frame
 from wafl.data.bring.intake import Intake
 from wafl.data.examples import Examples
 from wafl.data.mistakes import check_clients, refuse_more
-from wafl.data.preprocessing import Preprocessing, refitted
-from wafl.data.scales import uneven_columns
+from wafl.data.preprocessing import Preprocessing, refitted, standardization
 from wafl.data.splits import draw_unseen
+from wafl.data.summary import describe, warn_of_data
 
 
 @dataclass(frozen=True)
@@ -73,6 +71,8 @@ class Federation:
             classes: the names of the classes; by default the labels themselves in sorted order, if they are text.
             preprocess: for images as bytes (uint8): ``unit``, ``symmetric``, ``zscore`` or ``zscore_pooled``, as in
                 :meth:`wafl.Dataset.partition`; they stay bytes in memory.
+            standardize: subtract each column's mean over all clients' training examples, and divide by its standard
+                deviation; ``run.predict`` and ``run.export`` then take raw numbers, such as ``clients.test.raw``.
             seed: what the held-out examples are drawn from.
 
         >>> import numpy as np, wafl
@@ -114,7 +114,7 @@ class Federation:
     @classmethod
     def _of(cls, packed: Packed, reading: Reading) -> Self:
         train, test, num_classes, classes = packed
-        return cls(
+        clients = cls(
             train,
             test,
             reading.client_names(train.num_clients),
@@ -123,6 +123,7 @@ class Federation:
             num_classes,
             classes=classes,
         )
+        return clients.prepared_by(standardization(train.raw, None)) if reading.standardize else clients
 
     @classmethod
     def from_frame(
@@ -143,8 +144,8 @@ class Federation:
             client: the column that says whose the row is; its values become the clients' names.
             target: the column to predict, or several for a regression with several targets.
             features: the columns of numbers to predict from; by default all others.
-            options: ``test_fraction``, ``unit``, ``bounds``, ``num_classes``, ``classes`` and ``seed``, as in
-                :meth:`from_arrays`.
+            options: ``test_fraction``, ``unit``, ``bounds``, ``num_classes``, ``classes``, ``standardize`` and
+                ``seed``, as in :meth:`from_arrays`.
 
         >>> import pandas, wafl
         >>> frame = pandas.DataFrame({"who": list("abab"), "age": [1.0, 2, 3, 4], "sick": ["no", "yes", "yes", "no"]})
@@ -152,10 +153,8 @@ class Federation:
         ('no', 'yes')
         """
         columns, names, arrays = read_frame(frame, client, target, features)
-        clients = replace(cls.from_arrays(arrays, names=names, **options), columns=columns)
-        for message in (uneven_columns(clients.train, columns), clients.of_one_class()):
-            if message:
-                warn_user(message, DataWarning)
+        clients = cls.from_arrays(arrays, names=names, **options)._with_columns(columns)
+        warn_of_data(clients)
         return clients
 
     @classmethod
@@ -181,7 +180,7 @@ class Federation:
         x, y, offsets, about = content
         named: Options = {"names": about.names, "classes": about.classes, **options}
         packed = cls.from_offsets(x, y, offsets, **named)
-        return replace(packed, columns=None if about.columns is None else tuple(about.columns))
+        return packed._with_columns(None if about.columns is None else tuple(about.columns))
 
     @classmethod
     def from_arrow(
@@ -206,8 +205,8 @@ class Federation:
             client: the column that says whose the row is; its values become the clients' names.
             target: the column to predict, of text or numbers.
             features: the columns of numbers, or of lists of numbers, to predict from; by default all others.
-            options: ``test_fraction``, ``unit``, ``bounds``, ``num_classes``, ``classes`` and ``seed``, as in
-                :meth:`from_arrays`.
+            options: ``test_fraction``, ``unit``, ``bounds``, ``num_classes``, ``classes``, ``standardize`` and
+                ``seed``, as in :meth:`from_arrays`.
 
         >>> import pyarrow, tempfile, wafl
         >>> table = pyarrow.table({"who": list("abab"), "age": [1.0, 2, 3, 4], "sick": ["no", "yes", "yes", "no"]})
@@ -251,14 +250,14 @@ class Federation:
         )
         asked = Columns(None if features is None else tuple(features), target)
         columns, options["classes"], arrays = read_datasets(datasets, asked, options.get("classes"))
-        return replace(cls.from_arrays(arrays, **options), columns=columns)
+        return cls.from_arrays(arrays, **options)._with_columns(columns)
 
     def hold_out(self, share: float, *, seed: int = 0) -> tuple[Self, Self]:
         """Split the clients into those that train and those that never do.
 
         Clients keep their names, examples and split; at least one client is on each side. The statistics of a
-        ``zscore`` are taken again from the clients that train, for both sides. The clients of a smaller share are among
-        those of a larger one.
+        ``zscore``, or of ``standardize=True``, are taken again from the clients that train, for both sides. The clients
+        of a smaller share are among those of a larger one.
 
         Args:
             share: the share of the clients that never train, between 0 and 1.
@@ -296,12 +295,20 @@ class Federation:
         if not kept or not held or not all(0 <= client < self.num_clients for client in held):
             raise ValueError(f"held={list(held)} must be some of the {self.num_clients} clients, and not all of them")
         seen, unseen = self.of_clients(kept), self.of_clients(held)
-        prepare = refitted(self.train.prepare, seen.train.raw, seen.test.raw)
+        prepare = refitted(self.train.prepare, seen.train.raw, seen.test.raw, self.columns)
         return seen.prepared_by(prepare), unseen.prepared_by(prepare)
 
     def prepared_by(self, prepare: Preprocessing) -> Self:
         """The same raw examples under another preprocessing."""
-        return replace(self, train=replace(self.train, prepare=prepare), test=replace(self.test, prepare=prepare))
+        train, test = replace(self.train, prepare=prepare), replace(self.test, prepare=prepare)
+        if not prepare.takes_numbers:
+            return replace(self, train=train, test=test)
+        return replace(self, train=train, test=test, unit=prepare.unit, bounds=None)
+
+    def _with_columns(self, columns: tuple[str, ...] | None) -> Self:
+        """The same federation with names of its columns."""
+        named, numbers = replace(self, columns=columns), self.train.prepare.takes_numbers
+        return named.prepared_by(standardization(self.train.raw, columns)) if numbers else named
 
     @property
     def num_clients(self) -> int:
@@ -353,37 +360,9 @@ class Federation:
             counts.index_put_((client, pack.y), torch.ones_like(pack.y), accumulate=True)
         return counts
 
-    def of_one_class(self) -> str:
-        """Say which clients have examples of a single class, if some have."""
-        if not self.num_classes:
-            return ""
-        alone = [self.names[client] for client in ((self.label_counts() > 0).sum(1) == 1).nonzero().flatten().tolist()]
-        if not alone:
-            return ""
-        have = "has" if len(alone) == 1 else "have"
-        return f"{len(alone)} of {self.num_clients} clients {have} examples of a single class: {some(alone)}"
-
     def describe(self) -> str:
         """The paper's table of statistics, as text."""
-        sizes = torch.tensor(self.num_examples, dtype=torch.float64)
-        rows = [
-            ("clients", f"{self.num_clients}" + (f": {some(self.names, 8)}" if self._own_names() else "")),
-            ("examples", f"{int(sizes.sum()):,}" + (f" ({self.left_out:,} left out)" if self.left_out else "")),
-            ("training / test", f"{len(self.train.y):,} / {len(self.test.y):,}"),
-            ("examples per client", f"mean {sizes.mean():.1f}, std {sizes.std(correction=0):.1f}"),
-            ("", f"min {int(sizes.min())}, max {int(sizes.max())}"),
-        ]
-        if self.num_classes is not None:
-            held = (self.label_counts() > 0).sum(1)
-            spread = f"{int(held.min())}" if held.min() == held.max() else f"{int(held.min())} to {int(held.max())}"
-            rows.append(("labels per client", f"{spread} of {self.num_classes}"))
-            rows += [("", alone)] if (alone := self.of_one_class()) else []
-        if self.classes is not None:
-            rows.append(("classes", some(self.classes, 8)))
-        if self.columns is not None:
-            rows.append(("inputs", some(self.columns, 8)))
-        rows += [("shape", f"{self.input_shape}"), ("unit", self.unit)]
-        return "\n".join(f"{name:<20} {value}" for name, value in rows)
+        return describe(self, own_names=self._own_names())
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """The picture of labels by client, as a matplotlib figure; it is also written to ``path``, if given."""

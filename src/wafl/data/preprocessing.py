@@ -7,10 +7,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from wafl.base.describe import some
 from wafl.data.mapped import Stored
 
-STATISTICS = ("zscore", "zscore_pooled")
-NAMES = ("unit", "symmetric", *STATISTICS)
+STANDARDIZED = "standardize"
+"""What examples that are numbers, not bytes, are prepared by: each column's mean and standard deviation."""
+NAMES = ("unit", "symmetric", "zscore", "zscore_pooled")
+STATISTICS = ("zscore", "zscore_pooled", STANDARDIZED)
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,15 @@ class Preprocessing:
 
     def __call__(self, raw: Tensor, dtype: torch.dtype) -> Tensor:
         """Raw examples ``[..., *shape]`` as the model sees them."""
-        x = raw.to(dtype)
+        x = raw.to(torch.float64 if self.takes_numbers else dtype)  # float32 could lose what differs in large numbers
         if self.shift is not None:
             x = x - self.shift.to(x)
-        return x if self.scale is None else x / self.scale.to(x)
+        return (x if self.scale is None else x / self.scale.to(x)).to(dtype)
+
+    @property
+    def takes_numbers(self) -> bool:
+        """Whether raw examples are numbers of any type; otherwise only bytes are raw."""
+        return self.name == STANDARDIZED
 
     def to(self, device: torch.device) -> Self:
         """The preprocessing with its numbers on a device."""
@@ -74,8 +82,34 @@ def make_preprocessing(name: str, max_value: float | None, train: Stored, test: 
     raise ValueError(f"unknown preprocessing {name!r}: use one of {', '.join(NAMES)}")
 
 
-def refitted(prepare: Preprocessing, train: Stored, test: Stored) -> Preprocessing:
+def standardization(train: Stored, columns: Sequence[str] | None) -> Preprocessing:
+    """Return the preprocessing by the mean and the standard deviation of each column over the training examples.
+
+    Both follow from every client's number of examples and its sums of values and squares. A column that never varies
+    is only centered.
+    """
+    mean, deviation = pixel_statistics([train])
+    prepare = Preprocessing(STANDARDIZED, "", None, mean, torch.where(deviation > 0, deviation, 1.0))
+    return replace(prepare, unit=f"standard deviations ({factors_of(prepare, columns, 8)})")
+
+
+def factors_of(prepare: Preprocessing, columns: Sequence[str] | None, most: int) -> str:
+    """Name the standard deviation of up to so many columns.
+
+    >>> factors_of(Preprocessing(scale=torch.tensor([15.25, 0.003])), ["age", "dose"], 8)
+    'age 15.25, dose 0.003'
+    """
+    scales = [] if prepare.scale is None else prepare.scale.flatten().tolist()
+    names = columns or [f"column {index}" for index in range(len(scales))]
+    return some([f"{name} {scale:.4g}" for name, scale in zip(names, scales, strict=True)], most)
+
+
+def refitted(
+    prepare: Preprocessing, train: Stored, test: Stored, columns: Sequence[str] | None = None
+) -> Preprocessing:
     """The same preprocessing with the statistics of these raw examples, if it has statistics."""
+    if prepare.name == STANDARDIZED:
+        return standardization(train, columns)
     if prepare.name not in STATISTICS:
         return prepare
     return replace(make_preprocessing(prepare.name, 1.0, train, test), unit=prepare.unit)

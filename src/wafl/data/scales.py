@@ -1,17 +1,18 @@
-"""The scales of columns: gradient descent fails if some columns have far larger values than others."""
+"""What makes data hard to train on: columns with far larger values than others, and clients of a single class."""
 
 import math
 from collections.abc import Sequence
 
 import torch
 
+from wafl.base.describe import some
 from wafl.data.examples import CHUNK, Examples
 
 MOST_UNEVEN = 100.0
 """Columns whose scales differ by more than this must be scaled."""
 LARGE = 10.0
 """Values of this size, without bounds, are a likely cause of a loss that grows."""
-REMEDY = "scale your columns"
+REMEDY = "scale your columns, such as with standardize=True"
 
 
 def column_scales(examples: Examples) -> torch.Tensor:
@@ -43,3 +44,13 @@ def uneven_columns(examples: Examples, columns: Sequence[str] | None, *, large: 
             f"{ratio:.3g} times smaller: {REMEDY}"
         )
     return f"{names[0]} has values of about {most:.3g}: {REMEDY}" if most > large else ""
+
+
+def of_one_class(names: Sequence[str], label_counts: torch.Tensor | None) -> str:
+    """Say which clients have examples of a single class, if some have; ``label_counts`` is ``[clients, classes]``."""
+    single = [] if label_counts is None else ((label_counts > 0).sum(1) == 1).nonzero().flatten().tolist()
+    if not single:
+        return ""
+    have = "has" if len(single) == 1 else "have"
+    alone = some([names[client] for client in single])
+    return f"{len(single)} of {len(names)} clients {have} examples of a single class: {alone}"

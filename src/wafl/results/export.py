@@ -202,9 +202,10 @@ class _Export:
 
     def check(self, exported: Callable[[Tensor], Tensor]) -> None:
         """Refuse a model that does not give the run's own outputs, for one example and for several."""
+        numbers = self.run.intake.prepare.takes_numbers  # then a run takes raw examples, too
         for count in (1, 3):
             raw = self.probe(count)
-            got, expected = exported(raw), self.run.outputs(self.preprocessing(raw, raw.dtype))
+            got, expected = exported(raw), self.run.outputs(raw if numbers else self.preprocessing(raw, raw.dtype))
             if expected.shape != got.shape or not torch.allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE):
                 raise ValueError(
                     "the exported model gives other outputs than the run: what it gives must not depend on the batch"

@@ -101,7 +101,8 @@ class Run:
         """The model's outputs (logits, if there are classes) for the examples ``x [N, ...]``.
 
         These are an array or nested lists, a data frame, a data set or a ``DataLoader``; labels are ignored. Bytes are
-        prepared as in training; other numbers are taken as they are.
+        prepared as in training. Other numbers are taken as they are, unless the clients were packed with
+        ``standardize=True``: then they are raw, and standardized here.
         """
         given = self.intake.read(x, next(iter(self.params.values())))
         if tuple(given.shape) == self.intake.shape:

@@ -200,6 +200,8 @@ def read_data(folder: Path, run: "Run | None", data_dir: Path | None, *, held: b
             raise ValueError(f"{folder} held no client out of training: give a study with data.unseen")
         return unseen
     prepare = None if run is None or run.intake.prepare.name == "none" else run.intake.prepare
+    if prepare is not None and prepare.takes_numbers:
+        return read_folder(folder).prepared_by(prepare)
     clients = read_folder(folder, preprocess=None if prepare is None else prepare.name)
     if prepare is None or clients.train.raw.dtype != torch.uint8:
         return clients  # numbers other than bytes are taken as they are

@@ -42,6 +42,7 @@ class FrameOptions(TypedDict, total=False):
     bounds: tuple[float, float] | None
     num_classes: int | None
     classes: Sequence[str] | None
+    standardize: bool
     seed: int
 
 
@@ -67,11 +68,19 @@ class Reading:
     num_classes: int | None = None
     classes: Sequence[str] | None = None
     preprocess: str | None = None
+    standardize: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.preprocess is not None and self.bounds is not None:
             raise ValueError(f"bounds={self.bounds} follow from preprocess={self.preprocess!r}: leave them out")
+        if self.standardize:
+            for name in ("preprocess", "bounds", "unit"):
+                if (value := getattr(self, name)) is not None:
+                    raise ValueError(
+                        f"standardize=True makes standard deviations of all inputs, without bounds: leave out "
+                        f"{name}={value!r}"
+                    )
         if self.test_fraction is not None:
             Range(0.0, 1.0, ": 0.25 holds a quarter out", high_open=True).check("test_fraction", self.test_fraction)
         check_seed(self.seed)

@@ -10,14 +10,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wafl.base.describe import some
+from wafl.base.errors import UnitWarning, warn_user
 from wafl.data.bring.arrays import as_array, read_tensor
 from wafl.data.bring.folders import is_table, read_inputs
 from wafl.data.bring.foreign import Columns, are_images, is_dataset, is_image, read_dataset
 from wafl.data.bring.frames import Frame, is_frame
 from wafl.data.mistakes import what_is
-from wafl.data.preprocessing import Preprocessing
+from wafl.data.preprocessing import STANDARDIZED, Preprocessing
 
 REMEDY = "give an array of examples, a frame or a data set"
+
+
+def _warn_if_standardized(x: torch.Tensor, prepared: torch.Tensor) -> None:
+    """Warn if examples look standardized before they are, and not after."""
+
+    def looks(values: torch.Tensor) -> bool:
+        mean, deviation = values.mean(0), values.std(0, correction=0)
+        return bool((mean.abs() < 1.0).all() and ((deviation < 3.0) & ((deviation > 0.3) | (deviation == 0.0))).all())
+
+    if len(x) > 7 and looks(x) and not looks(prepared):
+        warn_user(
+            "x looks standardized already, and the run standardizes it again: give raw values, such as "
+            "clients.test.raw and not clients.test.x",
+            UnitWarning,
+        )
 
 
 @dataclass(frozen=True)
@@ -46,8 +62,25 @@ class Intake:
             tensor = read_tensor(as_array(x))
         except (TypeError, ValueError) as error:
             raise ValueError(f"x is {what_is(x)}: {REMEDY}, without labels ({error})") from error
-        raw = tensor.dtype == torch.uint8 and self.prepare.name != "none"
+        if self.prepare.takes_numbers and tensor.shape[1:] == self.shape:
+            prepared = self.prepare(tensor, torch.float64)
+            _warn_if_standardized(tensor.to(torch.float64), prepared)
+            return prepared.to(like)
+        raw = tensor.dtype == torch.uint8 and self.prepare.name not in ("none", STANDARDIZED)
         return (self.prepare(tensor, like.dtype) if raw else tensor).to(like)
+
+    def check_clients(self, prepare: Preprocessing) -> None:
+        """Refuse clients whose columns are not standardized by the numbers of the training."""
+        mine = self.prepare
+        if not (mine.takes_numbers or prepare.takes_numbers) or mine.name == "none" == prepare.name:
+            return
+        pairs = ((mine.shift, prepare.shift), (mine.scale, prepare.scale))
+        alike = all(a is not None and b is not None and torch.equal(a.cpu(), b.cpu()) for a, b in pairs)
+        if mine.name != prepare.name or not alike:
+            raise ValueError(
+                "these clients are not standardized by the means and standard deviations that the model was trained "
+                "with: use clients.prepared_by(run.intake.prepare), with clients as they are without standardize=True"
+            )
 
     def compare(self, shape: tuple[int, ...]) -> str:
         """Describe examples of a shape that the model does not take, and those that it was trained on."""

@@ -62,6 +62,11 @@ def open_site(node_config: Mapping[str, Any], data: Data) -> Site:
     federation = imported("node config: data", source)() if is_function else read_folder(Path(source))
     if not isinstance(federation, Federation):
         raise ConfigError(f"node config: data={source!r} returned {type(federation).__name__}, not a wafl.Federation")
+    if federation.train.prepare.takes_numbers:
+        raise ConfigError(
+            f"node config: data={source!r} uses standardize=True, with the means of this node alone: other nodes have "
+            "others. Subtract means and divide by scales that all nodes have agreed on"
+        )
     rows = {name: row for row, name in enumerate(federation.names)}
     return Site(with_classes(federation, data.num_classes), rows, own=True)
 

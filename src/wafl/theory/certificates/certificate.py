@@ -15,6 +15,7 @@ from wafl.base.conditions import unproven_line
 from wafl.base.describe import rounded_up
 from wafl.base.errors import PreconditionError
 from wafl.base.norms import norm_name
+from wafl.data.preprocessing import factors_of
 from wafl.promises.known import Metric
 from wafl.promises.promise import Promise, check_output
 from wafl.tasks.task import Task
@@ -368,6 +369,9 @@ class Certificates:
         if self.proven and not self.simple_proven:
             label += "; simple is an estimate"
         lines.append(f"{self.quantity.noun} in the {ball}; {label}")
+        if self.source is not None and (prepare := self.source.clients.train.prepare).takes_numbers:
+            columns = self.source.clients.columns
+            lines.append(f"one standard deviation of each column: {factors_of(prepare, columns, 10**6)}")
         if published and self.caveat is None:
             pairs = [(published[row.radius], self.best_proven(row)) for row in self.rows]
             more = [0.0, *(value / bound - 1.0 for value, bound in pairs if bound > 0)]
