@@ -65,8 +65,8 @@ def _verdict(judged: Verdicts, registration: Mapping[str, Any]) -> str:
         loose = [f"{each['task']} {each['tightness']:.2f}" for each in of_method if each["tightness"] > goal]
         kept = sum(each["tightness"] <= goal for each in large)
         parts.append(
-            f"- {method}: {_covered(of_method)} lost at most what they were promised; {_expected(of_method)} were "
-            f"expected to. The smallest p-value of a task is {_p(least['p'])} ({least['task']}); after Holm's "
+            f"- {method}: the loss of {_covered(of_method)} was within its bound; {_expected(of_method)} were "
+            f"expected. The smallest p-value of a task is {_p(least['p'])} ({least['task']}); after Holm's "
             f"procedure it is {_p(least['p_holm'])}. The goal was a tightness of at most {goal:g}: {kept} of "
             f"{len(large)} tasks with {enough} clients or more meet it. Tasks of any size that miss it: "
             f"{', '.join(loose) or 'none'}."
