@@ -14,7 +14,6 @@ from matplotlib.patches import Circle, FancyBboxPatch
 
 FOLDER = Path(__file__).parents[1] / "docs" / "images" / "concepts"
 BLUE, ORANGE, GREEN, PINK, GRAY, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#777777", "#222222"
-SETTINGS = {"font.size": 14, "svg.hashsalt": "wafl", "font.family": "DejaVu Sans", "lines.linewidth": 2.5}
 
 
 def cloud(axes: Any, seed: int, x: float, y: float, color: str, count: int = 12, spread: float = 0.25) -> None:
@@ -137,7 +136,7 @@ PICTURES: dict[str, Callable[[Any], None]] = {
 
 def main(folder: Path, kind: str = "svg") -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(SETTINGS):
+    with mpl.rc_context({"font.size": 14, "svg.hashsalt": "wafl", "lines.linewidth": 2.5}):
         for name, draw in PICTURES.items():
             figure = Figure(figsize=(7.0, 2.8), layout="constrained")
             axes: Any = figure.subplots()
