@@ -66,8 +66,12 @@ class Deployed(Loopback):
         key: str | None = None,
         register: bool = True,
         allowed: Sequence[str] = (),
+        options: Sequence[str] = (),
     ) -> Program:
-        """Start a SuperNode with the key pair ``key``, registered first, that runs the apps ``allowed`` or any."""
+        """Start a SuperNode with the key pair ``key``, registered first, that runs the apps ``allowed`` or any.
+
+        With allowed apps, it may have further ``options`` of ``wafl flower node``.
+        """
         if not NAME.fullmatch(name) or name in self.nodes:
             raise ValueError(f"node {name!r}: give a new name of letters, digits, '.', '_' and '-'")
         security = ["--insecure"]
@@ -82,7 +86,7 @@ class Deployed(Loopback):
         address = ["--superlink", self.door, "--host", HOST, "--port", str(self._reserve_port())]
         config = " ".join(settings(node_config or {}))
         tool = ["flower-supernode"] if not allowed else ["wafl", "flower", "node"]
-        tool += [f"--allow-app={digest}" for digest in allowed]
+        tool += [*(f"--allow-app={digest}" for digest in allowed), *options]
         self.nodes[name] = self._start(f"node-{name}", *tool, *address, *security, "--node-config", config)
         return self.nodes[name]
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +15,22 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import LocalDpMod
-from flwr.supercore.constant import TaskType
 from flwr.supercore.task_identity import TaskIdentity
 
 from tests.flower.conftest import Logged, Stage
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.curious import SCALARS, Curious
 from wafl.base.errors import ConfigError
+from wafl.base.files import sealed, write_whole
 from wafl.data.federation import Federation
 from wafl.flower.node.hello import Hello
+from wafl.flower.node.keeper import KEEPER, keep
 from wafl.flower.node.ledger import Ledger
 from wafl.flower.node.private import ANSWERED
 from wafl.flower.node.queries import HANDLERS, answer
 from wafl.flower.node.refusals import check_refusal
 from wafl.flower.node.work import Node
-from wafl.flower.ops.guard import Guard
-from wafl.flower.ops.supernode import guarded, run_node
+from wafl.flower.ops.supernode import run_node
 from wafl.flower.wire.values import NodeQuery, WireError, config_only, encode_query
 from wafl.parts.messages import Query
 from wafl.train.privacy import noise
@@ -240,28 +243,93 @@ def test_an_old_file_brings_no_privacy_back(place: int, what: str, make_node: Ma
         ask(make_node(), "train", train())
 
 
-def test_a_node_that_runs_writes_what_both_old_files_forgot(make_node: MakeNode, tmp_path: Path) -> None:
-    """The SuperNode's process looks before each task, whose own process begins with the files."""
+def test_old_files_bring_no_privacy_back_while_the_node_runs(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The processes of single messages ask the one that lives as long as the node; each knows nothing by itself."""
+    monkeypatch.setenv(KEEPER, "")  # set again below, and removed after the test
+    with tempfile.TemporaryDirectory() as short:
+        keep(ledger := Ledger(tmp_path / "state"), PRIVACY, Path(short) / "ledger")
+        ask(make_node(), "train", train())
+        assert spent(ledger) == pytest.approx([1.0, 1.0])
+        old = [file.read_bytes() for file in ledger.files]
+        ask(make_node(app(schedule={"local_steps": 5})), "train", train())
+        for file, content in zip(ledger.files, old, strict=True):
+            file.write_bytes(content)
+        ask(make_node(), "train", train())
+        assert spent(ledger) == pytest.approx([7.0, 7.0])
+        for file in ledger.files:
+            file.unlink()
+        with pytest.raises(WireError, match="c00 has privacy left for 13 local steps in all runs"):
+            ask(make_node(app(schedule={"local_steps": 14})), "train", train())
+        ask(make_node(app(schedule={"local_steps": 13})), "train", train())
+        ledger.files[0].write_text("{")
+        with pytest.raises(WireError, match="its work ended with an error"):
+            ask(make_node(), "train", train())
+    with pytest.raises(WireError, match="its work ended with an error"):  # no process is left to ask
+        ask(make_node(), "train", train())
+
+
+def test_files_that_are_removed_while_no_process_counts_bring_privacy_back_and_that_is_a_documented_no(
+    make_node: MakeNode, tmp_path: Path
+) -> None:
     ledger = Ledger(tmp_path / "state")
-    state = guarded(Guard.of([]), ledger).state()
-    ask(make_node(), "train", train())
-    old = [file.read_bytes() for file in ledger.files]
     ask(make_node(app(schedule={"local_steps": 5})), "train", train())
-    ledger.keep()
-    for file, content in zip(ledger.files, old, strict=True):
-        file.write_bytes(content)
-    assert spent(ledger) == pytest.approx([1.0, 1.0])
-    state.create_task(TaskType.CLIENT_APP, 7)
-    assert spent(ledger) == pytest.approx([6.0, 6.0])
     for file in ledger.files:
         file.unlink()
-    ledger.keep()
-    assert spent(ledger) == pytest.approx([6.0, 6.0])
-    fresh = Ledger(tmp_path / "state")
-    for file in fresh.files:
-        file.unlink()
     ask(make_node(), "train", train())
-    assert spent(fresh) == pytest.approx([1.0, 1.0]), "a documented no: both files, while no process of the node runs"
+    assert spent(ledger) == pytest.approx([1.0, 1.0])
+
+
+def test_steps_of_several_processes_add_up(make_node: MakeNode, tmp_path: Path) -> None:
+    """Each process of a task has a ledger, and takes its steps while others take theirs."""
+    ledgers = [Ledger(tmp_path / "state") for _ in range(4)]
+
+    def spend(ledger: Ledger) -> int:
+        taken = 0
+        with suppress(WireError):
+            for _ in range(10):
+                ledger.spend({"c00": 1}, PRIVACY)
+                taken += 1
+        return taken
+
+    with ThreadPoolExecutor(len(ledgers)) as pool:
+        assert sum(pool.map(spend, ledgers)) == PRIVACY.steps
+    assert spent(ledgers[0]) == pytest.approx([20.0, 20.0])
+    with pytest.raises(WireError, match="has privacy left for 0 local steps"):
+        ask(make_node(), "train", train())
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_kill_between_the_two_files_forgets_no_step(
+    written: int, make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No step is taken before both files are written; whichever is written counts."""
+    calls = list[Path]()
+
+    def killed(path: Path, content: bytes, mode: int) -> None:
+        if len(calls) == written:
+            raise KeyboardInterrupt
+        calls.append(path)
+        write_whole(path, content, mode)
+
+    ask(make_node(), "train", train())
+    with monkeypatch.context() as until:
+        until.setattr("wafl.flower.node.ledger.write_whole", killed)
+        until.setattr("wafl.train.privacy.records.noisy", lambda *_: pytest.fail("a step was taken"))
+        with pytest.raises(KeyboardInterrupt):
+            ask(make_node(), "train", train())
+    ask(make_node(), "train", train())
+    assert spent(Ledger(tmp_path / "state")) == pytest.approx([2.0 + written] * 2)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_a_count_that_is_no_count_is_damage(value: float, make_node: MakeNode, tmp_path: Path) -> None:
+    """NaN is not above any budget."""
+    ask(make_node(), "train", train())
+    (tmp_path / "state" / "privacy.json").write_bytes(sealed({"spent": {"c00": value}}))
+    with pytest.raises(WireError, match="its work ended with an error"):
+        ask(make_node(), "train", train())
 
 
 def test_a_damaged_file_is_not_begun_again(make_node: MakeNode, tmp_path: Path) -> None:
@@ -271,7 +339,7 @@ def test_a_damaged_file_is_not_begun_again(make_node: MakeNode, tmp_path: Path) 
     with pytest.raises(WireError, match="its work ended with an error"):
         ask(make_node(), "train", train())
     with pytest.raises(RuntimeError, match=r"privacy\.json is damaged"):
-        Ledger(tmp_path / "state").keep()
+        Ledger(tmp_path / "state").spend({"c00": 1}, PRIVACY)
 
 
 def test_a_second_copy_that_cannot_be_written_is_logged(

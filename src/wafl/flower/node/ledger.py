@@ -1,16 +1,17 @@
 """What a node's clients have spent of their privacy, in two files that all runs and apps share.
 
-What was spent is the largest number in either file and in this process, so that a file that somebody restores does not
-bring privacy back. If both are restored while no process of the node runs, it does.
+What was spent is the largest number in either file and in the process that counts (``keeper.py``), so that a file that
+somebody restores does not bring privacy back. If both are restored while no process of the node runs, it does.
 """
 
+import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from hashlib import sha256
 from logging import INFO, WARNING
 from pathlib import Path
 
-from wafl.base.files import lock, sealed, unsealed, write_whole
+from wafl.base.files import lock, read_limited, sealed, unsealed, write_whole
 from wafl.flower.node.limits import PATIENCE
 from wafl.flower.wire.logs import log
 from wafl.flower.wire.values import WireError
@@ -35,16 +36,6 @@ class Ledger:
         name = sha256(str(folder.resolve()).encode()).hexdigest()[:32]
         self.files = (folder / "privacy.json", user_state_path("wafl") / "privacy" / f"{name}.json")
         self._seen = dict[str, float]()
-
-    def keep(self) -> None:
-        """Write what this process has seen into files that show less now, or that are gone."""
-        with self._locked():
-            spent, shown = self._read(), [_read(file) for file in self.files]
-            if any(each != spent for each in shown):
-                log(
-                    WARNING, "the files of what was spent of privacy differ, or show less than before: wrote them again"
-                )
-                self._write(spent)
 
     def spend(self, steps: Mapping[str, int], privacy: RecordPrivacy) -> None:
         """Count steps of each client before they are taken; count none and raise WireError if one has too little left.
@@ -92,7 +83,10 @@ def _read(file: Path) -> dict[str, float]:
     if not file.exists():
         return {}
     try:
-        return {str(name): float(value) for name, value in unsealed(file.read_bytes())["spent"].items()}
+        spent = {str(name): float(value) for name, value in unsealed(read_limited(file))["spent"].items()}
+        if not all(0.0 <= value < math.inf for value in spent.values()):
+            raise ValueError("a number in it is no count")
+        return spent
     except (ValueError, KeyError, AttributeError) as error:
         why = f"{file} is damaged ({error}), and what was spent of privacy is unknown: restore it"
         raise RuntimeError(why) from error

@@ -19,8 +19,8 @@ from wafl.data.examples import Examples
 from wafl.evaluation.evaluate import examine, rows_of
 from wafl.flower.node.agreed import check_steps, check_update, check_values
 from wafl.flower.node.allowed import Answers, allowed_models
+from wafl.flower.node.keeper import ledger_in
 from wafl.flower.node.keepsakes import Keepsakes, state_folder
-from wafl.flower.node.ledger import Ledger
 from wafl.flower.node.limits import Limits, Questions
 from wafl.flower.node.private import Private
 from wafl.flower.node.site import Site, open_site
@@ -79,7 +79,7 @@ class Node:
     ) -> None:
         self.site = site.without_small(limits.min_examples) if site.own else site
         self.experiment, self._state, self.limits, self.name = experiment, state, limits, name
-        self.private, self._ledger = private, Ledger(state)
+        self.private, self._ledger = private, ledger_in(state)
         self.answers, self._questions = Answers(state, allowed_models), Questions(state, limits.max_questions)
 
     @classmethod

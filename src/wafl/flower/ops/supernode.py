@@ -35,6 +35,7 @@ from flwr.supernode.start_client_internal import (
 )
 
 from wafl.flower.node.allowed import ALLOWED, allowed_models
+from wafl.flower.node.keeper import keep
 from wafl.flower.node.keepsakes import state_folder
 from wafl.flower.node.ledger import Ledger
 from wafl.flower.node.limits import Limits, variable
@@ -50,9 +51,9 @@ NO_TASK, PAUSE = 0, 5.0
 class GuardedState(InMemoryNodeState):
     """A SuperNode's state that keeps no app that is not allowed, and answers instead of it."""
 
-    def __init__(self, factory: ObjectStoreFactory, guard: Guard, ledger: Ledger | None = None) -> None:
+    def __init__(self, factory: ObjectStoreFactory, guard: Guard) -> None:
         super().__init__(factory.store())
-        self._guard, self._ledger = guard, ledger
+        self._guard = guard
         self._refused: dict[int, str] = {}
         self._answer = ""
 
@@ -74,8 +75,6 @@ class GuardedState(InMemoryNodeState):
         return super().create_task(task_type, run_id, *args, **options)
 
     def _check(self, task_type: str, run_id: int) -> None:
-        if self._ledger is not None:  # the process of a task knows nothing of earlier tasks, and this one does
-            self._ledger.keep()
         run = self.get_run(run_id)
         context = None if run is None else self.get_run_series_context(run.series_id)
         if run is None or context is None or task_type != TaskType.CLIENT_APP:
@@ -92,10 +91,10 @@ class GuardedState(InMemoryNodeState):
         return message.metadata.message_id
 
 
-def guarded(guard: Guard, ledger: Ledger | None = None) -> NodeStateFactory:
+def guarded(guard: Guard) -> NodeStateFactory:
     """Where a SuperNode gets its one state from."""
     states = NodeStateFactory(ObjectStoreFactory())
-    states.state_instance = GuardedState(states.objectstore_factory, guard, ledger)
+    states.state_instance = GuardedState(states.objectstore_factory, guard)
     return states
 
 
@@ -122,26 +121,29 @@ def run_node(
     if not any_app and not package_version.startswith(KNOWN):
         raise ValueError(f"flwr {package_version} is not known to ask before it runs apps: install 'flwr>=1.41,<1.43'")
     before, sys.argv = sys.argv, ["flower-supernode", *arguments]
-    try:
-        config = _parse_supernode_lifespan_config()
-        if any_app == bool(allowed or config.trusted_entities):
-            raise ValueError(
-                "which apps does this node run? Give --allow-app DIGEST (`wafl flower digest` prints it) or "
-                "--trusted-entities FILE, or both; or --any-app alone, which lets the server run any code here"
-            )
-        if any_app:
-            log(WARNING, "This node runs any app that the SuperLink sends: --allow-app limits it to some.")
-            flower_supernode()
-            return
-    finally:
-        sys.argv = before
-    if config.isolation != ISOLATION_MODE_SUBPROCESS:
-        raise ValueError(f"--isolation {config.isolation}: apps are checked only with 'subprocess', the default")
-    os.environ["WAFL_STATE"] = os.environ.get("WAFL_STATE") or str(get_flwr_home() / "wafl")
-    with TemporaryDirectory(prefix="wafl-node-", ignore_cleanup_errors=True) as home:  # where apps are unpacked
-        os.environ["FLWR_HOME"] = str(Path(home).resolve())
-        private = Private.of(config.node_config) is not None
-        _start(config, guarded(guard, Ledger(state_folder(config.node_config)) if private else None))
+    with TemporaryDirectory(prefix="wafl-node-", ignore_cleanup_errors=True) as home:
+        try:
+            config = _parse_supernode_lifespan_config()
+            if any_app == bool(allowed or config.trusted_entities):
+                raise ValueError(
+                    "which apps does this node run? Give --allow-app DIGEST (`wafl flower digest` prints it) or "
+                    "--trusted-entities FILE, or both; or --any-app alone, which lets the server run any code here"
+                )
+            if not any_app and config.isolation != ISOLATION_MODE_SUBPROCESS:
+                raise ValueError(
+                    f"--isolation {config.isolation}: apps are checked only with 'subprocess', the default"
+                )
+            os.environ["WAFL_STATE"] = os.environ.get("WAFL_STATE") or str(get_flwr_home() / "wafl")
+            if (private := Private.of(config.node_config)) is not None:
+                keep(Ledger(state_folder(config.node_config)), private.privacy, Path(home) / "ledger")
+            if any_app:
+                log(WARNING, "This node runs any app that the SuperLink sends: --allow-app limits it to some.")
+                flower_supernode()
+                return
+        finally:
+            sys.argv = before
+        os.environ["FLWR_HOME"] = str(Path(home).resolve())  # where apps are unpacked
+        _start(config, guarded(guard))
 
 
 def _start(config: SuperNodeLifespanConfig, states: NodeStateFactory) -> None:
