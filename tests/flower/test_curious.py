@@ -189,6 +189,32 @@ def test_overlapping_batches_recover_every_record_and_that_is_a_documented_no(
     assert server.messages <= 80
 
 
+def test_watching_usual_rounds_recovers_every_record_and_that_is_a_documented_no(
+    make_node: MakeNode, tmp_path: Path
+) -> None:
+    """The server follows the protocol: its parameters are those of training, and it asks once in each round."""
+    size, rounds = 20, 50
+    clients = fakes.make_clients((size,), shape=(FEATURES,))
+    known = {"x": np.eye(size, dtype=np.float32), "y": np.arange(size) % 3}
+    config = app(schedule={"rounds": rounds, "batch_size": 16, "learning_rate": 0.01})
+    places = [fakes.write(tmp_path / name, data) for name, data in (("small", clients), ("twin", {"c00": known}))]
+    scalars = {**SCALARS, "learning_rate": 0.01}
+    server, twin = (
+        Curious(make_node(config, data=str(place)), "c00", features, scalars=scalars)
+        for place, features in zip(places, (FEATURES, size), strict=True)
+    )
+    x, y = server.by_watching(twin, rounds, 40)
+    assert float((x - torch.tensor(clients["c00"]["x"])).abs().max()) < 1e-3
+    assert y.tolist() == clients["c00"]["y"].tolist()
+    assert server.messages == rounds
+
+
+def test_losses_that_decide_weights_recover_a_record_and_that_is_a_documented_no(make_node: MakeNode) -> None:
+    server = Curious(make_node(app({"method": "DRFA"})), "c00", FEATURES, drfa=True)
+    assert error(server.by_survey()) < 0.01
+    assert server.messages <= 40
+
+
 def test_tests_recover_a_test_example_and_that_is_a_documented_no(make_node: MakeNode) -> None:
     server = Curious(make_node(), "c00", FEATURES, tests=True)
     record = server.by_survey()

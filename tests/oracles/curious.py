@@ -40,6 +40,8 @@ class Curious:
     messages: int = 0
     tests: bool = False
     """Whether mean losses are those of the client's test examples, which every app asks for."""
+    drfa: bool = False
+    """Whether mean losses are those by which DRFA weights its clients."""
 
     def ask(self, kind: str, content: RecordDict) -> RecordDict:
         """Return the node's reply; raise WireError if it refuses."""
@@ -48,13 +50,13 @@ class Curious:
         check_refusal(reply)
         return reply
 
-    def update(self, rows: Tensor, number: int = 0) -> Tensor:
+    def update(self, rows: Tensor, number: int = 0, round: int = 0) -> Tensor:
         """Return how far training moves a linear model: one row of weights and an offset per output.
 
         Batches follow from the round, the seed, and the number that the server gives to the client.
         """
         ones, outputs = torch.ones(1, dtype=torch.float64), len(rows)
-        run = Query("train", 0, 0, (number,), ones, _flat(rows), self.scalars)
+        run = Query("train", round, 0, (number,), ones, _flat(rows), self.scalars)
         query = NodeQuery("fedavg", (0,), (run,), {number: self.client}, outputs, "training")
         ((reply,),) = decode_replies(self.ask("train", encode_query(query)), query)
         moved = (reply.vectors["params"] - run.params).double()
@@ -80,6 +82,33 @@ class Curious:
         label = gradients[..., -1].argmin(1)
         row = gradients[torch.arange(len(label)), label]
         return row[:, :-1] / row[:, -1:]
+
+    def by_watching(self, twin: Curious, rounds: int, last: int) -> tuple[Tensor, Tensor]:
+        """Return all examples and their labels from usual rounds: this server follows the protocol, and remembers.
+
+        An update is the mean of its examples' gradients. If the model stayed at its mean in the last rounds, these
+        gradients would be the solution of a linear system, and each is an example times its errors. What is known of
+        the examples so far explains how their gradients differ from those at the mean, and so on. A twin shows which
+        examples are in a batch, as in ``by_batches``.
+        """
+        rows, apart = torch.zeros(self.classes, self.features + 1), torch.zeros(self.classes, twin.features + 1)
+        drawn, visited, sums = list[Tensor](), list[Tensor](), list[Tensor]()
+        for number in range(rounds):
+            moved = self.update(rows, round=number)
+            drawn.append((twin.update(apart, round=number)[:, :-1].abs().sum(0) > 0).double())
+            visited.append(rows.double())
+            sums.append(-moved * drawn[-1].sum() / self.scalars["learning_rate"])
+            rows = rows + moved.float()
+        batches, models, totals = (torch.stack(values[-last:]) for values in (drawn, visited, sums))
+        mean, explained = models.mean(0, keepdim=True), torch.zeros_like(totals)
+        inverse, x, y = torch.linalg.pinv(batches), torch.empty(0), torch.empty(0)
+        for _ in range(40):
+            gradients = (inverse @ (totals - explained).flatten(1)).view(-1, *totals.shape[1:])
+            left, sizes, right = torch.linalg.svd(gradients, full_matrices=False)
+            x = (right[:, 0] / right[:, 0, -1:]).clamp(-8.0, 8.0)
+            y = (left[..., 0] * sizes[:, :1] * right[:, 0, -1:]).argmin(1)
+            explained = torch.einsum("tn,tncf->tcf", batches, _gradients(models, x, y) - _gradients(mean, x, y))
+        return x[:, :-1], y
 
     def by_cuts(self) -> Tensor:
         """Return an example that is drawn alone, from its distances to the origin and to each unit vector."""
@@ -121,6 +150,12 @@ class Curious:
         if self.tests:
             test = TestQuery((self.client,), False, _flat(rows), self.classes, 0)
             return test.read(self.ask("evaluate.test", test.encode()))[0][0].loss / STEEP
+        if self.drfa:
+            ones = torch.ones(1, dtype=torch.float64)
+            run = Query("loss", 0, 0, (0,), ones, _flat(rows), self.scalars)
+            asked = NodeQuery("drfa", (0,), (run,), {0: self.client}, self.classes, "training")
+            ((reply,),) = decode_replies(self.ask("evaluate", encode_query(asked)), asked)
+            return float(reply.loss) / STEEP
         query = SurveyQuery((self.client,), _flat(rows).double(), self.classes, [{}], None, 0)
         return float(query.read(self.ask("query.survey", query.encode())).value) / STEEP
 
@@ -146,6 +181,13 @@ class Curious:
             if round(float(found[-1])) == 1:
                 return found[:-1] / found[-1]
             low, high = (middle, high) if found[-1] > 0.5 else (low, middle)
+
+
+def _gradients(models: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return the gradient ``[T, N, C, F + 1]`` of each example, whose last feature is 1, at each model."""
+    errors = torch.softmax(torch.einsum("tcf,nf->tnc", models, x), -1)
+    errors = errors - torch.nn.functional.one_hot(y, models.shape[1])
+    return errors[..., None] * x[None, :, None]
 
 
 def _flat(rows: Tensor) -> Tensor:
