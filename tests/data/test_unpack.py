@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import os
 import pickle
 import struct
 import zipfile
@@ -18,7 +19,7 @@ from PIL import Image
 from tests.data.archives import tar_gz
 from wafl.data import unpack
 from wafl.data.named.readers import read_cifar10_archive, read_idx_files, read_mnist_m, read_usps
-from wafl.data.unpack import read_npz, unpacked
+from wafl.data.unpack import check_npy, read_npz, unpacked
 
 
 def npy(shape: tuple[int, ...], content: bytes, dtype: str = "<f8") -> bytes:
@@ -73,6 +74,13 @@ def test_every_compressed_format_of_a_data_set_is_bounded(tmp_path: Path) -> Non
         read_usps([text, text])
     with pytest.raises(ValueError, match="it unpacks to more than"):
         read_npz(zipped(tmp_path / "a.npz", x=npy((20_000,), bytes(160_000))), ("x",))
+
+
+@pytest.mark.parametrize("read", [lambda path: read_npz(path, ("x",)), unpacked, check_npy])
+def test_a_pipe_is_refused_and_not_waited_for(read: Any, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.npz")
+    with pytest.raises(ValueError, match="it is not a plain file"):
+        read(tmp_path / "x.npz")
 
 
 def test_a_header_that_promises_more_than_the_file_holds_takes_no_memory(tmp_path: Path) -> None:

@@ -24,10 +24,12 @@ from tests.flower.conftest import Stage
 from tests.oracles import flower_fakes as fakes
 from tests.oracles.curious import SCALARS, STEEP
 from wafl.flower.node import queries
+from wafl.flower.node.hello import Hello
 from wafl.flower.node.next_client import NextClientQuery
 from wafl.flower.node.queries import answer
 from wafl.flower.node.refusals import check_refusal
 from wafl.flower.node.work import Node
+from wafl.flower.server.census import common_labels
 from wafl.flower.wire.values import NodeQuery, WireError, decode_replies, encode_query
 from wafl.parts.messages import Query
 from wafl.receipts.questions import Questions
@@ -114,8 +116,8 @@ def test_a_reply_is_read_once_and_only_for_the_message_that_it_answers(stage: St
         if name == "again":
             pull, before = grid.pull_messages, list[Message]()
 
-            def twice(wanted: Any, pull: Any = pull, before: Any = before) -> list[Message]:
-                replies = list(pull(wanted))
+            def twice(message_ids: Any, pull: Any = pull, before: Any = before) -> list[Message]:
+                replies = list(pull(message_ids))
                 before += replies
                 return [*replies, *replies, *before]
 
@@ -274,3 +276,29 @@ def test_code_in_the_model_of_a_question_about_the_next_client_does_not_run(
     assert not (tmp_path / "ran").exists()
     pickle.loads(bomb)
     assert (tmp_path / "ran").exists(), "it would have"
+
+
+# -- What a node may say about its classes -----------------------------------------------------------------------
+
+
+def greeting(*labels: str) -> Hello:
+    return Hello.decode(Hello(("north",), None, None, (), (4,), 3, 3, "mm", None, labels=labels).encode(), False)
+
+
+WELL = ("healthy", "ill", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("named", "used"),
+    [([WELL] * 3, WELL), ([WELL, WELL, ()], WELL), ([WELL, (), ()], None), ([WELL, WELL, WELL[::-1]], None)],
+)
+def test_one_node_does_not_decide_what_classes_are_called(
+    named: list[tuple[str, ...]], used: tuple[str, ...] | None
+) -> None:
+    assert common_labels([greeting(*labels) for labels in named], 3) == used
+
+
+@pytest.mark.parametrize("name", ["", "a" * 201, "ill\x1b[2J"])
+def test_names_of_classes_are_limited_like_those_of_clients(name: str) -> None:
+    with pytest.raises(WireError, match=r"labels has .* a class needs 1 to 200 printable characters"):
+        greeting("healthy", name, "unknown")

@@ -26,6 +26,7 @@ _OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7z
 
 def unpacked(path: Path, limit: int | None = None) -> IO[bytes]:
     """A file, decompressed if it begins like gzip, bzip2 or xz; reading more than ``limit`` bytes is an error."""
+    check_plain(path)
     with path.open("rb") as file:
         begin = file.read(6)
     opener = next((opener for magic, opener in _OPENERS.items() if begin.startswith(magic)), open)
@@ -60,6 +61,7 @@ def check_size(size: int, limit: int | None = None) -> None:
 
 def read_npz(path: Path, keys: Sequence[str], limit: int | None = None) -> dict[str, NDArray[Any]]:
     """Those of the arrays that an ``.npz`` file has, each read in full; a header must promise what the file holds."""
+    check_plain(path)
     with path.open("rb") as file:
         if not zipfile.is_zipfile(file):
             raise ValueError("it is cut off, or not an npz file")
@@ -80,8 +82,15 @@ def _read_member(key: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> N
         return np.lib.format.read_array(member, allow_pickle=False)
 
 
+def check_plain(path: Path) -> None:
+    """Raise ValueError for a pipe or a device, which may never end."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is not a plain file")
+
+
 def check_npy(path: Path) -> None:
     """Raise ValueError unless an ``.npy`` file holds what its header promises; a zip archive holds no array itself."""
+    check_plain(path)
     with path.open("rb") as file:
         _check_header("it", file, path.stat().st_size)
 

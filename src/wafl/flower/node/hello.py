@@ -10,7 +10,7 @@ from wafl.flower.node.refusals import LONGEST_NAME, check_refusal
 from wafl.flower.wire.values import LARGEST, Reader, WireError, config_only, short
 
 LONGEST_CLIENT = 200
-"""Characters of a client's name."""
+"""Characters of the name of a client or a class."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,13 @@ class Hello:
         names = read.different("names")
         if not names:
             raise WireError("names is empty: a node must hold at least one client")
-        for name in names:
-            if not name.isprintable() or not 0 < len(name) <= LONGEST_CLIENT:
-                raise WireError(f"names has {short(name)}: a client needs 1 to {LONGEST_CLIENT} printable characters")
+        check_names("names", "client", names)
         bounds = read.many("bounds", float, 2) if read.has("bounds") else None
         shape = tuple(read.many("shape", int, None, 1, LARGEST))
         numbers = read.many("numbers", int, len(names), 0, LARGEST) if read.has("numbers") else None
         classes, outputs = read.one("classes", int, 0, 10**9), read.one("outputs", int, 1, 10**9)
         labels = read.many("labels", str, classes if read.has("labels") else None)
+        check_names("labels", "class", labels)
         if not shape:
             raise WireError("shape is empty: an example must have at least one dimension")
         if bounds is not None and not bounds[0] < bounds[1]:
@@ -73,7 +72,7 @@ class Hello:
             None if bounds is None else (bounds[0], bounds[1]),
             read.one("node", str)[:LONGEST_NAME] if read.has("node") else "",
             tuple(labels),
-            read.different("small"),
+            tuple(name[:LONGEST_CLIENT] for name in read.different("small")),
             read.one("privacy", str)[:200] if read.has("privacy") else "",
         )
 
@@ -92,3 +91,10 @@ class Hello:
             sizes=None if self.sizes is None else tuple(self.sizes[index] for index in indices),
             tested=tuple(name for name in self.tested if name not in names),
         )
+
+
+def check_names(key: str, what: str, names: Collection[str]) -> None:
+    """Raise WireError if a name is empty, too long or not printable."""
+    for name in names:
+        if not name.isprintable() or not 0 < len(name) <= LONGEST_CLIENT:
+            raise WireError(f"{key} has {short(name)}: a {what} needs 1 to {LONGEST_CLIENT} printable characters")

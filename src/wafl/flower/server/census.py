@@ -305,7 +305,7 @@ class Census:
                 classes or None,
                 first.unit,
                 first.bounds,
-                intake=Intake(_common_labels(hellos, classes)),
+                intake=Intake(common_labels(hellos, classes)),
                 unseen=tuple(fresh[index] for index in unseen),
                 nodes=tuple(nodes[index] for index in seen),
             )
@@ -335,13 +335,13 @@ def _drawn(total: int, share: float, seed: int) -> tuple[list[int], list[int]]:
         raise ConfigError(f"data.unseen = {share}: {error}") from error
 
 
-def _common_labels(hellos: Sequence[Hello], classes: int) -> tuple[str, ...] | None:
-    """Return the names of the classes, if all nodes that name them agree and every class has one."""
-    named = {hello.labels for hello in hellos if hello.labels}
+def common_labels(hellos: Sequence[Hello], classes: int) -> tuple[str, ...] | None:
+    """Return the names of the classes if most nodes give them, no node gives others, and every class has one."""
+    named = Counter(hello.labels for hello in hellos if hello.labels)
     if len(named) > 1:
         log(WARNING, "nodes name their classes differently, so the classes go without names: %s", str(sorted(named)))
-    labels = named.pop() if len(named) == 1 else ()
-    return labels if labels and len(labels) == classes else None
+    labels, count = named.most_common(1)[0] if len(named) == 1 else ((), 0)
+    return labels if len(labels) == classes and 2 * count > len(hellos) else None
 
 
 def _check_kind(hello: Hello, agreed: tuple[Any, ...]) -> None:
