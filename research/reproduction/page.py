@@ -2,7 +2,8 @@
 
 Claims are in docs/reproduction/claims.toml. In a claim, ``[[EXPERIMENT LABEL TEST SHARE]]`` stands for an accuracy with
 its interval, ``[[EXPERIMENT LABEL TEST SHARE over OTHER]]`` for the difference to another line, paired by seed, in bold
-if its interval leaves out 0, ``[[EXPERIMENT LABEL radius]]`` for an achieved radius, and ``[[EXPERIMENT LABEL
+if its interval leaves out 0, ``[[EXPERIMENT LABEL TEST fall]]`` for the accuracy that is lost between no attacked
+client and the largest share, ``[[EXPERIMENT LABEL radius]]`` for an achieved radius, and ``[[EXPERIMENT LABEL
 matching_gamma]]`` for the gamma whose moves are as long as the attack's. What an experiment's file lists and its
 numbers lack is "not made".
 """
@@ -37,8 +38,14 @@ def page() -> dict[str, str]:
         name: of_experiment(each) + (f"\n\nThis was {note}." if (note := earlier(name, each)) else "")
         for name, each in numbers.items()
     }
-    judged = listed(numbers)
-    return tables | {"verdicts": verdicts(judged), "claims": claims(judged), "made": how(numbers)}
+    claimed, added = listed("claims", numbers), listed("additions", numbers)
+    return tables | {
+        "verdicts": table(["claim", "verdict", "in a sentence"], cells(claimed, "claim", "verdict", "short")),
+        "additions": table(["addition", "in a sentence"], cells(added, "finding", "short")),
+        "claims": "\n\n".join(map(claim, claimed)).replace("](", "](../"),
+        "further": "\n\n".join(map(addition, added)).replace("](", "](../"),
+        "made": how(numbers),
+    }
 
 
 def of_experiment(numbers: Mapping[str, Any]) -> str:
@@ -76,27 +83,33 @@ def of_experiment(numbers: Mapping[str, Any]) -> str:
     return "\n\n".join([text, *notes])
 
 
-def listed(numbers: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The paper's claims, with our numbers in place."""
-    written = tomllib.loads((DOCS / "reproduction" / "claims.toml").read_text(encoding="utf-8"))["claims"]
-    return [{name: with_numbers(text, numbers) for name, text in claim.items()} for claim in written]
+def listed(kind: str, numbers: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the paper's ``claims`` or our ``additions``, with our numbers in place."""
+    written = tomllib.loads((DOCS / "reproduction" / "claims.toml").read_text(encoding="utf-8"))[kind]
+    return [{name: with_numbers(text, numbers) for name, text in each.items()} for each in written]
 
 
-def verdicts(judged: Sequence[Mapping[str, str]]) -> str:
-    """One line per claim."""
-    rows = [[claim["claim"], claim["verdict"], claim["short"]] for claim in judged]
-    return table(["claim", "verdict", "in a sentence"], rows)
+def cells(items: Sequence[Mapping[str, str]], *keys: str) -> list[list[str]]:
+    """Return one line of a table per item."""
+    return [[item[key] for key in keys] for item in items]
 
 
-def claims(judged: Sequence[Mapping[str, str]]) -> str:
-    """One section per claim, with the paper's numbers and ours; their links are written as from docs/."""
-    sections = (
-        f"## {claim['claim']}\n\n"
-        f"**{claim['verdict'][0].upper()}{claim['verdict'][1:]}.** {claim['reason'].rstrip('.')}.\n\n"
-        f"- The paper: {claim['paper']}\n- Ours, `paper`: {claim['ours_paper']}\n- Ours, `fair`: {claim['ours_fair']}"
-        for claim in judged
+def claim(item: Mapping[str, str]) -> str:
+    """Return a claim's section, with the paper's numbers and ours; its links are written as from docs/."""
+    verdict = item["verdict"]
+    return (
+        f"## {item['claim']}\n\n**{verdict[0].upper()}{verdict[1:]}.** {item['reason'].rstrip('.')}.\n\n"
+        f"- The paper: {item['paper']}\n{_ours(item)}"
     )
-    return "\n\n".join(sections).replace("](", "](../")
+
+
+def addition(item: Mapping[str, str]) -> str:
+    """Return the section of something that the paper does not have."""
+    return f"### {item['finding']}\n\n{item['short']}. {item['reason'].rstrip('.')}.\n\n{_ours(item)}"
+
+
+def _ours(item: Mapping[str, str]) -> str:
+    return f"- Ours, `paper`: {item['ours_paper']}\n- Ours, `fair`: {item['ours_fair']}"
 
 
 def with_numbers(text: str, numbers: Mapping[str, Any]) -> str:
@@ -113,6 +126,10 @@ def with_numbers(text: str, numbers: Mapping[str, Any]) -> str:
             by_seed = {row["seed"]: row[where[0]] for row in rows if where[0] in row}
             digits = ".2f" if where == ["radius"] else ".2g"
             return f"{mean_of(list(by_seed.values())).value:{digits}}" if by_seed else "not made"
+        if where[1:] == ["fall"]:
+            shares = sorted({row["attacked"] for row in rows if row.get("test") == where[0]})
+            first, last = (_by_seed(rows, [where[0], f"{share:g}"]) for share in (shares[0], shares[-1]))
+            return str(mean_of([first[seed] - last[seed] for seed in first]))
         values = _by_seed(rows, where[:2])
         if not values:
             raise SystemExit(f"[[{match[1]}]]: there is no such number")
