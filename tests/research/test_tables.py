@@ -10,7 +10,7 @@ from research import pages
 from research.leaderboard import page as leaderboard_page
 from research.pages import filled
 from research.registration import registered
-from research.reproduction.page import how, of_experiment, with_numbers
+from research.reproduction.page import TABLE_1, averages, how, of_experiment, with_numbers
 
 
 def board(lead: float) -> dict[str, Any]:
@@ -79,6 +79,28 @@ def test_a_claim_states_accuracies_differences_by_seed_and_divergence() -> None:
     assert with_numbers("[[fig-norms-mnist-paper wafl-l2-gamma=3 l_inf 0.8]]", listed) == "not made"
     with pytest.raises(SystemExit, match="there is no such number"):
         with_numbers("[[fig-norms-mnist-paper wafl-l3 l_inf 0.8]]", listed)
+
+
+def test_averages_over_targets_are_those_of_a_plain_loop() -> None:
+    """Under the paper's protocol the best setting on each target counts; means over targets come before intervals."""
+    entries = ("examples", "uniform", "afl", "drfa", "nearest", "nearest-ball")
+    values = {"usps": [60.0, 61.0], "svhn": [10.0, 12.0], "mnist": [50.0, 50.0]}
+
+    def rows(target: str) -> list[dict[str, Any]]:
+        good = [
+            {"entry": each, "label": f"{each}-rate=1", "seed": seed, "accuracy": value}
+            for each in entries
+            for seed, value in enumerate(values[target])
+        ]
+        return good + [{**row, "label": f"{row['entry']}-rate=2", "accuracy": row["accuracy"] - 5.0} for row in good]
+
+    files = ("tab-domains-{}-paper", "tab-domains-{}-fair", "tab-domains-cnn-{}-fair")
+    text = averages({name.format(target): {"rows": rows(target)} for name in files for target in values})
+    mean = (60.0 + 10.0 + 50.0) / 3.0, (61.0 + 12.0 + 50.0) / 3.0  # 40 and 41: 40.5, and 12.7062 times half the gap
+    assert mean == (40.0, 41.0)
+    assert [line.split(" | ")[1:] for line in text.splitlines()[2:]] == [
+        [f"{printed}", "40.5 ± 6.4", "40.5 ± 6.4", "40.5 ± 6.4 |"] for printed in TABLE_1.values()
+    ]
 
 
 def test_only_the_marked_tables_of_a_page_change() -> None:
