@@ -27,7 +27,7 @@ QUICK = {
 # The rest of flower starts processes.
 SLOW = {"flower": []}
 # Imported by others, and never run.
-PARTS = {"__init__", "brought_models", "options"}
+PARTS = {"__init__", "brought_models", "live", "options"}
 MOST = 12
 """The number of scripts, besides ``claims.py``, which runs some of them again."""
 

@@ -1,6 +1,6 @@
 """What may happen at the end of a round: evaluate, stop early, write a checkpoint, or call your own function."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Annotated, Any, Protocol
@@ -43,13 +43,18 @@ class Moment:
 
     def final_record(self) -> Record:
         """The round's record with the metrics that callbacks have added, as plain numbers."""
-        return replace(self.record, metrics={name: float(value) for name, value in self.metrics.items()})
+        return with_metrics(self.record, self.metrics)
 
     def values(self, metric: str) -> list[float]:
         """A metric, or a number of the record such as ``loss``, over the rounds that have it, this one last."""
         rows = [{**record.numbers(), **record.metrics} for record in self.history]
         rows.append({**self.record.numbers(), **self.metrics})
         return [row[metric] for row in rows if metric in row]
+
+
+def with_metrics(record: Record, metrics: Mapping[str, float]) -> Record:
+    """Return the record with these metrics as plain numbers."""
+    return replace(record, metrics={name: float(value) for name, value in metrics.items()})
 
 
 EVALUATED = ("accuracy", "test_loss", "attacked_accuracy", "attacked_loss")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -78,3 +80,24 @@ def test_a_captured_network_is_computed_in_even_pieces(count: int, sizes: list[i
         sent = LaneInput(params, places, {}, Key(places, places, places, places))
         assert [len(piece.params) for piece in lanes.in_pieces(client, sent, captured, count)] == expected
         assert [len(piece.params) for piece in lanes.in_pieces(client, sent, Eager(), count)] == [count]
+
+
+def test_a_large_network_is_computed_a_few_lanes_at_a_time() -> None:
+    clients = wafl.load_dataset("digits").partition(num_clients=2, labels_per_client=5, seed=0)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 10))
+    client = ClientTask(make_task(network), None, LocalWork(1, None, 8), clients.train)
+    places, captured = torch.zeros(100, dtype=torch.int64), Eager()
+    captured.reuses = True
+
+    def sizes(params: int, take_step: Eager, workers: int = 1) -> list[int]:
+        sent = LaneInput(torch.zeros(1).expand(100, params), places, {}, Key(places, places, places, places))
+        return [len(piece.params) for piece in lanes.in_pieces(client, sent, take_step, 100, workers)]
+
+    assert sizes(2**22, captured) == [100]
+    assert sizes(11_000_000, captured) == [10] * 10
+    assert sizes(2**40, captured) == [1] * 100
+    assert sizes(2**40, Eager()) == [100]  # as one batch
+    client.task.traits = replace(client.task.traits, busy=True)
+    assert sizes(1000, Eager()) == [100]
+    assert sizes(11_000_000, Eager(), 4) == [4] * 25
+    assert sizes(2**40, Eager(), 30) == [30, 30, 30, 10]

@@ -46,7 +46,7 @@ class ControlVariates(LocalStep):
 
     def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
         assert state.memory is not None
-        corrected = gradient - state.memory + state.vectors[CONTROL]
+        corrected = (gradient - state.memory).add_(state.vectors[CONTROL])
         return corrected, {"total": state.carry["total"] + gradient}
 
     def end(self, state: LocalState, steps: Tensor) -> Outcome:
@@ -113,7 +113,8 @@ class Consensus(ControlVariates):
 
     def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
         assert state.memory is not None
-        return gradient - state.memory + state.vectors[CONTROL] + self._pull(state), state.carry
+        corrected = (gradient - state.memory).add_(state.vectors[CONTROL])
+        return corrected.add_(self._pull(state)), state.carry
 
     def end(self, state: LocalState, steps: Tensor) -> Outcome:
         assert state.memory is not None

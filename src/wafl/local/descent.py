@@ -86,7 +86,7 @@ class Dynamic(LocalStep):
 
     def direction(self, gradient: Tensor, state: LocalState) -> tuple[Tensor, Mapping[str, Tensor]]:
         assert state.memory is not None
-        return gradient - state.memory + self._pull(state), state.carry
+        return (gradient - state.memory).add_(self._pull(state)), state.carry
 
     def end(self, state: LocalState, steps: Tensor) -> Outcome:
         assert state.memory is not None

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from wafl.base.describe import describe
 from wafl.base.errors import DivergedError, UnboundedError
 from wafl.base.fingerprint import model_digest, object_digest, tensors_digest
-from wafl.callbacks import Callback, Moment
+from wafl.callbacks import Callback, Moment, with_metrics
 from wafl.data.mistakes import what_is
 from wafl.parts.messages import Query, State, mean_reply
 from wafl.results.history import History, Record
@@ -85,7 +85,7 @@ class _ActiveRun:
             self.watch.check_loss(self.trained.query, self.trained.replies, record, names, self.reached.history)
         self.reached.state = after
         if record is not None:
-            self.limited = []
+            self.limited, self.trained = [], None  # the next round has no room for the vectors of this one
             self.watch.check_gamma(after)
         return record
 
@@ -224,9 +224,9 @@ class Trainer:
             answers = _answers(engine, asking)
             ended: list[tuple[_ActiveRun, Record]] = []
             diverged = False
-            for (run, _), answer in zip(asking, answers, strict=True):
+            for run, _ in asking:
                 try:
-                    record = run.tell(answer, names)
+                    record = run.tell(answers.pop(run.index), names)
                 except (DivergedError, UnboundedError) as error:  # this run ends, the others go on
                     run.fail(error)
                     diverged = True
@@ -251,13 +251,15 @@ class Trainer:
 
     def _end_round(self, run: _ActiveRun, record: Record, callbacks: Sequence[Callback]) -> None:
         """Tell callbacks about the round, and add it to the history with the metrics that they added."""
-        state, history = run.reached.state, run.reached.history
-        rounds = len(history)
+        state, history, spec = run.reached.state, run.reached.history, run.spec
+        rounds, metrics = len(history), dict[str, float]()
 
-        def make_run() -> Run:  # as if training ended with this round, even if it is called later
-            return self._finish(run.spec, RunProgress(state, History([*history[:rounds], moment.final_record()])))
+        # As if training ended with this round, even if it is called later. It must not know the moment, which knows it:
+        # nobody would release what both hold.
+        def make_run() -> Run:
+            return self._finish(spec, RunProgress(state, History([*history[:rounds], with_metrics(record, metrics)])))
 
-        moment = Moment(run.index, run.name, record, state, history, make_run)
+        moment = Moment(run.index, run.name, record, state, history, make_run, metrics)
         for callback in callbacks:
             callback.on_round(moment)
         history.append(moment.final_record())
@@ -319,8 +321,8 @@ class Trainer:
         return {name: value.cpu().clone() for name, value in self.task.unflatten(params).items()}
 
 
-def _answers(engine: Engine, asking: Sequence[tuple[_ActiveRun, Query]]) -> list[Admitted]:
-    """The answer to each query; queries of one kind and for the same vectors are answered together."""
+def _answers(engine: Engine, asking: Sequence[tuple[_ActiveRun, Query]]) -> dict[int, Admitted]:
+    """The answer to each run's query; queries of one kind and for the same vectors are answered together."""
     kinds: dict[tuple[Any, ...], list[tuple[_ActiveRun, Query]]] = {}
     for run, query in asking:
         kinds.setdefault((query.kind, query.wanted), []).append((run, query))
@@ -328,4 +330,4 @@ def _answers(engine: Engine, asking: Sequence[tuple[_ActiveRun, Query]]) -> list
     for alike in kinds.values():
         indices = [run.index for run, _ in alike]
         answers.update(zip(indices, engine([query for _, query in alike], indices), strict=True))
-    return [answers[run.index] for run, _ in asking]
+    return answers

@@ -106,11 +106,13 @@ def step(client: ClientTask, lanes: LaneInput, carry: Carry, batch: Batch, *, ov
             f"direction() of local={client.local} returned shape {list(direction.shape)}, but the gradient has shape "
             f"{list(gradient.shape)}: return one row per lane; use keepdim=True in sums over columns"
         )
+    same = direction is gradient
+    del gradient  # if nothing else needs it, large models have room for the next parameters
     velocity = carry.velocity
     if velocity is not None:
         direction = velocity = velocity * local.scalars["momentum"] + direction
     # A gradient that nobody keeps makes room for the parameters: large models would wait for new memory every step.
-    room = direction if direction is gradient and velocity is None and not carried else None
+    room = direction if same and velocity is None and not carried else None
     if over and batch.live is None and client.task.num_statistics == 0 and not carried:
         room = carry.params
     params = torch.addcmul(carry.params, direction, local.scalars["learning_rate"], value=-1.0, out=room)

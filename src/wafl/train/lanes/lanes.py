@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
+from wafl.base.checks import finite_rows
 from wafl.base.options import Count
 from wafl.base.random import Key
 from wafl.base.threads import map_in_threads, one_thread
@@ -26,6 +27,10 @@ Work = Callable[[ClientTask, LaneInput], LaneOutput]
 
 RECORDED = 128
 """How many lanes of a network one recording has at most."""
+LARGE, TOGETHER = 2**22, 2**27
+"""A network with more than ``LARGE`` parameters has at most ``TOGETHER`` of them in all lanes of one recording."""
+IN_TURN = 2**26
+"""The most parameters in the lanes of a network that is computed one lane after another: more would save no time."""
 
 
 @dataclass
@@ -67,21 +72,29 @@ class Lanes:
         else:
             room, work = self.client.report_room, partial(report_loss, with_gradient=GRADIENT in queries[0].sends)
         keepers = [(numbers[run], client) for run, client in keys]
-        lanes = self._lanes(queries, keys, keepers)
+        lanes, params = self._lanes(queries, keys), queries[0].params
+        fresh = {name: value.to(params) for name, value in self.client.initial_memory(params).items()}
         if self.chunk_size is None:
-            self.chunk_size = lanes_that_fit(self.client, lanes)
+            wanted = len(queries[0].wanted) * params.nbytes + _bytes(fresh)
+            self.chunk_size = lanes_that_fit(self.client, lanes, _bytes(fresh), len(keys) * wanted)
         shares = self.workers is not None and len(keys) > 1 and not self.client.task.traits.batched
         among_others = self.client.pairs and (self.pair or len(keys) > 1)
-        outputs: list[LaneOutput] = []
+        gathered, begin = _Gathered(queries, keys), 0
         for rows in _alike([self._size(client) for _, client in keys], room):
-            for piece in in_pieces(self.client, lanes.take(rows), self._step, self.chunk_size):
-                alone = among_others and len(piece.params) == 1
+            for piece in in_pieces(self.client, lanes.take(rows), self._step, self.chunk_size, self.workers or 1):
+                here = keepers[begin : begin + len(piece.params)]
+                begin += len(here)
+                piece = replace(piece, memory=self._recall(here, fresh))
+                alone = among_others and len(here) == 1
                 piece = piece.take(torch.zeros(2, dtype=torch.int64)) if alone else piece
                 done = self._in_threads(work, piece) if shares else work(self.client, piece)
-                outputs.append(done.take(slice(1)) if alone else done)
-        output = outputs[0] if len(outputs) == 1 else mapped(lambda *values: torch.cat(values), *outputs)
-        self._remember(keepers, output.memory)
-        return [_replies(query, run, keys, output) for run, query in enumerate(queries)]
+                done = done.take(slice(1)) if alone else done
+                del piece  # and with it what its clients held, before there are copies of what they hold now
+                self._remember(here, done.memory)
+                loss, cost, vectors = done.loss, done.cost, dict(done.vectors)
+                del done
+                gathered.add(loss, cost, vectors)
+        return gathered.replies()
 
     def _in_threads(self, work: Work, lanes: LaneInput) -> LaneOutput:
         """Share lanes among threads, each with a copy of the model: a call puts parameters into its module."""
@@ -115,7 +128,8 @@ class Lanes:
     def _size(self, client: int) -> int:
         return self.client.sizes[self._row(client)]
 
-    def _lanes(self, queries: Sequence[Query], keys: list[LaneKey], keepers: list[LaneKey]) -> LaneInput:
+    def _lanes(self, queries: Sequence[Query], keys: list[LaneKey]) -> LaneInput:
+        """All lanes, without what their clients keep."""
         device, dtype = queries[0].params.device, queries[0].params.dtype
         run = torch.tensor([run for run, _ in keys])
 
@@ -140,7 +154,6 @@ class Lanes:
                 clients,
                 torch.zeros_like(clients),
             ),
-            memory=self._recall(keepers, first.params),
             vectors={name: stacked([query.vectors[name] for query in queries]) for name in first.vectors},
             iterates={name: per_lane([q.iterates[name] for q in queries], torch.int64) for name in first.iterates},
             sharing=_sharing(queries, keys),
@@ -150,30 +163,80 @@ class Lanes:
         """Keep what clients hold after their work; a client whose new memory is not finite keeps the old one."""
         if not memory:
             return
-        finite = torch.stack([torch.isfinite(kept).flatten(1).all(1) for kept in memory.values()]).all(0)
-        # Clones, because a view would keep the whole cohort's tensor alive.
+        finite = torch.stack([finite_rows(kept.flatten(1)) for kept in memory.values()]).all(0).tolist()
+        # Clones, because a view would keep the tensor of all lanes alive.
         self.memory.update(
             (keeper, {name: kept[lane].clone() for name, kept in memory.items()})
             for lane, keeper in enumerate(keepers)
             if finite[lane]
         )
 
-    def _recall(self, keepers: list[LaneKey], like: Tensor) -> dict[str, Tensor]:
-        """What each lane's client has kept, or holds before it first takes part."""
-        fresh = {name: value.to(like) for name, value in self.client.initial_memory(like).items()}
+    def _recall(self, keepers: list[LaneKey], fresh: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What each lane's client has kept, or holds before it first takes part, which is ``fresh``."""
         return {
-            name: torch.stack([self.memory.get(keeper, fresh)[name].to(like) for keeper in keepers]) for name in fresh
+            name: torch.stack([self.memory.get(keeper, fresh)[name].to(like) for keeper in keepers])
+            for name, like in fresh.items()
         }
 
 
-def in_pieces(client: ClientTask, lanes: LaneInput, step: Eager, most: int) -> list[LaneInput]:
+class _Gathered:
+    """The replies to several queries, put together piece by piece, so that all rows are never there twice."""
+
+    def __init__(self, queries: Sequence[Query], keys: Sequence[LaneKey]) -> None:
+        self._queries = queries
+        rows = [{client: row for row, client in enumerate(query.clients)} for query in queries]
+        self._to = [(run, rows[run][client]) for run, client in keys]
+        self._numbers: list[dict[str, Tensor]] = [{} for _ in queries]
+        self._vectors: list[dict[str, Tensor]] = [{} for _ in queries]
+
+    def add(self, loss: Tensor, cost: Tensor, vectors: dict[str, Tensor]) -> None:
+        """Take in the output of the next lanes, and empty ``vectors``."""
+        here, self._to = self._to[: len(loss)], self._to[len(loss) :]
+        moves: list[tuple[int, Tensor, Tensor]] = []
+        for run in range(len(self._queries)):
+            pairs = sorted((row, lane) for lane, (of, row) in enumerate(here) if of == run)
+            if pairs:
+                rows, lanes = torch.tensor(pairs, device=loss.device).unbind(1)
+                moves.append((run, rows, lanes))
+        for run, rows, lanes in moves:
+            for name, values in (("loss", loss), ("cost", cost)):
+                self._move(self._numbers[run], name, run, rows, values[lanes])
+        for name in list(vectors):
+            values = vectors.pop(name)
+            for run, rows, lanes in moves:
+                if name in self._queries[run].wanted:
+                    # Whole rows are copied several times faster by index_select than by indexing.
+                    self._move(self._vectors[run], name, run, rows, values.index_select(0, lanes))
+
+    def _move(self, result: dict[str, Tensor], name: str, run: int, rows: Tensor, values: Tensor) -> None:
+        clients = len(self._queries[run].clients)
+        if len(rows) == clients:
+            result[name] = values
+            return
+        if name not in result:
+            result[name] = values.new_empty(clients, *values.shape[1:])
+        result[name].index_copy_(0, rows, values)
+
+    def replies(self) -> list[Replies]:
+        each = zip(self._queries, self._numbers, self._vectors, strict=True)
+        return [Replies(query.clients, **numbers, vectors=vectors) for query, numbers, vectors in each]
+
+
+def in_pieces(client: ClientTask, lanes: LaneInput, step: Eager, most: int, workers: int = 1) -> list[LaneInput]:
     """Split lanes into pieces of at most ``most``; lanes with the same batches stay together.
 
-    A captured network gets even pieces.
+    A network that is captured, or that is computed one lane after another, gets smaller pieces if it is large: its
+    copies of parameters and gradients are most of what a training needs. When it is captured, pieces are even, if so
+    many lanes can be split evenly.
     """
+    count, size = lanes.params.shape
     if step.reuses and client.task.in_streams:
-        pieces = -(-len(lanes.params) // RECORDED)
-        most = min(most, -(-len(lanes.params) // pieces))
+        least = -(-count // (RECORDED if size <= LARGE else max(TOGETHER // size, 1)))
+        pieces = min(range(least, 2 * least), key=lambda pieces: -count % pieces)  # a last, smaller one is recorded too
+        most = min(most, -(-count // pieces))
+    elif client.task.in_streams and not client.task.traits.batched:
+        least = max(workers, 2) if client.pairs else workers
+        most = min(most, max(IN_TURN // size // least, 1) * least)
     size = max(most // lanes.sharing, 1) * lanes.sharing
     return [lanes.take(slice(start, start + size)) for start in range(0, len(lanes.clients), size)]
 
@@ -194,17 +257,18 @@ def _sharing(queries: Sequence[Query], keys: list[LaneKey]) -> int:
     return counts.pop() if len(counts) == 1 else 1
 
 
-def _replies(query: Query, run: int, keys: list[LaneKey], output: LaneOutput) -> Replies:
-    lane_of = {key: lane for lane, key in enumerate(keys)}
-    rows = torch.tensor([lane_of[run, client] for client in query.clients], device=output.loss.device)
-    # Whole rows are copied several times faster by index_select than by indexing.
-    vectors = {name: output.vectors[name].index_select(0, rows) for name in query.wanted}
-    return Replies(query.clients, output.loss[rows], output.cost[rows], vectors)
+def lanes_that_fit(client: ClientTask, lanes: LaneInput, memory: int = 0, all_lanes: int = 0) -> int:
+    """As many lanes as half of the free memory holds, but at least one, by counting what one lane needs.
+
+    ``memory`` is how many bytes one client keeps, and ``all_lanes`` what all lanes send and keep, however many are
+    computed together.
+    """
+    free = free_bytes(lanes.params.device) - all_lanes
+    return max(1, free // 2 // (_lane_bytes(client, lanes) + 4 * memory))
 
 
-def lanes_that_fit(client: ClientTask, lanes: LaneInput) -> int:
-    """As many lanes as half of the free memory holds, but at least one, by counting what one lane needs."""
-    return max(1, free_bytes(lanes.params.device) // 2 // _lane_bytes(client, lanes))
+def _bytes(values: Mapping[str, Tensor]) -> int:
+    return sum(value.nbytes for value in values.values())
 
 
 def free_bytes(device: torch.device) -> int:
@@ -229,10 +293,9 @@ def _lane_bytes(client: ClientTask, lanes: LaneInput) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), torch.enable_grad():
         client.task.call(params[0].clone().requires_grad_(), x)
-    memory = sum(kept[0].nbytes for kept in lanes.memory.values())
     vectors = sum(vector[0].nbytes for vector in lanes.vectors.values())
     # Drawing one example of one step takes 64 bytes: its number, and what is compared and sorted on the way.
     drawn = 64 * max(client.work.num_steps([largest])) * client.batch_room(largest)
     again = client.local.gradients - 1  # each has its own place, gradient and moved examples
     models, batches = 6 + 2 * again, 8 + 2 * again
-    return models * params.nbytes + 4 * vectors + batches * x.nbytes + 3 * kept + 4 * memory + drawn
+    return models * params.nbytes + 4 * vectors + batches * x.nbytes + 3 * kept + drawn
