@@ -203,6 +203,25 @@ def test_a_gradient_that_is_not_finite_counts_as_zero(value: float) -> None:
 # -- The noise ---------------------------------------------------------------------------------------------------------
 
 
+def test_lengths_of_pairs_are_dense_far_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A length that only one of two sums could have would show which it was, more often than a small delta allows."""
+
+    def lengths(*words: tuple[int, int]) -> Tensor:
+        """The lengths of pairs for 53 high and 53 low bits each; the angles are 0."""
+        high, low = np.array(words, np.uint64).T << np.uint64(11)
+        monkeypatch.setattr(noise.os, "urandom", lambda size: np.stack([high, low, 0 * high]).tobytes())
+        return noise.gaussian(2 * len(words))[: len(words)]
+
+    last = 2**53 - 1
+    for high in (1, 7, 2**17):
+        here, beside, end, next_one = lengths((high, 0), (high, 1), (high, last), (high + 1, 0)).tolist()
+        assert here - next_one > noise.GRID, "53 bits would leave a gap"
+        assert abs(here - beside) + abs(end - next_one) < 0.01 * noise.GRID
+    farthest, nearest = lengths((0, 0), (last, last)).tolist()
+    assert farthest == pytest.approx(math.sqrt(2.0 * 106.0 * math.log(2.0)))
+    assert nearest == pytest.approx(0.0, abs=1e-7)
+
+
 def test_noise_is_gaussian_and_follows_from_no_seed() -> None:
     draws = list[Tensor]()
     for _ in range(2):
