@@ -106,7 +106,7 @@ def test_nothing_after_the_noise_sees_a_single_update(stage: Stage, monkeypatch:
     monkeypatch.setattr(os, "urandom", draws)
     stage.embedded(EXPERIMENT)
     assert [len(each.replies.params.unique(dim=0)) for each in answers] == [1, 1, 1]
-    assert [count for count in drew if count == 16 * 8] == [128] * 3, "15 parameters in each of three rounds"
+    assert [count for count in drew if count == 24 * 8] == [192] * 3, "15 parameters in each of three rounds"
 
 
 @pytest.mark.usefixtures("same_noise")
