@@ -40,6 +40,7 @@ BATCH, SMALL, RATE, GAMMA, CLASSES = 64, 32, 0.001, 1000.0, 10  # with random la
 EXAMPLES = 8 * BATCH
 IMAGE, PIXELS = (3, 32, 32), (784,)
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+STREAMS: list[torch.cuda.Stream] = []
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -296,7 +297,7 @@ def central(count: int, method: wafl.Method, precision: str, channels: list[int]
 def plain(modules: Sequence[nn.Module], kind: Brought, batch: int, inner: int, precision: str) -> float:
     """Milliseconds in which each of these models, on a batch of its own, takes a step in plain PyTorch, captured."""
     each = [alone(module.to(HERE), kind, batch, inner, precision) for module in modules]
-    streams = [torch.cuda.Stream() for _ in each[1:]] if HERE.type == "cuda" else []
+    streams = side_streams(len(each) - 1) if HERE.type == "cuda" else []
 
     def step() -> None:
         if not streams:
@@ -349,8 +350,15 @@ def alone(model: nn.Module, kind: Brought, batch: int, inner: int, precision: st
     return step
 
 
+def side_streams(count: int) -> list[torch.cuda.Stream]:
+    """Streams that all opponents share: libraries keep a workspace for each stream that they ever saw."""
+    while len(STREAMS) < count:
+        STREAMS.append(torch.cuda.Stream())
+    return STREAMS[:count]
+
+
 def captured_graph(work: Callable[[], None]) -> Callable[[], None]:
-    side = torch.cuda.Stream()
+    (side,) = side_streams(1)
     with torch.cuda.stream(side):
         for _ in range(3):
             work()

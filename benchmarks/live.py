@@ -68,7 +68,7 @@ def _maker() -> str:
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         code = frame.f_code
-        if code.co_filename.startswith(PACKAGE):
+        if code.co_filename.startswith(PACKAGE) and not code.co_name.startswith("<"):  # lambdas, comprehensions
             return f"{code.co_filename[len(PACKAGE) + 1 :]}:{code.co_name}"
         frame = frame.f_back
     return "elsewhere"
