@@ -26,6 +26,7 @@ PAPER = (
 """The paper's figures and tables. Figure 1 is a drawing of the ball."""
 
 FURTHER = (
+    _figure("fig-gamma-condition", "Whether gamma is above the curvature of the loss", "gamma"),
     _figure("fig-norm-lead", "The ball in the attack's own norm, over several seeds", "norms"),
     _figure("fig-pooled", "The same images in one place", "attacked"),
     _figure("tab-domains-cnn", "Table 1 with the CNN", "domains"),

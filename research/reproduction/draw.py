@@ -174,6 +174,7 @@ FIGURES: dict[str, Callable[[Numbers, Any], None] | None] = {
     "gamma": _by_gamma,
     "radius": _radius,
     "rounds": _by_round,
+    "condition": None,
     "domains": None,
     "partition": None,
 }

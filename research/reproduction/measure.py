@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from research.reproduction.condition import curvatures
 from wafl.attacks import Attack as ModelAttack
 from wafl.base.bounds import DATA
 from wafl.base.files import write_whole
@@ -23,14 +24,21 @@ LAST = 0.25
 
 
 def measured(
-    study: Study, entry: Entry, tests: Mapping[str, Any], target: Federation | None, *, match: bool = False
+    study: Study,
+    entry: Entry,
+    tests: Mapping[str, Any],
+    target: Federation | None,
+    *,
+    match: bool = False,
+    condition: bool = False,
 ) -> list[dict[str, Any]]:
     """What a method gave that is done in a study: one row per run, test and share of attacked clients.
 
     The attacked clients are drawn by the run's seed, so methods are compared on the same ones. ``tests`` are attacks by
     name, as in an experiment file, each with its shares ``attacked`` (none is clean data), and ``seeds`` if only some
     of them are tested. ``target`` are clients to test on instead of the study's own. With ``match``, rows have the
-    gamma at which a linear model's examples move as far as the first attack moves them.
+    gamma at which a linear model's examples move as far as the first attack moves them; with ``condition``, the
+    curvature of the loss (see ``condition.py``).
     """
     rows: list[dict[str, Any]] = []
     labels, seeds = study.labels(entry), len(study.plan.experiment.seeds)
@@ -46,6 +54,8 @@ def measured(
         assert clients is not None
         if match and study.plan.experiment.model.kind == "mlr":
             about["matching_gamma"] = matching_gamma(run, clients, next(iter(tests.values())))
+        if condition:
+            about |= curvatures(run, clients)
         kept = study.run_folder(entry, point) / "tested.json"
         for name, test in tests.items():
             if point["seed"] in test.get("seeds", [point["seed"]]):

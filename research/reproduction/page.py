@@ -21,6 +21,7 @@ from typing import Any
 from research.experiment import ROOT
 from research.markdown import folded, signed, table
 from research.old_names import command
+from research.reproduction.condition import of_condition
 from research.reproduction.experiments import PROTOCOLS, Part, names, read
 from research.reproduction.reproduce import digest
 from research.statistics import Mean, diverged, mean_of
@@ -58,6 +59,8 @@ def of_experiment(numbers: Mapping[str, Any]) -> str:
         rows = numbers["rows"]
         cells = [[f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in row.values()] for row in rows]
         return table(list(rows[0]), cells)
+    if numbers["figure"] == "condition":
+        return of_condition(numbers["rows"])
     every = numbers["rows"]
     rows = [row for row in every if "test" in row]
     tests = list(dict.fromkeys((row["test"], row["attacked"]) for row in rows))

@@ -131,7 +131,8 @@ def _made(part: Part, folder: Path, name: str) -> dict[str, Any]:
             results = study.folder.read_results()
         (entry,) = study.plan.entries
         match = part.figure == "gamma" and part.protocol == "paper"
-        rows = measured(study, entry, part.tests, domains.target_of(part.experiment.data.source), match=match)
+        target, condition = domains.target_of(part.experiment.data.source), part.figure == "condition"
+        rows = measured(study, entry, part.tests, target, match=match, condition=condition)
     assert study.plan.federation is not None
     length = part.experiment.attack.epsilon * math.prod(study.plan.federation.input_shape) ** 0.5
     about = {"clients": results["clients"], "unit": results["unit"], "attack_length": length}
