@@ -86,7 +86,7 @@ def test_nobody_can_draw_the_same_noise_again(stage: Stage) -> None:
 
 
 def test_nothing_after_the_noise_sees_a_single_update(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every reply has the noisy mean in its place; the operating system draws 16 bytes for two numbers."""
+    """Every reply has the noisy mean in its place; the operating system draws 24 bytes for two numbers."""
     answers, drew, engine, urandom = list[Admitted](), list[int](), PrivateClients.engine, os.urandom
 
     def seen(self: PrivateClients, *args: Any) -> Engine:

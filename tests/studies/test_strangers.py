@@ -7,6 +7,8 @@ import json
 import os
 import pickle
 import re
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from hashlib import sha256
@@ -30,7 +32,7 @@ from wafl.config.experiment import Trackers
 from wafl.config.read import parse_experiment
 from wafl.report.page import Page, as_html
 from wafl.results.saved import SAVED, saved_history
-from wafl.studies.folder import StudyFolder, check_results
+from wafl.studies.folder import StudyFolder, check_results, provenance
 from wafl.studies.pages.progress import read_lines
 from wafl.studies.pages.shown import show_study, summary_of
 from wafl.train.checkpoint.checkpoint import FORMAT, CheckpointError, read_progress
@@ -310,3 +312,53 @@ def test_an_experiment_names_no_address_that_its_metrics_go_to() -> None:
     for key in ("tracking_uri", "entity", "host", "folder"):
         with pytest.raises(ConfigError, match=f"unknown key trackers.{key}"):
             parse_experiment({"trackers": {key: "https://example.org"}, "methods": [{"method": "FedAvg"}]}, "here")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "setting",
+    ["core.fsmonitor", "filter.evil.clean", "filter.evil.process", "post-index-change", "remote.evil.uploadpack"],
+)
+def test_no_program_runs_that_a_strangers_git_repository_names(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``git status``, which marks a changed commit, would run each: one may start an experiment in any folder."""
+    ran, program = tmp_path / "ran", tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+
+    def git(*words: str, check: bool = True) -> str:
+        line = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words]
+        return subprocess.run(line, check=check, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    Path("mine.toml").write_text("x = 1")
+    git("add", "mine.toml")
+    git("commit", "-q", "-m", "x")
+    commit = git("rev-parse", "HEAD")
+    Path("mine.toml").write_text("x = 2")
+    if setting.startswith("filter"):
+        Path(".git/info/attributes").write_text("* filter=evil")
+    if setting == "post-index-change":
+        Path(".git/hooks").mkdir(exist_ok=True)
+        shutil.copy(program, Path(".git/hooks") / setting)
+        os.utime("mine.toml", (1, 1))
+        Path("mine.toml").write_text("x = 1")
+        os.utime("mine.toml", (1, 1))
+    elif setting.startswith("remote"):
+        git("config", "core.repositoryformatversion", "1")
+        git("config", "extensions.partialClone", "evil")
+        git("config", "remote.evil.promisor", "true")
+        git("config", "remote.evil.url", str(tmp_path))
+        git("config", setting, str(program))
+        tree = git("rev-parse", "HEAD^{tree}")
+        (Path(".git/objects") / tree[:2] / tree[2:]).unlink()
+    else:
+        git("config", setting, str(program))
+    found = provenance()["git_commit"]
+    assert not ran.exists()
+    assert found in (None, commit, f"{commit}-dirty", f"{commit}-unknown")
+    git("status", "--porcelain", "--untracked-files=no", check=False)
+    assert ran.exists(), "plain Git does"

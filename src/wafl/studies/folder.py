@@ -12,6 +12,7 @@ figures/
 import itertools
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -298,15 +299,27 @@ def version_of(name: str) -> str | None:
 
 
 def _git_commit() -> str | None:
-    """The commit of the working directory, marked if there are uncommitted changes."""
+    """The commit of the working directory, marked if files have changed, or if nothing can tell without risk.
+
+    The repository may be somebody else's, and its own configuration may name programs that Git runs when it compares
+    files. Monitors, hooks, submodules and downloads are switched off; filters cannot be, so nothing is compared if the
+    repository has some of its own.
+    """
     try:
-        commit, changed = (
-            subprocess.run(["git", *words], capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
-        )
+        commit = _git("rev-parse", "HEAD")
+        if re.search(r"^(local|worktree)\s+filter\.", _git("config", "--show-scope", "--list"), re.MULTILINE):
+            return f"{commit}-unknown"
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
     except (OSError, subprocess.SubprocessError):
         return None
     return commit + ("-dirty" if changed else "")
+
+
+def _git(*words: str) -> str:
+    """Return what Git prints in the working directory, without running anything that its repository names."""
+    command = ["git", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", *words]
+    within = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": ""}
+    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True, env=within).stdout.strip()
 
 
 def _read_json(path: Path, check: Callable[[dict[str, Any]], None], remedy: str) -> dict[str, Any]:
