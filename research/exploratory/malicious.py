@@ -71,6 +71,9 @@ DEFENSES = {
     "none": Defense(tolerance=wafl.Tolerance(clip=inf), caps=wafl.Caps(client_share=1.0)),
     "default": Defense(),
     "median": Defense(servers.median(), wafl.Tolerance(clip_loss=1.25), wafl.Caps(client_share=0.12), uniform=True),
+    "clipped": Defense(
+        servers.clipped(1.0), wafl.Tolerance(clip_loss=1.25), wafl.Caps(client_share=0.12), uniform=True
+    ),
 }
 
 
